@@ -1,0 +1,59 @@
+# The front door. Every target works from a fresh machine.
+#   make          build/gac and the libraries
+#   make check    everything that can be tested without a GPU
+#   make demo     see it work on generated checkpoints
+#   make bench    the benchmarks, results to bench/results
+#   make fuzz     the fuzz targets for FUZZ_SECONDS each
+#   make format   clang-format over all sources
+#   make install  to PREFIX (default /usr/local)
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+JOBS ?= $(shell nproc)
+SOURCES = $(wildcard include/gac/*.h src/*/*.[ch] cli/*.[ch] tests/*/*.[ch] fuzz/*.[ch])
+
+all: build/gac
+
+build/gac: FORCE
+	@tools/setup.sh build
+	@cmake -G Ninja -S . -B build -DGAC_TESTS=OFF >/dev/null
+	@cmake --build build -j $(JOBS)
+
+# Release first: its tests are about time and memory. Then everything again
+# under the sanitizers.
+check:
+	@tools/setup.sh check
+	@cmake -G Ninja -S . -B build -DGAC_TESTS=OFF >/dev/null
+	@cmake --build build -j $(JOBS)
+	@cmake -G Ninja -S . -B build/check -DCMAKE_BUILD_TYPE=Debug -DGAC_SANITIZE=ON >/dev/null
+	@cmake --build build/check -j $(JOBS)
+	@CC=clang CXX=clang++ cmake -G Ninja -S . -B build/fuzz -DGAC_TESTS=OFF -DGAC_FUZZ=ON \
+	    -DCMAKE_BUILD_TYPE=Debug >/dev/null
+	@cmake --build build/fuzz -j $(JOBS)
+	@ctest --test-dir build/check --output-on-failure -j $(JOBS)
+
+demo: build/gac
+	@tools/demo.sh build/gac
+
+bench: build/gac
+	@tools/setup.sh check
+	@python3 bench/bench_inspect.py --gac build/gac --python build/venv/bin/python \
+	    --out bench/results/inspect.json
+
+fuzz:
+	@tools/setup.sh check
+	@CC=clang CXX=clang++ cmake -G Ninja -S . -B build/fuzz -DGAC_TESTS=OFF -DGAC_FUZZ=ON \
+	    -DCMAKE_BUILD_TYPE=Debug >/dev/null
+	@cmake --build build/fuzz -j $(JOBS)
+	@fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
+
+format:
+	@clang-format -i $(SOURCES)
+
+install: build/gac
+	@cmake --install build --prefix $(PREFIX)
+
+clean:
+	@rm -rf build
+
+FORCE:
+.PHONY: all check demo bench fuzz format install clean FORCE

@@ -1,0 +1,90 @@
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_next_option(cli *c, const command *self, int argc, char **argv,
+                    const struct option *options, bool *done)
+{
+    char q[120];
+    opterr = 0;
+    for (;;) {
+        int letter = getopt_long(argc, argv, "jqvh", options, NULL);
+        switch (letter) {
+        case 'j':
+            c->json = true;
+            break;
+        case 'q':
+            c->log.level = -1;
+            gac_progress_free(c->progress);
+            c->progress = NULL;
+            break;
+        case 'v':
+            c->log.level++;
+            break;
+        case 'h':
+            fputs(self->help, stdout);
+            *done = true;
+            return '?';
+        case '?':
+            gac_error_set(&c->error, GAC_USAGE,
+                          "%s: option \"%s\" is not known or lacks its value; see gac %s --help",
+                          self->name, gac_quote(q, sizeof q, argv[optind > 1 ? optind - 1 : 1]),
+                          self->name);
+            return '?';
+        default:
+            return letter;
+        }
+    }
+}
+
+gac_status cli_number(cli *c, const char *option, const char *text, int64_t minimum, int64_t *out)
+{
+    char q[80];
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (errno || end == text || *end || n < minimum)
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "%s: \"%s\" is not a whole number of at least %lld", option,
+                             gac_quote(q, sizeof q, text), (long long)minimum);
+    *out = n;
+    return GAC_OK;
+}
+
+gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out)
+{
+    if (gpu && file)
+        return gac_error_set(&c->error, GAC_USAGE, "--gpu and --contract exclude each other");
+    if (file)
+        return gac_contract_load(file, out, &c->error);
+    return gac_contract_load_bundled(gpu ? gpu : CLI_DEFAULT_GPU, out, &c->error);
+}
+
+/* value as three digits with the largest prefix that fits. */
+static char *scaled(char buffer[32], double value, const char *unit, const char *const *prefixes)
+{
+    int i = 0;
+    while (value >= 999.5 && prefixes[i + 1]) {
+        value /= 1000;
+        i++;
+    }
+    int decimals = i == 0 ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+    snprintf(buffer, 32, "%.*f %s%s", decimals, value, prefixes[i], unit);
+    return buffer;
+}
+
+char *cli_bytes(char buffer[32], uint64_t n_bytes)
+{
+    static const char *const prefixes[] = { "", "k", "M", "G", "T", "P", NULL };
+    return scaled(buffer, (double)n_bytes, "B", prefixes);
+}
+
+char *cli_count(char buffer[32], int64_t n)
+{
+    static const char *const prefixes[] = {
+        "", "thousand", "million", "billion", "trillion", NULL
+    };
+    return scaled(buffer, (double)n, "", prefixes);
+}

@@ -1,0 +1,58 @@
+/* What the commands of the program share. */
+#ifndef GAC_CLI_H
+#define GAC_CLI_H
+
+#include <gac/base.h>
+#include <gac/checkpoint.h>
+#include <gac/contract.h>
+#include <gac/model.h>
+#include <gac/plan.h>
+
+#include <getopt.h>
+#include <jansson.h>
+
+typedef struct cli {
+    int argc; /* of the whole program, for results */
+    char **argv;
+    bool json;
+    gac_log log;
+    gac_progress *progress; /* NULL with -q */
+    gac_error error;
+} cli;
+
+typedef struct command {
+    const char *name;
+    const char *summary;
+    const char *help; /* usage, options and an example */
+    gac_status (*run)(cli *c, int argc, char **argv);
+} command;
+
+extern const command cmd_dim, cmd_inspect, cmd_contract;
+
+/* Options every command takes; list it last in a table of long options. */
+#define CLI_COMMON_OPTIONS \
+    { "json", no_argument, NULL, 'j' }, { "quiet", no_argument, NULL, 'q' }, \
+        { "verbose", no_argument, NULL, 'v' }, { "help", no_argument, NULL, 'h' }, \
+    { \
+        NULL, 0, NULL, 0 \
+    }
+
+/* The next option's letter; -1 at the end of options; '?' after a usage error
+ * that is explained in c->error, or after --help, which sets *done. Common
+ * options are taken care of. */
+int cli_next_option(cli *c, const command *self, int argc, char **argv,
+                    const struct option *options, bool *done);
+
+/* A whole number of at least minimum, or a usage error that names the option. */
+gac_status cli_number(cli *c, const char *option, const char *text, int64_t minimum, int64_t *out);
+
+/* The contract of --contract FILE, else of --gpu NAME, else the default. */
+gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out);
+
+/* "15.7 GB", "7.24 B": into buffer, which is returned. */
+char *cli_bytes(char buffer[32], uint64_t n_bytes);
+char *cli_count(char buffer[32], int64_t n);
+
+#define CLI_DEFAULT_GPU "h200"
+
+#endif

@@ -1,0 +1,189 @@
+#include "inspect.h"
+
+#include <stdlib.h>
+
+static json_t *checkpoint_json(const inspection *x)
+{
+    const gac_checkpoint *c = x->checkpoint;
+    char q[512];
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:i}", "path",
+                     gac_quote(q, sizeof q, gac_checkpoint_path(c)), "family",
+                     gac_model_family(x->model), "compressor", gac_model_compressor(x->model),
+                     "dtype", gac_dtype_name(gac_model_dtype(x->model)), "n_layers",
+                     gac_model_n_layers(x->model), "n_tensors", gac_checkpoint_n_tensors(c),
+                     "n_params", (json_int_t)gac_checkpoint_n_params(c), "bytes",
+                     (json_int_t)gac_checkpoint_size_bytes(c), "n_files",
+                     gac_checkpoint_n_files(c));
+}
+
+static json_t *contract_json(const inspection *x)
+{
+    const json_t *text = gac_contract_json(x->contract);
+    json_t *object =
+        json_pack("{s:s, s:s, s:s}", "name", gac_contract_name(x->contract), "gpu",
+                  gac_contract_gpu(x->contract), "dtype", gac_dtype_name(x->target.dtype));
+    json_object_set(object, "provisional", json_object_get(text, "provisional"));
+    json_object_set(object, "sources", json_object_get(text, "sources"));
+    return object;
+}
+
+static json_t *summary_json(const inspection *x)
+{
+    json_t *phases = json_array();
+    for (int i = 0; i < x->workload.n_phases; i++) {
+        const phase_times *t = &x->phases[i];
+        json_array_append_new(phases,
+                              json_pack("{s:s, s:f, s:f, s:f, s:f}", "phase", t->label, "now_ms",
+                                        t->now_ms, "repaired_ms", t->exact_ms, "ratio",
+                                        t->now_ms > 0 ? t->exact_ms / t->now_ms : 1.0,
+                                        "rescaled_ms", t->rescaled_ms));
+    }
+    return json_pack("{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o}", "n_dims", x->n_dims,
+                     "n_misaligned", x->n_misaligned, "misaligned_pct",
+                     inspect_pct(x->n_misaligned, x->n_dims), "counts",
+                     x->summary_is_compressed ? "compressed" : "all", "n_dims_all", x->n_dims_all,
+                     "n_misaligned_all", x->n_misaligned_all, "overhead_pct", x->overhead_pct,
+                     "advice", x->advice_text, "phases", phases);
+}
+
+static json_t *roles_json(const inspection *x)
+{
+    json_t *roles = json_array();
+    for (int i = 0; i < GAC_ROLE_COUNT; i++) {
+        const role_summary *r = &x->roles[i];
+        if (r->n_dims == 0)
+            continue;
+        json_t *sizes = json_array();
+        for (int32_t b = 0; b < r->n_bins; b++)
+            json_array_append_new(
+                sizes, json_pack("{s:I, s:i, s:b}", "size", (json_int_t)r->bins[b].size, "count",
+                                 r->bins[b].count, "aligned", r->bins[b].aligned));
+        json_array_append_new(
+            roles, json_pack("{s:s, s:i, s:i, s:f, s:o}", "role", gac_role_name((gac_role)i),
+                             "n_dims", r->n_dims, "n_misaligned", r->n_misaligned, "misaligned_pct",
+                             inspect_pct(r->n_misaligned, r->n_dims), "sizes", sizes));
+    }
+    return roles;
+}
+
+static json_t *text_or_null(const char *text)
+{
+    return text ? json_string(text) : json_null();
+}
+
+static json_t *tensors_json(const inspection *x, const gac_dim *d)
+{
+    json_t *tensors = json_array();
+    int32_t last = -1;
+    for (int32_t i = 0; i < d->n_places; i++) {
+        int32_t tensor = d->places[i].tensor;
+        if (tensor != last)
+            json_array_append_new(tensors,
+                                  json_string(gac_checkpoint_tensor(x->checkpoint, tensor)->name));
+        last = tensor;
+    }
+    return tensors;
+}
+
+static json_t *places_json(const inspection *x, const gac_dim *d)
+{
+    json_t *places = json_array();
+    for (int32_t i = 0; i < d->n_places; i++) {
+        const gac_place *p = &d->places[i];
+        json_array_append_new(
+            places, json_pack("{s:s, s:i, s:I, s:I, s:s}", "tensor",
+                              gac_checkpoint_tensor(x->checkpoint, p->tensor)->name, "axis",
+                              p->axis, "start", (json_int_t)p->start, "n_slices",
+                              (json_int_t)p->n_slices, "repeat", gac_repeat_name(p->repeat)));
+    }
+    return places;
+}
+
+/* Which operators see each dimension: a bit per place, from one pass. */
+static unsigned *seen_bits(const inspection *x)
+{
+    unsigned *bits = calloc((size_t)x->n_dims_all + 1, sizeof *bits);
+    for (int32_t i = 0; bits && i < gac_model_n_ops(x->model); i++) {
+        const gac_op *op = gac_model_op(x->model, i);
+        for (int32_t t = 0; t < op->n_terms; t++)
+            bits[op->terms[t].dim] |= 1u << op->terms[t].seen;
+    }
+    return bits;
+}
+
+static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool places)
+{
+    const gac_dim *d = gac_model_dim(x->model, index);
+    const gac_dim_advice *a = &x->advice[index];
+    json_t *object = json_pack(
+        "{s:s, s:s, s:I, s:b, s:I, s:s, s:s, s:b, s:f, s:f}", "name", d->name, "role",
+        gac_role_name(d->role), "size", (json_int_t)d->size, "aligned", a->aligned, "suggest",
+        (json_int_t)a->suggest, "exactness", gac_exactness_name(d->exactness), "reason", d->reason,
+        "compressed", d->compressed, "penalty", a->penalty, "lost_ms", a->lost_ms);
+    json_t *operators = json_array();
+    for (int s = 0; s < GAC_SEEN_COUNT; s++)
+        if (seen & 1u << s)
+            json_array_append_new(operators, json_string(gac_seen_name((gac_seen)s)));
+    json_object_set_new(object, "seen_by", operators);
+    json_object_set_new(object, "kernel", text_or_null(a->kernel));
+    json_object_set_new(object, "family", text_or_null(a->family));
+    json_object_set_new(object, "rule", text_or_null(a->rule));
+    json_object_set_new(
+        object, "tied_to",
+        text_or_null(d->tied_to >= 0 ? gac_model_dim(x->model, d->tied_to)->name : NULL));
+    json_object_set_new(object, "config_key", text_or_null(d->config_key));
+    json_object_set_new(object, "tensors", tensors_json(x, d));
+    if (places)
+        json_object_set_new(object, "places", places_json(x, d));
+    return object;
+}
+
+static json_t *dims_json(const inspection *x, bool places)
+{
+    json_t *dims = json_array();
+    unsigned *seen = seen_bits(x);
+    for (int32_t i = 0; seen && i < x->n_dims_all; i++)
+        json_array_append_new(dims, dim_json(x, i, seen[i], places));
+    free(seen);
+    return dims;
+}
+
+static json_t *files_json(const inspection *x)
+{
+    return json_pack("{s:i, s:i, s:i, s:i}", "n_tensors_off_element", x->files.n_off_element,
+                     "n_tensors_off_8", x->files.n_off_8, "n_tensors_off_64", x->files.n_off_64,
+                     "n_files_off_4096", x->files.n_files_off_4096);
+}
+
+static json_t *notes_json(const inspection *x)
+{
+    json_t *notes = json_array();
+    for (int32_t i = 0; i < gac_checkpoint_n_notes(x->checkpoint); i++)
+        json_array_append_new(notes, json_string(gac_checkpoint_note(x->checkpoint, i)));
+    for (int32_t i = 0; i < gac_model_n_notes(x->model); i++)
+        json_array_append_new(notes, json_string(gac_model_note(x->model, i)));
+    return notes;
+}
+
+gac_status inspect_print_json(cli *c, const inspection *x, bool places)
+{
+    json_t *unexplained = json_array();
+    for (int32_t i = 0; i < gac_model_n_unexplained(x->model); i++)
+        json_array_append_new(
+            unexplained,
+            json_string(
+                gac_checkpoint_tensor(x->checkpoint, gac_model_unexplained(x->model, i))->name));
+    json_t *result = gac_json_result("gac.inspect/1", c->argc, c->argv);
+    json_object_set_new(result, "checkpoint", checkpoint_json(x));
+    json_object_set_new(result, "contract", contract_json(x));
+    json_object_set_new(result, "workload", json_string(x->workload_text));
+    json_object_set_new(result, "summary", summary_json(x));
+    json_object_set_new(result, "roles", roles_json(x));
+    json_object_set_new(result, "dims", dims_json(x, places));
+    json_object_set_new(result, "file_alignment", files_json(x));
+    json_object_set_new(result, "unexplained", unexplained);
+    json_object_set_new(result, "notes", notes_json(x));
+    gac_status status = gac_json_print(stdout, result, &c->error);
+    json_decref(result);
+    return status;
+}

@@ -1,0 +1,234 @@
+#include "inspect.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SIZES = 12, MAX_OFFENDERS = 10, MAX_UNEXPLAINED = 10 };
+
+static void print_head(const inspection *x)
+{
+    char q[512], a[32], b[32];
+    const gac_checkpoint *c = x->checkpoint;
+    const char *compressor = gac_model_compressor(x->model);
+    gac_dtype stored = gac_model_dtype(x->model);
+    bool provisional = json_is_true(json_object_get(gac_contract_json(x->contract), "provisional"));
+    printf("%s\n", gac_quote(q, sizeof q, gac_checkpoint_path(c)));
+    printf("  model       %s, %s, %d layers\n", gac_model_family(x->model), compressor,
+           gac_model_n_layers(x->model));
+    printf("  weights     %s parameters, %s, %s, %d tensors in %d file%s\n",
+           cli_count(a, gac_checkpoint_n_params(c)), cli_bytes(b, gac_checkpoint_size_bytes(c)),
+           gac_dtype_name(stored), gac_checkpoint_n_tensors(c), gac_checkpoint_n_files(c),
+           gac_checkpoint_n_files(c) == 1 ? "" : "s");
+    printf("  contract    %s (%s%s), rules of %s\n", gac_contract_name(x->contract),
+           gac_contract_gpu(x->contract), provisional ? ", provisional" : "",
+           gac_dtype_name(x->target.dtype));
+    printf("  workload    %s", x->workload_text);
+    if (x->target.n_gpus > 1)
+        printf(", split over %lld GPUs", (long long)x->target.n_gpus);
+    if (x->target.quant_group)
+        printf(", quantisation groups of %lld", (long long)x->target.quant_group);
+    printf("\n");
+}
+
+static int more_frequent_first(const void *a, const void *b)
+{
+    const size_bin *x = a, *y = b;
+    return x->count != y->count ? (x->count > y->count ? -1 : 1) : x->size < y->size ? -1 : 1;
+}
+
+/* The smallest count that is still among the most frequent that fit a line. */
+static int32_t least_shown(const role_summary *r)
+{
+    if (r->n_bins <= MAX_SIZES)
+        return 1;
+    size_bin *copy = calloc((size_t)r->n_bins, sizeof *copy);
+    if (!copy)
+        return 1;
+    memcpy(copy, r->bins, (size_t)r->n_bins * sizeof *copy);
+    qsort(copy, (size_t)r->n_bins, sizeof *copy, more_frequent_first);
+    int32_t least = copy[MAX_SIZES - 1].count;
+    free(copy);
+    return least;
+}
+
+static void print_bins(const role_summary *r)
+{
+    int32_t shown = 0, least = least_shown(r);
+    for (int32_t i = 0; i < r->n_bins && shown < MAX_SIZES; i++) {
+        if (r->bins[i].count < least)
+            continue;
+        printf(" %lld%sx%d", (long long)r->bins[i].size, r->bins[i].aligned ? " " : "! ",
+               r->bins[i].count);
+        shown++;
+    }
+    if (r->n_bins > shown)
+        printf(" and %d more sizes", r->n_bins - shown);
+    printf("\n");
+}
+
+static void print_roles(const inspection *x)
+{
+    printf("\n%-14s %5s  %-16s %s\n", "sizes", "dims", "misaligned", "size x count (! misaligned)");
+    for (int i = 0; i < GAC_ROLE_COUNT; i++) {
+        const role_summary *r = &x->roles[i];
+        if (r->n_dims == 0)
+            continue;
+        printf("  %-12s %5d  %5d %5.1f %%   ", gac_role_name((gac_role)i), r->n_dims,
+               r->n_misaligned, inspect_pct(r->n_misaligned, r->n_dims));
+        print_bins(r);
+    }
+    printf("  %s: %d of %d misaligned (%.1f %%)\n",
+           x->summary_is_compressed ? "chosen by the compressor" : "together", x->n_misaligned,
+           x->n_dims, inspect_pct(x->n_misaligned, x->n_dims));
+}
+
+/* Misaligned dimensions of one pattern and size: the same trouble in every
+ * layer is one line. */
+typedef struct offender {
+    char pattern[128]; /* the name with * for numbers */
+    int32_t dim;       /* one of them */
+    int32_t count;
+    double lost_ms;
+} offender;
+
+static void make_pattern(char *out, size_t size, const char *name)
+{
+    size_t used = 0;
+    while (*name && used + 1 < size) {
+        bool digit = *name >= '0' && *name <= '9';
+        if (digit && (used == 0 || out[used - 1] == '.')) {
+            out[used++] = '*';
+            while (*name >= '0' && *name <= '9')
+                name++;
+        } else {
+            out[used++] = *name++;
+        }
+    }
+    out[used] = 0;
+}
+
+static int by_pattern(const void *a, const void *b, void *model)
+{
+    const offender *x = a, *y = b;
+    int order = strcmp(x->pattern, y->pattern);
+    int64_t s = gac_model_dim(model, x->dim)->size;
+    int64_t t = gac_model_dim(model, y->dim)->size;
+    return order ? order : s < t ? -1 : s > t;
+}
+
+static int worse_first(const void *a, const void *b, void *model)
+{
+    const offender *x = a, *y = b;
+    if (x->lost_ms != y->lost_ms)
+        return x->lost_ms > y->lost_ms ? -1 : 1;
+    return by_pattern(a, b, model);
+}
+
+/* Merges equal neighbours; returns how many are left. */
+static int32_t merge(gac_model *model, offender *list, int32_t n)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (kept && by_pattern(&list[kept - 1], &list[i], model) == 0) {
+            list[kept - 1].count++;
+            list[kept - 1].lost_ms += list[i].lost_ms;
+        } else {
+            list[kept++] = list[i];
+        }
+    }
+    return kept;
+}
+
+static void print_offender(const inspection *x, const offender *o)
+{
+    const gac_dim *d = gac_model_dim(x->model, o->dim);
+    const gac_dim_advice *a = &x->advice[o->dim];
+    char to[24] = "-";
+    if (a->suggest != d->size && d->exactness != GAC_REFUSED)
+        snprintf(to, sizeof to, "%lld", (long long)a->suggest);
+    printf("  %-38s %5d %8lld %8s  %-8s", o->count == 1 ? d->name : o->pattern, o->count,
+           (long long)d->size, to, gac_exactness_name(d->exactness));
+    if (a->family)
+        printf("  x %-6.2f %9.3f  %-9s %s\n", a->penalty, o->lost_ms, gac_seen_name(a->seen),
+               a->family);
+    else
+        printf("  %-8s %9.3f  rule: %s\n", "", o->lost_ms, a->rule ? a->rule : "");
+}
+
+static void print_offenders(const inspection *x)
+{
+    int32_t n = 0;
+    if (x->n_misaligned_all == 0)
+        return;
+    offender *list = calloc((size_t)x->n_misaligned_all, sizeof *list);
+    if (!list)
+        return;
+    for (int32_t i = 0; i < x->n_dims_all; i++)
+        if (!x->advice[i].aligned) {
+            list[n] = (offender){ .dim = i, .count = 1, .lost_ms = x->advice[i].lost_ms };
+            make_pattern(list[n].pattern, sizeof list[n].pattern, gac_model_dim(x->model, i)->name);
+            n++;
+        }
+    qsort_r(list, (size_t)n, sizeof *list, by_pattern, x->model);
+    n = merge(x->model, list, n);
+    qsort_r(list, (size_t)n, sizeof *list, worse_first, x->model);
+    printf("\n%-40s %5s %8s %8s  %-8s  %-8s %9s  %-9s %s\n", "worst", "dims", "size", "to",
+           "padding", "slower", "lost ms", "seen as", "kernel");
+    for (int32_t i = 0; i < n && i < MAX_OFFENDERS; i++)
+        print_offender(x, &list[i]);
+    if (n > MAX_OFFENDERS)
+        printf("  and %d more lines (--json lists every dimension)\n", n - MAX_OFFENDERS);
+    free(list);
+}
+
+static void print_files(const inspection *x)
+{
+    int32_t n_files = gac_checkpoint_n_files(x->checkpoint);
+    printf("\nfile offsets  ");
+    if (x->files.n_off_element)
+        printf("%d of %d tensors start off a multiple of their element size: loaders must copy",
+               x->files.n_off_element, gac_checkpoint_n_tensors(x->checkpoint));
+    else
+        printf("every tensor starts on a multiple of its element size");
+    printf("; data starts on a 4096-byte boundary in %d of %d file%s\n",
+           n_files - x->files.n_files_off_4096, n_files, n_files == 1 ? "" : "s");
+}
+
+static void print_advice(const inspection *x)
+{
+    printf("\npredicted     %-18s %10s %12s %14s\n", "", "now", "repaired", "with rescaled");
+    for (int i = 0; i < x->workload.n_phases; i++) {
+        const phase_times *t = &x->phases[i];
+        printf("              %-18s %7.3f ms %9.3f ms %11.3f ms\n", t->label, t->now_ms,
+               t->exact_ms, t->rescaled_ms);
+    }
+    printf("              sums of GEMM and attention calls; other kernels are left out\n");
+    printf("advice        %s\n", x->advice_text);
+}
+
+static void print_rest(const inspection *x)
+{
+    char q[512];
+    int32_t n = gac_model_n_unexplained(x->model);
+    for (int32_t i = 0; i < n && i < MAX_UNEXPLAINED; i++) {
+        const gac_tensor *t =
+            gac_checkpoint_tensor(x->checkpoint, gac_model_unexplained(x->model, i));
+        printf("unexplained   %s\n", gac_quote(q, sizeof q, t->name));
+    }
+    if (n > MAX_UNEXPLAINED)
+        printf("unexplained   and %d more tensors (--json lists all)\n", n - MAX_UNEXPLAINED);
+    for (int32_t i = 0; i < gac_checkpoint_n_notes(x->checkpoint); i++)
+        printf("note          %s\n", gac_checkpoint_note(x->checkpoint, i));
+    for (int32_t i = 0; i < gac_model_n_notes(x->model); i++)
+        printf("note          %s\n", gac_model_note(x->model, i));
+}
+
+void inspect_print(const inspection *x)
+{
+    print_head(x);
+    print_roles(x);
+    print_offenders(x);
+    print_files(x);
+    print_advice(x);
+    print_rest(x);
+}

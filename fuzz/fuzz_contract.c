@@ -1,0 +1,47 @@
+/* The input is a contract; one that is taken must answer any question. */
+#include <math.h>
+
+#include <gac/contract.h>
+
+#include "fuzz_checks.h"
+
+static void ask(const gac_contract *contract, gac_dtype dtype)
+{
+    static const int64_t sizes[] = { 0, 1, 7, 107, 128, 4096, 50257, INT64_C(1) << 40, INT64_MAX };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        gac_sdpa_shape shape = { 1, 8, 2, sizes[i], sizes[i], sizes[i], 64, true };
+        for (int seen = 0; seen < GAC_SEEN_COUNT; seen++) {
+            gac_error err = GAC_ERROR_INIT;
+            gac_judgement judgement;
+            gac_status status = gac_contract_judge(contract, (gac_seen)seen, dtype, sizes[i], 2048,
+                                                   4096, &judgement, &err);
+            FUZZ_CHECK(gac_contract_multiple(contract, (gac_seen)seen, dtype) >= 1);
+            FUZZ_CHECK(status != GAC_OK ||
+                       (judgement.kernel && judgement.family && judgement.basis &&
+                        judgement.multiple >= 1 && !isnan(judgement.penalty)));
+        }
+        FUZZ_CHECK(gac_contract_gemm_us(contract, dtype, 2048, sizes[i], 4096) >= 0);
+        FUZZ_CHECK(gac_contract_gemm_us(contract, dtype, sizes[i], 107, sizes[i]) >= 0);
+        FUZZ_CHECK(gac_contract_sdpa_us(contract, dtype, &shape) >= 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+    gac_error err = GAC_ERROR_INIT;
+    gac_contract *contract = NULL;
+    gac_status status = gac_contract_parse((const char *)data, n_bytes, "input", &contract, &err);
+
+    if (status != GAC_OK) {
+        fuzz_check_refusal(status, &err);
+        return 0;
+    }
+    FUZZ_CHECK(gac_contract_name(contract) && gac_contract_gpu(contract));
+    for (int i = 0; i < GAC_DTYPE_COUNT; i++) {
+        gac_dtype dtype;
+        if (gac_contract_dtype(contract, (gac_dtype)i, &dtype))
+            ask(contract, dtype);
+    }
+    gac_contract_free(contract);
+    return 0;
+}

@@ -1,0 +1,222 @@
+/* base: what every room stands on.
+ *
+ * Status codes and one-line errors, size arithmetic that cannot wrap, files
+ * that are read by offset and written all or nothing, JSON through jansson,
+ * progress and log lines for the person watching.
+ *
+ * Nothing here keeps global state. Every function may be called from any
+ * thread as long as one object is used by one thread at a time. */
+#ifndef GAC_BASE_H
+#define GAC_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+#define GAC_VERSION "0.1.0"
+
+#if defined(__GNUC__)
+#define GAC_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define GAC_PRINTF(fmt, args)
+#endif
+
+/* jansson's value type; include <jansson.h> to look inside one. */
+struct json_t;
+
+/* ---- Status and error -------------------------------------------------- */
+
+/* The values are the program's exit codes. */
+typedef enum gac_status {
+    GAC_OK = 0,
+    GAC_FAILED = 1,      /* the machine said no: I/O error, disk full, exists */
+    GAC_USAGE = 2,       /* the caller asked for something that makes no sense */
+    GAC_BAD_INPUT = 3,   /* a file breaks a rule of its format, or is missing */
+    GAC_NO_RESOURCE = 4, /* no device, or not enough memory */
+    GAC_CHECK = 5        /* everything worked and a check did not hold */
+} gac_status;
+
+/* Where a failing function explains itself: one line, no newline, naming the
+ * file, tensor and offset where there are such. */
+typedef struct gac_error {
+    gac_status status;
+    char text[768];
+} gac_error;
+
+#define GAC_ERROR_INIT \
+    { \
+        GAC_OK, \
+        { \
+            0 \
+        } \
+    }
+
+/* Fills err (which may be NULL) and returns status. */
+gac_status gac_error_set(gac_error *err, gac_status status, const char *format, ...)
+    GAC_PRINTF(3, 4);
+
+/* Fills err with "out of memory" and returns GAC_NO_RESOURCE. */
+gac_status gac_error_no_memory(gac_error *err);
+
+/* Makes an untrusted string fit for a one-line message: control bytes and
+ * broken UTF-8 become \xNN, long text is cut in the middle. Writes at most
+ * size bytes to buffer, always terminates it, and returns buffer. */
+char *gac_quote(char *buffer, size_t size, const char *text);
+
+/* ---- Checked arithmetic: true and *out set, or false and *out untouched -- */
+
+bool gac_mul_i64(int64_t a, int64_t b, int64_t *out);
+bool gac_add_i64(int64_t a, int64_t b, int64_t *out);
+bool gac_mul_u64(uint64_t a, uint64_t b, uint64_t *out);
+bool gac_add_u64(uint64_t a, uint64_t b, uint64_t *out);
+
+/* The smallest multiple of unit that is at least value; false when unit < 1,
+ * value < 0, or the result does not fit. */
+bool gac_round_up_i64(int64_t value, int64_t unit, int64_t *out);
+bool gac_round_up_u64(uint64_t value, uint64_t unit, uint64_t *out);
+
+/* Least common multiple of two positive numbers. */
+bool gac_lcm_i64(int64_t a, int64_t b, int64_t *out);
+
+/* ---- Files ------------------------------------------------------------- */
+
+/* A regular file open for reading by offset. */
+typedef struct gac_file gac_file;
+
+/* Opens path; anything but a regular file is refused. */
+gac_status gac_file_open(const char *path, gac_file **out, gac_error *err);
+
+/* Opens name inside directory, where name came from an untrusted file: no
+ * separators, no "..", and no link that leaves the directory. The one link
+ * target allowed outside is the blob store of a Hugging Face cache, when
+ * directory is one of that cache's snapshots. */
+gac_status gac_file_open_inside(const char *directory, const char *name, gac_file **out,
+                                gac_error *err);
+
+void gac_file_close(gac_file *file); /* NULL is fine */
+
+const char *gac_file_path(const gac_file *file); /* lives as long as file */
+uint64_t gac_file_size(const gac_file *file);    /* as it was on opening */
+
+/* Gives the descriptor back to the system until the next read, which fails if
+ * another file, or a changed one, is then found under the path. A checkpoint
+ * may have more shards than a process may have descriptors. */
+void gac_file_park(gac_file *file);
+
+/* Reads exactly n_bytes at offset; a file that has shrunk is an error. */
+gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n_bytes,
+                         gac_error *err);
+
+/* Reads a whole file of at most max_bytes. *out is malloc'ed, and has a NUL
+ * after its *n_bytes bytes; free() it. */
+gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,
+                          gac_error *err);
+
+/* ---- Writing, all or nothing ------------------------------------------- */
+
+/* A file that appears under its name complete or not at all. */
+typedef struct gac_new_file gac_new_file;
+
+/* Starts a temporary file beside path. With replace false, a path that exists
+ * is refused now and again on commit. */
+gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err);
+gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_bytes, gac_error *err);
+/* Flushes to disk and renames. Frees file whatever happens. */
+gac_status gac_new_file_commit(gac_new_file *file, gac_error *err);
+/* Removes the temporary file. NULL is fine. */
+void gac_new_file_discard(gac_new_file *file);
+
+/* A directory that appears under its name complete or not at all. */
+typedef struct gac_new_dir gac_new_dir;
+
+gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err);
+const char *gac_new_dir_path(const gac_new_dir *dir); /* write files in here */
+gac_status gac_new_dir_commit(gac_new_dir *dir, gac_error *err);
+void gac_new_dir_discard(gac_new_dir *dir);
+
+/* ---- JSON -------------------------------------------------------------- */
+
+/* Parses a whole text; duplicate keys are refused. source names the file in
+ * errors. The caller owns *out (json_decref). */
+gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
+                          gac_error *err);
+
+/* Reads and parses a file of at most max_bytes. */
+gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, gac_error *err);
+
+/* Writes value, indented, and a newline. */
+gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *err);
+
+/* A result object that starts {"schema", "tool", "time", "machine",
+ * "arguments"}. NULL when out of memory. The caller owns it. */
+struct json_t *gac_json_result(const char *schema, int argc, char **argv);
+
+/* Steps through the members of a large object one by one, so that memory
+ * follows the largest member and not the text. Values are jansson's; only
+ * plain strings and the commas and braces between members are read here. */
+typedef struct gac_json_walk {
+    const char *text;
+    size_t n_bytes;
+    size_t position;      /* of the next unread byte */
+    const char *source;   /* file name, for errors */
+    uint64_t base_offset; /* of text inside the file, for errors */
+    char *string;         /* the last key or string read */
+    size_t string_bytes;  /* room there */
+    int depth;            /* objects entered and not yet left */
+    bool fresh;           /* no member of the current object read yet */
+} gac_json_walk;
+
+/* Starts on text, which must hold one object and white space. It and source
+ * must outlive the walk. Call gac_json_walk_dispose afterwards, always. */
+gac_status gac_json_walk_start(gac_json_walk *walk, const char *text, size_t n_bytes,
+                               const char *source, uint64_t base_offset, gac_error *err);
+/* Moves to the next member and sets *key (good until the next call), or sets
+ * it to NULL at the end of the current object, which is thereby left. */
+gac_status gac_json_walk_next(gac_json_walk *walk, const char **key, gac_error *err);
+/* Parses the current member's value. More than max_bytes of text is an error.
+ * The caller owns *out. */
+gac_status gac_json_walk_value(gac_json_walk *walk, size_t max_bytes, struct json_t **out,
+                               gac_error *err);
+/* Reads the current member's value, which must be a string of at most
+ * max_bytes of text; *out is good until the next call. */
+gac_status gac_json_walk_string(gac_json_walk *walk, size_t max_bytes, const char **out,
+                                gac_error *err);
+/* Enters the current member's value, which must be an object. */
+gac_status gac_json_walk_enter(gac_json_walk *walk, gac_error *err);
+/* Offset in the file of the next unread byte. */
+uint64_t gac_json_walk_offset(const gac_json_walk *walk);
+void gac_json_walk_dispose(gac_json_walk *walk);
+
+/* ---- Progress and log -------------------------------------------------- */
+
+/* Reports on work that may take longer than two seconds: a bar on a terminal,
+ * plain lines elsewhere, nothing for short work. All functions accept NULL. */
+typedef struct gac_progress gac_progress;
+
+/* stream is where to report, usually stderr. NULL when out of memory. */
+gac_progress *gac_progress_create(FILE *stream);
+void gac_progress_free(gac_progress *progress);
+/* unit is the plural of what is counted: "files", "bytes". */
+void gac_progress_start(gac_progress *progress, const char *what, const char *unit, uint64_t total);
+void gac_progress_step(gac_progress *progress, uint64_t n_done);
+void gac_progress_finish(gac_progress *progress);
+
+/* Where diagnostics go. A NULL log is silent. */
+typedef struct gac_log {
+    FILE *stream;
+    int level; /* 0 warnings, 1 what is being done */
+} gac_log;
+
+void gac_log_write(const gac_log *log, int level, const char *format, ...) GAC_PRINTF(3, 4);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

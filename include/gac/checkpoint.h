@@ -1,0 +1,160 @@
+/* checkpoint: bytes on disk.
+ *
+ * Opens a safetensors file, or a Hugging Face directory of one file or of
+ * shards with an index, and validates everything a header can say before
+ * returning: a checkpoint that opened holds tensors whose bytes exist, do not
+ * overlap and fill their files. Tensor data stays on disk until asked for.
+ * What a tensor means is not known here. */
+#ifndef GAC_CHECKPOINT_H
+#define GAC_CHECKPOINT_H
+
+#include <gac/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+typedef enum gac_dtype {
+    GAC_DTYPE_BOOL,
+    GAC_DTYPE_F4,
+    GAC_DTYPE_F6_E2M3,
+    GAC_DTYPE_F6_E3M2,
+    GAC_DTYPE_U8,
+    GAC_DTYPE_I8,
+    GAC_DTYPE_F8_E5M2,
+    GAC_DTYPE_F8_E4M3,
+    GAC_DTYPE_F8_E8M0,
+    GAC_DTYPE_F8_E4M3FNUZ,
+    GAC_DTYPE_F8_E5M2FNUZ,
+    GAC_DTYPE_I16,
+    GAC_DTYPE_U16,
+    GAC_DTYPE_F16,
+    GAC_DTYPE_BF16,
+    GAC_DTYPE_I32,
+    GAC_DTYPE_U32,
+    GAC_DTYPE_F32,
+    GAC_DTYPE_C64,
+    GAC_DTYPE_F64,
+    GAC_DTYPE_I64,
+    GAC_DTYPE_U64,
+    GAC_DTYPE_COUNT
+} gac_dtype;
+
+const char *gac_dtype_name(gac_dtype dtype); /* as safetensors spells it */
+int gac_dtype_bits(gac_dtype dtype);
+bool gac_dtype_parse(const char *name, gac_dtype *out);
+
+/* Limits on what a file may ask of us, beyond the format's own. */
+#define GAC_MAX_HEADER_BYTES 100000000 /* the format's own limit */
+#define GAC_MAX_NAME_BYTES 1024
+#define GAC_MAX_AXES 64
+#define GAC_MAX_CONFIG_BYTES (8 << 20)
+
+typedef struct gac_tensor {
+    const char *name;
+    const int64_t *shape; /* (n_axes) */
+    int32_t n_axes;
+    gac_dtype dtype;
+    int64_t n_elements;
+    uint64_t size_bytes;
+    uint64_t offset; /* of the first byte in its file */
+    int32_t file;    /* index of its file */
+} gac_tensor;
+
+typedef struct gac_checkpoint gac_checkpoint;
+
+typedef struct gac_checkpoint_options {
+    gac_progress *progress; /* NULL: none */
+    const gac_log *log;     /* NULL: silent */
+} gac_checkpoint_options;
+
+#define GAC_CHECKPOINT_OPTIONS_INIT \
+    { \
+        NULL, NULL \
+    }
+
+/* Opens a directory or a single .safetensors file. A config.json beside the
+ * tensors is read too. options may be NULL. Errors: GAC_BAD_INPUT for
+ * anything wrong with the files. */
+gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *options,
+                               gac_checkpoint **out, gac_error *err);
+void gac_checkpoint_close(gac_checkpoint *checkpoint); /* NULL is fine */
+
+/* What is returned below belongs to the checkpoint and lives as long. */
+const char *gac_checkpoint_path(const gac_checkpoint *checkpoint);
+bool gac_checkpoint_is_directory(const gac_checkpoint *checkpoint);
+int32_t gac_checkpoint_n_tensors(const gac_checkpoint *checkpoint);
+/* Tensors are ordered by file, then as the header lists them. */
+const gac_tensor *gac_checkpoint_tensor(const gac_checkpoint *checkpoint, int32_t index);
+/* Index of the tensor of that name, or -1. */
+int32_t gac_checkpoint_find(const gac_checkpoint *checkpoint, const char *name);
+/* Sum of all tensors' elements, and of their bytes. */
+int64_t gac_checkpoint_n_params(const gac_checkpoint *checkpoint);
+uint64_t gac_checkpoint_size_bytes(const gac_checkpoint *checkpoint);
+
+int32_t gac_checkpoint_n_files(const gac_checkpoint *checkpoint);
+const char *gac_checkpoint_file_name(const gac_checkpoint *checkpoint, int32_t file);
+uint64_t gac_checkpoint_file_size(const gac_checkpoint *checkpoint, int32_t file);
+uint64_t gac_checkpoint_data_start(const gac_checkpoint *checkpoint, int32_t file);
+/* The file's __metadata__ as an object of strings, or NULL. */
+const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *checkpoint, int32_t file);
+
+/* config.json as it was, unknown keys and order included; NULL without one. */
+const struct json_t *gac_checkpoint_config(const gac_checkpoint *checkpoint);
+
+/* Oddities that are no error: a total_size that is off, files left aside. */
+int32_t gac_checkpoint_n_notes(const gac_checkpoint *checkpoint);
+const char *gac_checkpoint_note(const gac_checkpoint *checkpoint, int32_t index);
+
+/* Reads n_bytes of a tensor's data, from offset inside the tensor. */
+gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint64_t offset,
+                               void *buffer, size_t n_bytes, gac_error *err);
+
+/* ---- Writing ----------------------------------------------------------- */
+
+/* Writes a new checkpoint: declare every tensor, fix the layout, fill in the
+ * bytes in any order, finish. Nothing is visible under the target's name
+ * before gac_writer_finish succeeds. */
+typedef struct gac_writer gac_writer;
+
+typedef struct gac_writer_options {
+    uint64_t max_shard_bytes;      /* tensor bytes a shard may hold */
+    uint64_t data_alignment;       /* where the data of a file starts: a multiple of this */
+    const struct json_t *metadata; /* strings for __metadata__, beside "format":"pt"; or NULL */
+    bool replace;                  /* an existing target is replaced on finish */
+} gac_writer_options;
+
+#define GAC_DEFAULT_SHARD_BYTES 5000000000u
+#define GAC_WRITER_OPTIONS_INIT \
+    { \
+        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, false \
+    }
+
+/* Starts a directory at path. options may be NULL. */
+gac_status gac_writer_create(const char *path, const gac_writer_options *options, gac_writer **out,
+                             gac_error *err);
+/* Declares a tensor; *index (may be NULL) numbers it from 0 in this order. */
+gac_status gac_writer_add(gac_writer *writer, const char *name, gac_dtype dtype, int32_t n_axes,
+                          const int64_t *shape, int32_t *index, gac_error *err);
+/* Assigns tensors to shards in the order they were added, and writes the
+ * headers. No tensor can be added afterwards. */
+gac_status gac_writer_layout(gac_writer *writer, gac_error *err);
+/* Writes part of a tensor's data, after gac_writer_layout. The parts of one
+ * tensor must not overlap; every byte must be written before finishing. */
+gac_status gac_writer_write(gac_writer *writer, int32_t tensor, uint64_t offset, const void *data,
+                            size_t n_bytes, gac_error *err);
+/* Adds a file that is no tensor file: config.json, a tokenizer. */
+gac_status gac_writer_add_file(gac_writer *writer, const char *name, const void *data,
+                               size_t n_bytes, gac_error *err);
+/* Writes the index where there are shards, flushes everything and gives the
+ * directory its name. Frees writer whatever happens. */
+gac_status gac_writer_finish(gac_writer *writer, gac_error *err);
+/* Removes what was written so far. NULL is fine. */
+void gac_writer_discard(gac_writer *writer);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,96 @@
+/* contract: what one GPU with one software stack asks of sizes.
+ *
+ * A contract is measured, or taken from published figures, and says which of
+ * the two and where from. It knows operators and sizes, no models. All times
+ * are of one operator call.
+ *
+ * A contract is immutable once loaded and may be shared between threads. */
+#ifndef GAC_CONTRACT_H
+#define GAC_CONTRACT_H
+
+#include <gac/base.h>
+#include <gac/checkpoint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* Where an operator sees a size. GEMM is y = x W^T: x is (m, k), W is (n, k). */
+typedef enum gac_seen {
+    GAC_SEEN_GEMM_N,
+    GAC_SEEN_GEMM_K,
+    GAC_SEEN_SDPA_HEAD,
+    GAC_SEEN_COUNT
+} gac_seen;
+
+const char *gac_seen_name(gac_seen seen); /* "gemm_n", "gemm_k", "sdpa_head" */
+
+typedef struct gac_contract gac_contract;
+
+/* The contracts compiled into the library. */
+int gac_contract_n_bundled(void);
+const char *gac_contract_bundled_name(int index);
+/* A name that is not bundled is GAC_USAGE; the message lists those that are. */
+gac_status gac_contract_load_bundled(const char *name, gac_contract **out, gac_error *err);
+gac_status gac_contract_load(const char *path, gac_contract **out, gac_error *err);
+/* Validates and takes a contract from text; source names it in errors. */
+gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *source,
+                              gac_contract **out, gac_error *err);
+void gac_contract_free(gac_contract *contract); /* NULL is fine */
+
+/* Borrowed, as long as the contract lives. */
+const char *gac_contract_name(const gac_contract *contract);
+const char *gac_contract_gpu(const gac_contract *contract);
+const struct json_t *gac_contract_json(const gac_contract *contract);
+
+/* The dtype whose rules serve dtype: itself where measured, else the one the
+ * contract states as stand-in. False when there is neither. */
+bool gac_contract_dtype(const gac_contract *contract, gac_dtype dtype, gac_dtype *out);
+
+/* The smallest multiple among the aligned tiers at this place (8 in FP16,
+ * mostly); 0 for a dtype that is not served. */
+int64_t gac_contract_multiple(const gac_contract *contract, gac_seen seen, gac_dtype dtype);
+
+/* What the contract says of one size at one place. */
+typedef struct gac_judgement {
+    bool aligned;       /* its tier is one the contract marks as aligned */
+    int tier;           /* 0 is the best; the number of tiers for a head no kernel serves */
+    int64_t multiple;   /* what the size's own tier asks: 8, 2, 1 */
+    double penalty;     /* time at this size over time at the next aligned one */
+    const char *kernel; /* what serves it, as its name starts; borrowed */
+    const char *family; /* nvjet, cutlass-align2, cudnn-flash, …; borrowed */
+    const char *basis;  /* measured, published or assumed; borrowed */
+} gac_judgement;
+
+/* Judges size at a place of an operator: n_rows is the GEMM's m (tokens in
+ * flight; below 256 it is decode), other its other weight axis, taken as
+ * aligned. For SDPA both are ignored. GAC_USAGE for a dtype that is not
+ * served and for sizes below 1. */
+gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_dtype dtype,
+                              int64_t size, int64_t n_rows, int64_t other, gac_judgement *out,
+                              gac_error *err);
+
+/* Predicted time in microseconds of y = x W^T with x (m, k) and W (n, k), the
+ * weights streamed from device memory; a point measured at exactly this shape
+ * wins. 0 when any size is 0, NaN for a dtype that is not served. */
+double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64_t m, int64_t n,
+                            int64_t k);
+
+typedef struct gac_sdpa_shape {
+    int64_t batch;
+    int64_t n_q_heads, n_kv_heads;
+    int64_t n_q, n_kv; /* query rows and key rows: equal in prefill, 1 and context in decode */
+    int64_t qk_head, v_head; /* per-head sizes */
+    bool causal;
+} gac_sdpa_shape;
+
+/* Predicted time in microseconds of one attention call; likewise. */
+double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
+                            const gac_sdpa_shape *shape);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,137 @@
+/* model: from a checkpoint to its dimension graph.
+ *
+ * A model is tensors whose axes are bound to named dimensions. A dimension is
+ * one number that several axes share and that can be changed on its own: the
+ * rank of one factorised matrix, the MLP width of one layer. The graph says
+ * where each lives, which operators see it, and whether enlarging it with
+ * zeros keeps what the model computes. GPUs are not known here. */
+#ifndef GAC_MODEL_H
+#define GAC_MODEL_H
+
+#include <gac/base.h>
+#include <gac/checkpoint.h>
+#include <gac/contract.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+typedef enum gac_role {
+    GAC_ROLE_RANK,
+    GAC_ROLE_MLP_WIDTH,
+    GAC_ROLE_QK_HEAD,
+    GAC_ROLE_V_HEAD,
+    GAC_ROLE_HIDDEN,
+    GAC_ROLE_VOCAB,
+    GAC_ROLE_EXPERT_WIDTH,
+    GAC_ROLE_COUNT
+} gac_role;
+
+const char *gac_role_name(gac_role role);
+
+/* Whether zeros can be added: the same function, the same up to rounding (a
+ * factor must be folded into weights), or not at all. */
+typedef enum gac_exactness { GAC_EXACT, GAC_RESCALED, GAC_REFUSED } gac_exactness;
+
+const char *gac_exactness_name(gac_exactness exactness);
+
+/* How a dimension repeats inside an axis. */
+typedef enum gac_repeat {
+    GAC_REPEAT_WHOLE, /* one slice */
+    GAC_REPEAT_HEAD,  /* a slice per head; zeros go at the end of each */
+    GAC_REPEAT_HALF,  /* a slice per head; zeros go at the end of each half */
+    GAC_REPEAT_GROUP  /* one slice of several that share the axis */
+} gac_repeat;
+
+const char *gac_repeat_name(gac_repeat repeat);
+
+/* One place of a dimension: n_slices slices of its size, one after another,
+ * from index start of the axis. */
+typedef struct gac_place {
+    int32_t tensor;
+    int32_t axis;
+    gac_repeat repeat;
+    int64_t start;
+    int64_t n_slices;
+} gac_place;
+
+typedef struct gac_dim {
+    const char *name; /* layers.3.mlp.width */
+    gac_role role;
+    int64_t size;
+    gac_exactness exactness;
+    const char *reason;     /* why it is exact, rescaled or refused */
+    const char *config_key; /* the config key that states it, or NULL */
+    int64_t declared;       /* what the config states, or -1 */
+    bool compressed;        /* a compressor chose this size */
+    int32_t tied_to;        /* first of the dimensions that must stay equal to this, or -1 */
+    int32_t n_places;
+    const gac_place *places;
+} gac_dim;
+
+/* Under tensor parallelism, which axis of a weight is split over the GPUs. */
+typedef enum gac_split { GAC_SPLIT_NONE, GAC_SPLIT_N, GAC_SPLIT_K } gac_split;
+
+/* A dimension's share of an operator's n or k: n_slices times its size. */
+typedef struct gac_term {
+    int32_t dim;
+    gac_seen seen;
+    int64_t n_slices;
+} gac_term;
+
+typedef enum gac_op_kind { GAC_OP_GEMM, GAC_OP_SDPA } gac_op_kind;
+
+/* One operator call of a forward pass. */
+typedef struct gac_op {
+    gac_op_kind kind;
+    int32_t tensor; /* the weight of a GEMM; -1 for SDPA */
+    int32_t layer;  /* -1 outside the layers */
+    int64_t n, k;   /* GEMM: sizes of the weight as stored */
+    int64_t count;  /* GEMM: calls of this shape (experts in one tensor); 1 otherwise */
+    double share;   /* GEMM: part of the tokens that pass here (experts); 1 otherwise */
+    bool last_only; /* GEMM: runs on the last token of a sequence only (lm_head) */
+    gac_split split;
+    int64_t n_q_heads, n_kv_heads; /* SDPA */
+    int32_t qk_dim, v_dim;         /* SDPA: index of the dimension */
+    int32_t n_terms;
+    const gac_term *terms; /* which dimensions make up n, k or the head */
+} gac_op;
+
+typedef struct gac_model gac_model;
+
+/* Builds the graph. checkpoint must outlive the model. A family that is not
+ * known, and tensors that contradict each other, are GAC_BAD_INPUT. */
+gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, gac_error *err);
+void gac_model_free(gac_model *model); /* NULL is fine */
+
+/* What is returned below belongs to the model and lives as long. */
+const gac_checkpoint *gac_model_checkpoint(const gac_model *model);
+const char *gac_model_family(const gac_model *model);
+/* One of dense, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
+ * pruned, direct, block-configs. */
+const char *gac_model_compressor(const gac_model *model);
+int32_t gac_model_n_layers(const gac_model *model);
+/* The dtype most of the weights are in. */
+gac_dtype gac_model_dtype(const gac_model *model);
+
+int32_t gac_model_n_dims(const gac_model *model);
+const gac_dim *gac_model_dim(const gac_model *model, int32_t index);
+int32_t gac_model_find_dim(const gac_model *model, const char *name); /* or -1 */
+
+int32_t gac_model_n_ops(const gac_model *model);
+const gac_op *gac_model_op(const gac_model *model, int32_t index);
+
+/* Tensors that no rule explained, by index in the checkpoint. */
+int32_t gac_model_n_unexplained(const gac_model *model);
+int32_t gac_model_unexplained(const gac_model *model, int32_t index);
+
+/* What a reader should know beside: stale config keys, guesses made. */
+int32_t gac_model_n_notes(const gac_model *model);
+const char *gac_model_note(const gac_model *model, int32_t index);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,221 @@
+#include <gac/base.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct gac_file {
+    int fd;
+    struct stat stat;
+    char *path;
+};
+
+/* A path that is not there is the user's mistake; a path that cannot be
+ * reached is the machine's. */
+static gac_status open_error(const char *path, int code, gac_error *err)
+{
+    char q[256];
+    bool absent = code == ENOENT || code == ENOTDIR || code == ELOOP || code == ENAMETOOLONG;
+    return gac_error_set(err, absent ? GAC_BAD_INPUT : GAC_FAILED, "%s: %s",
+                         gac_quote(q, sizeof q, path), strerror(code));
+}
+
+/* Opens path, with more open(2) flags than the usual ones. */
+static gac_status open_with(const char *path, int flags, gac_file **out, gac_error *err)
+{
+    char q[256];
+    gac_status status = GAC_OK;
+    gac_file *file = calloc(1, sizeof *file);
+    if (!file)
+        return gac_error_no_memory(err);
+    /* Non-blocking, so that opening a FIFO put in our way does not hang. */
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
+    if (file->fd < 0 || fstat(file->fd, &file->stat) < 0)
+        status = open_error(path, errno, err);
+    else if (!S_ISREG(file->stat.st_mode))
+        status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a regular file",
+                               gac_quote(q, sizeof q, path));
+    else if (!(file->path = strdup(path)))
+        status = gac_error_no_memory(err);
+    if (status != GAC_OK) {
+        gac_file_close(file);
+        return status;
+    }
+    *out = file;
+    return GAC_OK;
+}
+
+gac_status gac_file_open(const char *path, gac_file **out, gac_error *err)
+{
+    return open_with(path, 0, out, err);
+}
+
+static bool is_below(const char *path, const char *directory)
+{
+    size_t n = strlen(directory);
+    return strncmp(path, directory, n) == 0 && path[n] == '/';
+}
+
+/* For DIR = REPO/snapshots/REV, the cache keeps files in REPO/blobs. */
+static bool is_cache_blob(const char *path, const char *directory)
+{
+    char blobs[PATH_MAX];
+    const char *revision = strrchr(directory, '/');
+    if (!revision || revision == directory)
+        return false;
+    size_t n_parent = (size_t)(revision - directory);
+    static const char snapshots[] = "/snapshots";
+    size_t n_suffix = sizeof snapshots - 1;
+    if (n_parent <= n_suffix || memcmp(revision - n_suffix, snapshots, n_suffix) != 0)
+        return false;
+    int n = snprintf(blobs, sizeof blobs, "%.*s/blobs", (int)(n_parent - n_suffix), directory);
+    return n > 0 && (size_t)n < sizeof blobs && is_below(path, blobs);
+}
+
+/* Opens a link inside directory, if it leads to where it may. */
+static gac_status open_link(const char *directory, const char *path, gac_file **out, gac_error *err)
+{
+    char q[256];
+    char real_dir[PATH_MAX], real_path[PATH_MAX];
+    if (!realpath(directory, real_dir))
+        return open_error(directory, errno, err);
+    if (!realpath(path, real_path))
+        return open_error(path, errno, err);
+    if (!is_below(real_path, real_dir) && !is_cache_blob(real_path, real_dir))
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: a link out of the directory",
+                             gac_quote(q, sizeof q, path));
+    /* Opened by where it leads, so that the link cannot turn in between. */
+    return open_with(real_path, O_NOFOLLOW, out, err);
+}
+
+gac_status gac_file_open_inside(const char *directory, const char *name, gac_file **out,
+                                gac_error *err)
+{
+    char qd[256], qn[160];
+    char *path = NULL;
+    struct stat s;
+    if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: \"%s\" is not the name of a file inside it",
+                             gac_quote(qd, sizeof qd, directory), gac_quote(qn, sizeof qn, name));
+    const char *slash = directory[strlen(directory) - 1] == '/' ? "" : "/";
+    if (asprintf(&path, "%s%s%s", directory, slash, name) < 0)
+        return gac_error_no_memory(err);
+    gac_status status = open_with(path, O_NOFOLLOW, out, err);
+    if (status != GAC_OK && lstat(path, &s) == 0 && S_ISLNK(s.st_mode))
+        status = open_link(directory, path, out, err);
+    free(path);
+    return status;
+}
+
+void gac_file_close(gac_file *file)
+{
+    if (!file)
+        return;
+    if (file->fd >= 0)
+        close(file->fd);
+    free(file->path);
+    free(file);
+}
+
+const char *gac_file_path(const gac_file *file)
+{
+    return file->path;
+}
+
+uint64_t gac_file_size(const gac_file *file)
+{
+    return (uint64_t)file->stat.st_size;
+}
+
+void gac_file_park(gac_file *file)
+{
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+static gac_status unpark(gac_file *file, gac_error *err)
+{
+    char q[256];
+    struct stat now;
+    if (file->fd >= 0)
+        return GAC_OK;
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file->fd < 0 || fstat(file->fd, &now) < 0)
+        return open_error(file->path, errno, err);
+    if (!same_file(&now, &file->stat)) {
+        gac_file_park(file);
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: changed while it was being read",
+                             gac_quote(q, sizeof q, file->path));
+    }
+    return GAC_OK;
+}
+
+/* Reads what is there in one go, at most n_bytes; 0 at the end of the file. */
+static ssize_t read_some(const gac_file *file, uint64_t offset, void *buffer, size_t n_bytes)
+{
+    if (offset > INT64_MAX)
+        return 0;
+    ssize_t got;
+    do
+        got = pread(file->fd, buffer, n_bytes < (1u << 30) ? n_bytes : (1u << 30), (off_t)offset);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n_bytes,
+                         gac_error *err)
+{
+    char q[256];
+    char *to = buffer;
+    gac_status status = unpark(file, err);
+    if (status != GAC_OK)
+        return status;
+    gac_quote(q, sizeof q, file->path);
+    while (n_bytes) {
+        ssize_t got = read_some(file, offset, to, n_bytes);
+        if (got < 0)
+            return gac_error_set(err, GAC_FAILED, "%s: offset %llu: %s", q,
+                                 (unsigned long long)offset, strerror(errno));
+        if (got == 0)
+            return gac_error_set(err, GAC_BAD_INPUT, "%s: ends at offset %llu, more was expected",
+                                 q, (unsigned long long)offset);
+        to += got;
+        offset += (uint64_t)got;
+        n_bytes -= (size_t)got;
+    }
+    return GAC_OK;
+}
+
+gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,
+                          gac_error *err)
+{
+    char q[256];
+    uint64_t size = gac_file_size(file);
+    if (size > max_bytes)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: %llu bytes, more than the %zu allowed",
+                             gac_quote(q, sizeof q, file->path), (unsigned long long)size,
+                             max_bytes);
+    char *text = malloc((size_t)size + 1);
+    if (!text)
+        return gac_error_no_memory(err);
+    gac_status status = gac_file_read(file, 0, text, (size_t)size, err);
+    if (status != GAC_OK) {
+        free(text);
+        return status;
+    }
+    text[size] = 0;
+    *out = text;
+    *n_bytes = (size_t)size;
+    return GAC_OK;
+}

@@ -1,0 +1,277 @@
+#include <gac/base.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A target under its final name and the temporary one it is written to. */
+typedef struct target {
+    char *path;
+    char *temporary;
+    bool replace;
+} target;
+
+struct gac_new_file {
+    target target;
+    int fd;
+};
+
+struct gac_new_dir {
+    target target;
+};
+
+static gac_status failed(const char *path, gac_error *err)
+{
+    char q[256];
+    int code = errno;
+    return gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path), strerror(code));
+}
+
+static gac_status exists(const char *path, gac_error *err)
+{
+    char q[256];
+    return gac_error_set(err, GAC_FAILED, "%s: already exists", gac_quote(q, sizeof q, path));
+}
+
+static void target_dispose(target *t)
+{
+    free(t->path);
+    free(t->temporary);
+}
+
+/* Sets up t for path, with a template for mkstemp or mkdtemp in the same
+ * directory: rename works only within one file system. */
+static gac_status target_init(target *t, const char *path, bool replace, gac_error *err)
+{
+    struct stat s;
+    char q[256];
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    t->replace = replace;
+    t->path = strndup(path, n);
+    if (!t->path)
+        return gac_error_no_memory(err);
+    const char *slash = strrchr(t->path, '/');
+    const char *base = slash ? slash + 1 : t->path;
+    if (!*base || strcmp(base, ".") == 0 || strcmp(base, "..") == 0)
+        return gac_error_set(err, GAC_USAGE, "%s: cannot be written to",
+                             gac_quote(q, sizeof q, path));
+    if (!replace && lstat(t->path, &s) == 0)
+        return exists(t->path, err);
+    if (asprintf(&t->temporary, "%.*s.%s.gac-XXXXXX", (int)(base - t->path), t->path, base) < 0) {
+        t->temporary = NULL;
+        return gac_error_no_memory(err);
+    }
+    return GAC_OK;
+}
+
+static gac_status sync_path(const char *path, gac_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return failed(path, err);
+    gac_status status = fsync(fd) == 0 || errno == EINVAL ? GAC_OK : failed(path, err);
+    close(fd);
+    return status;
+}
+
+static gac_status sync_parent(const char *path, gac_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *parent = !slash          ? strdup(".")
+                   : slash == path ? strdup("/")
+                                   : strndup(path, (size_t)(slash - path));
+    if (!parent)
+        return gac_error_no_memory(err);
+    gac_status status = sync_path(parent, err);
+    free(parent);
+    return status;
+}
+
+/* Gives the temporary its final name. A file system without the no-replace
+ * flag falls back to a check, which leaves a short race and no worse. */
+static gac_status move_into_place(const target *t, gac_error *err)
+{
+    struct stat s;
+    if (renameat2(AT_FDCWD, t->temporary, AT_FDCWD, t->path, RENAME_NOREPLACE) == 0)
+        return GAC_OK;
+    if (errno == EEXIST)
+        return exists(t->path, err);
+    if (errno != EINVAL && errno != ENOSYS)
+        return failed(t->path, err);
+    if (lstat(t->path, &s) == 0)
+        return exists(t->path, err);
+    return rename(t->temporary, t->path) == 0 ? GAC_OK : failed(t->path, err);
+}
+
+gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err)
+{
+    gac_new_file *file = calloc(1, sizeof *file);
+    if (!file)
+        return gac_error_no_memory(err);
+    file->fd = -1;
+    gac_status status = target_init(&file->target, path, replace, err);
+    if (status == GAC_OK) {
+        file->fd = mkostemp(file->target.temporary, O_CLOEXEC);
+        if (file->fd < 0)
+            status = failed(path, err);
+        else
+            fchmod(file->fd, 0644);
+    }
+    if (status != GAC_OK) {
+        target_dispose(&file->target);
+        free(file);
+        return status;
+    }
+    *out = file;
+    return GAC_OK;
+}
+
+gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_bytes, gac_error *err)
+{
+    const char *from = data;
+    while (n_bytes) {
+        ssize_t put = write(file->fd, from, n_bytes < (1u << 30) ? n_bytes : (1u << 30));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return failed(file->target.path, err);
+        from += put;
+        n_bytes -= (size_t)put;
+    }
+    return GAC_OK;
+}
+
+gac_status gac_new_file_commit(gac_new_file *file, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    const target *t = &file->target;
+    if (fsync(file->fd) != 0)
+        status = failed(t->path, err);
+    else if (t->replace)
+        status = rename(t->temporary, t->path) == 0 ? GAC_OK : failed(t->path, err);
+    else
+        status = move_into_place(t, err);
+    if (status != GAC_OK) {
+        gac_new_file_discard(file);
+        return status;
+    }
+    status = sync_parent(t->path, err);
+    close(file->fd);
+    target_dispose(&file->target);
+    free(file);
+    return status;
+}
+
+void gac_new_file_discard(gac_new_file *file)
+{
+    if (!file)
+        return;
+    close(file->fd);
+    unlink(file->target.temporary);
+    target_dispose(&file->target);
+    free(file);
+}
+
+/* Removes a directory of plain files, which is all we ever put in one. */
+static void remove_directory(const char *path)
+{
+    DIR *stream = opendir(path);
+    if (stream) {
+        struct dirent *entry;
+        while ((entry = readdir(stream)))
+            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+                unlinkat(dirfd(stream), entry->d_name, 0);
+        closedir(stream);
+    }
+    rmdir(path);
+}
+
+gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err)
+{
+    gac_new_dir *dir = calloc(1, sizeof *dir);
+    if (!dir)
+        return gac_error_no_memory(err);
+    gac_status status = target_init(&dir->target, path, replace, err);
+    if (status == GAC_OK) {
+        if (!mkdtemp(dir->target.temporary))
+            status = failed(path, err);
+        else
+            chmod(dir->target.temporary, 0755);
+    }
+    if (status != GAC_OK) {
+        target_dispose(&dir->target);
+        free(dir);
+        return status;
+    }
+    *out = dir;
+    return GAC_OK;
+}
+
+const char *gac_new_dir_path(const gac_new_dir *dir)
+{
+    return dir->target.temporary;
+}
+
+static gac_status sync_tree(const char *path, gac_error *err)
+{
+    DIR *stream = opendir(path);
+    if (!stream)
+        return failed(path, err);
+    gac_status status = GAC_OK;
+    struct dirent *entry;
+    while (status == GAC_OK && (entry = readdir(stream))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        int fd = openat(dirfd(stream), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0 || fsync(fd) != 0)
+            status = failed(path, err);
+        if (fd >= 0)
+            close(fd);
+    }
+    closedir(stream);
+    return status == GAC_OK ? sync_path(path, err) : status;
+}
+
+/* Swaps the new directory with the old one in one step, so that a crash
+ * leaves one of the two complete under the name. */
+static gac_status swap_into_place(target *t, gac_error *err)
+{
+    struct stat s;
+    if (lstat(t->path, &s) != 0)
+        return move_into_place(t, err);
+    if (!S_ISDIR(s.st_mode))
+        return gac_error_set(err, GAC_FAILED, "%s: exists and is no directory", t->path);
+    if (renameat2(AT_FDCWD, t->temporary, AT_FDCWD, t->path, RENAME_EXCHANGE) != 0)
+        return failed(t->path, err);
+    return GAC_OK;
+}
+
+gac_status gac_new_dir_commit(gac_new_dir *dir, gac_error *err)
+{
+    target *t = &dir->target;
+    gac_status status = sync_tree(t->temporary, err);
+    if (status == GAC_OK)
+        status = t->replace ? swap_into_place(t, err) : move_into_place(t, err);
+    if (status == GAC_OK)
+        status = sync_parent(t->path, err);
+    /* After a swap the temporary name holds the old directory; after a plain
+     * move it is gone; after a failure it is ours to remove. */
+    gac_new_dir_discard(dir);
+    return status;
+}
+
+void gac_new_dir_discard(gac_new_dir *dir)
+{
+    if (!dir)
+        return;
+    remove_directory(dir->target.temporary);
+    target_dispose(&dir->target);
+    free(dir);
+}

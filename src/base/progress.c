@@ -1,0 +1,104 @@
+#include <gac/base.h>
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct gac_progress {
+    FILE *stream;
+    bool terminal;
+    bool shown;
+    const char *what;
+    const char *unit;
+    uint64_t total;
+    double started_s;
+    double last_s;
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+gac_progress *gac_progress_create(FILE *stream)
+{
+    gac_progress *progress = calloc(1, sizeof *progress);
+    if (!progress)
+        return NULL;
+    progress->stream = stream;
+    progress->terminal = isatty(fileno(stream));
+    return progress;
+}
+
+void gac_progress_free(gac_progress *progress)
+{
+    free(progress);
+}
+
+void gac_progress_start(gac_progress *progress, const char *what, const char *unit, uint64_t total)
+{
+    if (!progress)
+        return;
+    progress->what = what;
+    progress->unit = unit;
+    progress->total = total;
+    progress->shown = false;
+    progress->started_s = progress->last_s = now_s();
+}
+
+static void draw_bar(const gac_progress *progress, double fraction)
+{
+    enum { WIDTH = 30 };
+    char bar[WIDTH + 1];
+    int filled = (int)(fraction * WIDTH);
+    memset(bar, '#', (size_t)filled);
+    memset(bar + filled, '.', (size_t)(WIDTH - filled));
+    bar[WIDTH] = 0;
+    fprintf(progress->stream, "\r%s [%s] %3.0f %% of %llu %s", progress->what, bar,
+            100.0 * fraction, (unsigned long long)progress->total, progress->unit);
+    fflush(progress->stream);
+}
+
+void gac_progress_step(gac_progress *progress, uint64_t n_done)
+{
+    if (!progress || progress->total == 0)
+        return;
+    double now = now_s();
+    double fraction = (double)n_done / (double)progress->total;
+    if (fraction > 1)
+        fraction = 1;
+    /* A bar moves smoothly once work has lasted half a second; a log gets a
+     * line every two seconds. */
+    if (progress->terminal && now - progress->started_s > 0.5 && now - progress->last_s > 0.1) {
+        draw_bar(progress, fraction);
+    } else if (!progress->terminal && now - progress->last_s > 2.0) {
+        fprintf(progress->stream, "%s: %llu of %llu %s (%.0f %%)\n", progress->what,
+                (unsigned long long)n_done, (unsigned long long)progress->total, progress->unit,
+                100.0 * fraction);
+    } else {
+        return;
+    }
+    progress->last_s = now;
+    progress->shown = true;
+}
+
+void gac_progress_finish(gac_progress *progress)
+{
+    if (progress && progress->shown && progress->terminal)
+        fprintf(progress->stream, "\r\033[K");
+}
+
+void gac_log_write(const gac_log *log, int level, const char *format, ...)
+{
+    if (!log || level > log->level)
+        return;
+    va_list args;
+    va_start(args, format);
+    vfprintf(log->stream, format, args);
+    va_end(args);
+    fputc('\n', log->stream);
+}

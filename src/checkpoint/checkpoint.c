@@ -1,0 +1,285 @@
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/checkpoint_internal.h"
+
+gac_status gac_checkpoint_add_note(gac_checkpoint *c, const char *note, gac_error *err)
+{
+    if (!gac_grow((void **)&c->notes, c->n_notes, &c->note_capacity, sizeof *c->notes))
+        return gac_error_no_memory(err);
+    c->notes[c->n_notes++] = note;
+    return GAC_OK;
+}
+
+static bool has_suffix(const char *text, const char *suffix)
+{
+    size_t n = strlen(text), m = strlen(suffix);
+    return n >= m && strcmp(text + n - m, suffix) == 0;
+}
+
+static bool exists_inside(const char *directory, const char *name)
+{
+    char *path;
+    if (asprintf(&path, "%s/%s", directory, name) < 0)
+        return false;
+    struct stat s;
+    bool found = lstat(path, &s) == 0;
+    free(path);
+    return found;
+}
+
+/* What a directory holds, as far as choosing its weights needs. */
+typedef struct listing {
+    int n_safetensors;
+    char safetensors[256]; /* the name of one */
+    char foreign[256];     /* a weight file in a format we do not read */
+} listing;
+
+static gac_status list_directory(const char *path, listing *out, gac_error *err)
+{
+    static const char *const foreign[] = { ".bin", ".pt", ".pth", ".gguf", ".ckpt", NULL };
+    char q[256];
+    memset(out, 0, sizeof *out);
+    DIR *stream = opendir(path);
+    if (!stream)
+        return gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path),
+                             strerror(errno));
+    struct dirent *entry;
+    while ((entry = readdir(stream))) {
+        if (has_suffix(entry->d_name, ".safetensors")) {
+            out->n_safetensors++;
+            snprintf(out->safetensors, sizeof out->safetensors, "%s", entry->d_name);
+        }
+        for (int i = 0; foreign[i]; i++)
+            if (has_suffix(entry->d_name, foreign[i]))
+                snprintf(out->foreign, sizeof out->foreign, "%s", entry->d_name);
+    }
+    closedir(stream);
+    return GAC_OK;
+}
+
+static gac_status open_single(gac_checkpoint *c, const char *name, gac_error *err)
+{
+    gac_file *file;
+    gac_status status = gac_file_open_inside(c->path, name, &file, err);
+    return status == GAC_OK ? gac_safetensors_read(c, name, file, err) : status;
+}
+
+static gac_status open_index(gac_checkpoint *c, const gac_checkpoint_options *options,
+                             gac_error *err)
+{
+    gac_file *index;
+    gac_status status = gac_file_open_inside(c->path, GAC_INDEX_NAME, &index, err);
+    if (status != GAC_OK)
+        return status;
+    status = gac_index_read(c, index, options, err);
+    gac_file_close(index);
+    return status;
+}
+
+/* Which files hold the weights: as transformers decides, and beyond that a
+ * directory with exactly one safetensors file of any name. */
+static gac_status open_directory(gac_checkpoint *c, const gac_checkpoint_options *options,
+                                 gac_error *err)
+{
+    char q[256], qf[160];
+    listing found;
+    gac_quote(q, sizeof q, c->path);
+    gac_status status = list_directory(c->path, &found, err);
+    if (status != GAC_OK)
+        return status;
+    bool index = exists_inside(c->path, GAC_INDEX_NAME);
+    if (exists_inside(c->path, GAC_SINGLE_NAME)) {
+        status = open_single(c, GAC_SINGLE_NAME, err);
+        if (status == GAC_OK && index)
+            status = gac_checkpoint_add_note(
+                c, GAC_INDEX_NAME " is left aside: " GAC_SINGLE_NAME " comes first", err);
+        return status;
+    }
+    if (index)
+        return open_index(c, options, err);
+    if (found.n_safetensors == 1)
+        return open_single(c, found.safetensors, err);
+    if (found.n_safetensors > 1)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: %d safetensors files and no %s", q,
+                             found.n_safetensors, GAC_INDEX_NAME);
+    if (found.foreign[0])
+        return gac_error_set(err, GAC_BAD_INPUT,
+                             "%s: no safetensors file; %s must be converted to safetensors first",
+                             q, gac_quote(qf, sizeof qf, found.foreign));
+    return gac_error_set(err, GAC_BAD_INPUT, "%s: no safetensors file", q);
+}
+
+/* A file on its own. The config beside it, if any, describes it. */
+static gac_status open_file(gac_checkpoint *c, gac_error *err)
+{
+    gac_file *file;
+    const char *slash = strrchr(c->path, '/');
+    gac_status status = gac_file_open(c->path, &file, err);
+    return status == GAC_OK ? gac_safetensors_read(c, slash ? slash + 1 : c->path, file, err)
+                            : status;
+}
+
+static gac_status read_config(gac_checkpoint *c, gac_error *err)
+{
+    char q[256];
+    const char *slash = strrchr(c->path, '/');
+    char *directory = c->is_directory    ? strdup(c->path)
+                      : !slash           ? strdup(".")
+                      : slash == c->path ? strdup("/")
+                                         : strndup(c->path, (size_t)(slash - c->path));
+    if (!directory)
+        return gac_error_no_memory(err);
+    gac_file *file = NULL;
+    gac_status status = GAC_OK;
+    if (exists_inside(directory, "config.json")) {
+        status = gac_file_open_inside(directory, "config.json", &file, err);
+        if (status == GAC_OK)
+            status = gac_json_load(file, GAC_MAX_CONFIG_BYTES, &c->config, err);
+        if (status == GAC_OK && !json_is_object(c->config))
+            status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a JSON object",
+                                   gac_quote(q, sizeof q, gac_file_path(file)));
+        gac_file_close(file);
+    }
+    free(directory);
+    return status;
+}
+
+gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *options,
+                               gac_checkpoint **out, gac_error *err)
+{
+    char q[256];
+    struct stat s;
+    if (stat(path, &s) != 0)
+        return gac_error_set(err, errno == EACCES ? GAC_FAILED : GAC_BAD_INPUT, "%s: %s",
+                             gac_quote(q, sizeof q, path), strerror(errno));
+    gac_checkpoint *c = calloc(1, sizeof *c);
+    if (!c)
+        return gac_error_no_memory(err);
+    c->reading = -1;
+    c->is_directory = S_ISDIR(s.st_mode);
+    c->path = gac_arena_strdup(&c->arena, path);
+    gac_status status = c->path ? gac_namemap_init(&c->by_name, err) : gac_error_no_memory(err);
+    if (status == GAC_OK)
+        status = c->is_directory ? open_directory(c, options, err) : open_file(c, err);
+    if (status == GAC_OK)
+        status = read_config(c, err);
+    if (status != GAC_OK) {
+        gac_checkpoint_close(c);
+        return status;
+    }
+    gac_log_write(options ? options->log : NULL, 1, "%s: %d tensors in %d files", path,
+                  c->n_tensors, c->n_files);
+    *out = c;
+    return GAC_OK;
+}
+
+void gac_checkpoint_close(gac_checkpoint *c)
+{
+    if (!c)
+        return;
+    for (int32_t i = 0; i < c->n_files; i++) {
+        gac_file_close(c->files[i].file);
+        json_decref(c->files[i].metadata);
+    }
+    json_decref(c->config);
+    gac_namemap_dispose(&c->by_name);
+    free(c->files);
+    free(c->tensors);
+    free(c->notes);
+    gac_arena_free(&c->arena);
+    free(c);
+}
+
+const char *gac_checkpoint_path(const gac_checkpoint *c)
+{
+    return c->path;
+}
+
+bool gac_checkpoint_is_directory(const gac_checkpoint *c)
+{
+    return c->is_directory;
+}
+
+int32_t gac_checkpoint_n_tensors(const gac_checkpoint *c)
+{
+    return c->n_tensors;
+}
+
+const gac_tensor *gac_checkpoint_tensor(const gac_checkpoint *c, int32_t index)
+{
+    return &c->tensors[index];
+}
+
+int32_t gac_checkpoint_find(const gac_checkpoint *c, const char *name)
+{
+    return gac_namemap_find(&c->by_name, name);
+}
+
+int64_t gac_checkpoint_n_params(const gac_checkpoint *c)
+{
+    return c->n_params;
+}
+
+uint64_t gac_checkpoint_size_bytes(const gac_checkpoint *c)
+{
+    return c->size_bytes;
+}
+
+int32_t gac_checkpoint_n_files(const gac_checkpoint *c)
+{
+    return c->n_files;
+}
+
+const char *gac_checkpoint_file_name(const gac_checkpoint *c, int32_t file)
+{
+    return c->files[file].name;
+}
+
+uint64_t gac_checkpoint_file_size(const gac_checkpoint *c, int32_t file)
+{
+    return gac_file_size(c->files[file].file);
+}
+
+uint64_t gac_checkpoint_data_start(const gac_checkpoint *c, int32_t file)
+{
+    return c->files[file].data_start;
+}
+
+const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *c, int32_t file)
+{
+    return c->files[file].metadata;
+}
+
+const struct json_t *gac_checkpoint_config(const gac_checkpoint *c)
+{
+    return c->config;
+}
+
+int32_t gac_checkpoint_n_notes(const gac_checkpoint *c)
+{
+    return c->n_notes;
+}
+
+const char *gac_checkpoint_note(const gac_checkpoint *c, int32_t index)
+{
+    return c->notes[index];
+}
+
+gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offset, void *buffer,
+                               size_t n_bytes, gac_error *err)
+{
+    char q[160];
+    const gac_tensor *t = &c->tensors[tensor];
+    if (offset > t->size_bytes || n_bytes > t->size_bytes - offset)
+        return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %zu bytes at %llu are beyond its end",
+                             gac_quote(q, sizeof q, t->name), n_bytes, (unsigned long long)offset);
+    if (c->reading != t->file && c->reading >= 0)
+        gac_file_park(c->files[c->reading].file);
+    c->reading = t->file;
+    return gac_file_read(c->files[t->file].file, t->offset + offset, buffer, n_bytes, err);
+}

@@ -1,0 +1,61 @@
+/* What the files of this room share. */
+#ifndef GAC_CHECKPOINT_INTERNAL_H
+#define GAC_CHECKPOINT_INTERNAL_H
+
+#include <gac/checkpoint.h>
+
+#include <jansson.h>
+
+#include "base/arena.h"
+#include "base/namemap.h"
+
+#define GAC_INDEX_NAME "model.safetensors.index.json"
+#define GAC_SINGLE_NAME "model.safetensors"
+
+/* Real checkpoints hold up to some 300,000 tensors of one to three axes. */
+#define GAC_MAX_TENSORS 1000000
+#define GAC_MAX_TOTAL_AXES 4000000
+/* jansson needs about 20 bytes for each byte of text in the worst case. */
+#define GAC_MAX_METADATA_BYTES (16u << 20)
+
+typedef struct checkpoint_file {
+    const char *name; /* inside the directory */
+    gac_file *file;
+    uint64_t data_start;
+    json_t *metadata; /* or NULL */
+} checkpoint_file;
+
+struct gac_checkpoint {
+    gac_arena arena; /* names, shapes, notes */
+    const char *path;
+    bool is_directory;
+    gac_tensor *tensors;
+    int32_t n_tensors, tensor_capacity;
+    int64_t n_params, n_axes; /* summed over all tensors */
+    uint64_t size_bytes;
+    gac_namemap by_name;
+    checkpoint_file *files;
+    int32_t n_files, file_capacity;
+    int32_t reading; /* the file whose descriptor is open, or -1 */
+    json_t *config;
+    const char **notes;
+    int32_t n_notes, note_capacity;
+};
+
+/* Appends a file that was just opened (taken over, also on failure), reads
+ * and validates its header, and appends its tensors. */
+gac_status gac_safetensors_read(gac_checkpoint *checkpoint, const char *name, gac_file *file,
+                                gac_error *err);
+
+/* Opens the shards that an index lists, and holds the two against each other. */
+gac_status gac_index_read(gac_checkpoint *checkpoint, gac_file *index,
+                          const gac_checkpoint_options *options, gac_error *err);
+
+/* Number of bytes of a tensor; false when it overflows, or when sub-byte
+ * elements do not fill whole bytes. */
+bool gac_tensor_bytes(gac_dtype dtype, int32_t n_axes, const int64_t *shape, int64_t *n_elements,
+                      uint64_t *size_bytes);
+
+gac_status gac_checkpoint_add_note(gac_checkpoint *checkpoint, const char *note, gac_error *err);
+
+#endif

@@ -1,0 +1,381 @@
+/* Writing a directory of safetensors: headers first, bytes in any order. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checkpoint/checkpoint_internal.h"
+
+typedef struct new_tensor {
+    const char *name;
+    const int64_t *shape;
+    int32_t n_axes;
+    gac_dtype dtype;
+    uint64_t size_bytes;
+    uint64_t n_written;
+    uint64_t offset; /* in its file, once laid out */
+    int32_t shard;
+} new_tensor;
+
+struct gac_writer {
+    gac_arena arena;
+    gac_new_dir *dir;
+    char *path; /* the target, for messages */
+    gac_writer_options options;
+    json_t *metadata;
+    gac_namemap by_name;
+    new_tensor *tensors;
+    int32_t n_tensors, capacity;
+    int32_t n_shards; /* 0 before the layout */
+    int fd;           /* the shard last written to, or -1 */
+    int32_t fd_shard;
+};
+
+static gac_status failed(const gac_writer *w, const char *name, gac_error *err)
+{
+    char qp[256], qn[160];
+    int code = errno;
+    return gac_error_set(err, GAC_FAILED, "%s: %s: %s", gac_quote(qp, sizeof qp, w->path),
+                         gac_quote(qn, sizeof qn, name), strerror(code));
+}
+
+static gac_status bad_tensor(const char *name, const char *what, gac_error *err)
+{
+    char q[160];
+    return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %s", gac_quote(q, sizeof q, name), what);
+}
+
+/* "format" is what tells transformers that the file is for it. */
+static gac_status copy_metadata(gac_writer *w, const json_t *from, gac_error *err)
+{
+    const char *key;
+    json_t *value;
+    w->metadata = json_pack("{s:s}", "format", "pt");
+    bool ok = w->metadata != NULL;
+    json_object_foreach((json_t *)from, key, value)
+        ok = ok && (strcmp(key, "format") == 0 || json_object_set(w->metadata, key, value) == 0);
+    return ok ? GAC_OK : gac_error_no_memory(err);
+}
+
+gac_status gac_writer_create(const char *path, const gac_writer_options *options, gac_writer **out,
+                             gac_error *err)
+{
+    static const gac_writer_options defaults = GAC_WRITER_OPTIONS_INIT;
+    gac_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return gac_error_no_memory(err);
+    w->fd = w->fd_shard = -1;
+    w->options = options ? *options : defaults;
+    w->path = strdup(path);
+    gac_status status = w->path ? gac_namemap_init(&w->by_name, err) : gac_error_no_memory(err);
+    if (status == GAC_OK && (w->options.max_shard_bytes == 0 || w->options.data_alignment < 8 ||
+                             w->options.data_alignment % 8 != 0))
+        status = gac_error_set(err, GAC_USAGE, "shard limit or data alignment makes no sense");
+    if (status == GAC_OK)
+        status = copy_metadata(w, w->options.metadata, err);
+    if (status == GAC_OK)
+        status = gac_new_dir_create(path, w->options.replace, &w->dir, err);
+    if (status != GAC_OK) {
+        gac_writer_discard(w);
+        return status;
+    }
+    *out = w;
+    return GAC_OK;
+}
+
+gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int32_t n_axes,
+                          const int64_t *shape, int32_t *index, gac_error *err)
+{
+    int32_t existing;
+    int64_t n_elements;
+    if (w->n_shards)
+        return bad_tensor(name, "the layout is fixed already", err);
+    if (strlen(name) > GAC_MAX_NAME_BYTES || strcmp(name, "__metadata__") == 0 || n_axes < 0 ||
+        n_axes > GAC_MAX_AXES || w->n_tensors == GAC_MAX_TENSORS)
+        return bad_tensor(name, "cannot be a tensor of a checkpoint", err);
+    if (!gac_grow((void **)&w->tensors, w->n_tensors, &w->capacity, sizeof *w->tensors))
+        return gac_error_no_memory(err);
+    new_tensor *t = &w->tensors[w->n_tensors];
+    *t = (new_tensor){ .n_axes = n_axes, .dtype = dtype };
+    if (!gac_tensor_bytes(dtype, n_axes, shape, &n_elements, &t->size_bytes))
+        return bad_tensor(name, "its size overflows or fills no whole bytes", err);
+    int64_t *sizes = gac_arena_alloc(&w->arena, (size_t)n_axes * sizeof *sizes + 1);
+    t->name = gac_arena_strdup(&w->arena, name);
+    if (!sizes || !t->name)
+        return gac_error_no_memory(err);
+    if (n_axes)
+        memcpy(sizes, shape, (size_t)n_axes * sizeof *sizes);
+    t->shape = sizes;
+    gac_status status = gac_namemap_add(&w->by_name, t->name, w->n_tensors, &existing, err);
+    if (status != GAC_OK)
+        return status;
+    if (existing >= 0)
+        return bad_tensor(name, "added twice", err);
+    if (index)
+        *index = w->n_tensors;
+    w->n_tensors++;
+    return GAC_OK;
+}
+
+static void shard_name(const gac_writer *w, int32_t shard, char name[64])
+{
+    if (w->n_shards == 1)
+        snprintf(name, 64, "%s", GAC_SINGLE_NAME);
+    else
+        snprintf(name, 64, "model-%05d-of-%05d.safetensors", shard + 1, w->n_shards);
+}
+
+static gac_status create_inside(const gac_writer *w, const char *name, int *fd, gac_error *err)
+{
+    char *path;
+    if (asprintf(&path, "%s/%s", gac_new_dir_path(w->dir), name) < 0)
+        return gac_error_no_memory(err);
+    *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    free(path);
+    return *fd < 0 ? failed(w, name, err) : GAC_OK;
+}
+
+static gac_status write_all(const gac_writer *w, int fd, const char *name, uint64_t offset,
+                            const void *data, size_t n_bytes, gac_error *err)
+{
+    const char *from = data;
+    while (n_bytes) {
+        ssize_t put = pwrite(fd, from, n_bytes < (1u << 30) ? n_bytes : (1u << 30), (off_t)offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return failed(w, name, err);
+        from += put;
+        offset += (uint64_t)put;
+        n_bytes -= (size_t)put;
+    }
+    return GAC_OK;
+}
+
+static int by_dtype_then_name(const void *a, const void *b)
+{
+    const new_tensor *x = *(new_tensor *const *)a, *y = *(new_tensor *const *)b;
+    int difference = gac_dtype_bits(y->dtype) - gac_dtype_bits(x->dtype);
+    return difference ? difference : strcmp(x->name, y->name);
+}
+
+/* {"dtype":…,"shape":[…],"data_offsets":[begin,end]} */
+static json_t *entry_json(const new_tensor *t, uint64_t begin)
+{
+    json_t *shape = json_array();
+    for (int32_t i = 0; i < t->n_axes; i++)
+        json_array_append_new(shape, json_integer(t->shape[i]));
+    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", gac_dtype_name(t->dtype), "shape", shape,
+                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + t->size_bytes));
+}
+
+/* The header text, padded so that the data behind it starts aligned; offsets
+ * in the tensors are set. *text is malloc'ed. */
+static gac_status make_header(const gac_writer *w, new_tensor **tensors, int32_t n, char **text,
+                              size_t *n_bytes, gac_error *err)
+{
+    uint64_t begin = 0, padded = 0;
+    json_t *object = json_object();
+    bool ok = object && json_object_set(object, "__metadata__", w->metadata) == 0;
+    for (int32_t i = 0; i < n && ok; i++) {
+        ok = json_object_set_new(object, tensors[i]->name, entry_json(tensors[i], begin)) == 0;
+        tensors[i]->offset = begin;
+        begin += tensors[i]->size_bytes;
+    }
+    size_t length = ok ? json_dumpb(object, NULL, 0, JSON_COMPACT) : 0;
+    if (length > GAC_MAX_HEADER_BYTES ||
+        !gac_round_up_u64(8 + (uint64_t)length, w->options.data_alignment, &padded) ||
+        padded > 8 + GAC_MAX_HEADER_BYTES) {
+        json_decref(object);
+        return gac_error_set(err, GAC_USAGE, "a header of %zu bytes is more than the format allows",
+                             length);
+    }
+    *n_bytes = (size_t)padded;
+    *text = length ? malloc(*n_bytes) : NULL;
+    if (*text) {
+        memset(*text, ' ', *n_bytes);
+        json_dumpb(object, *text + 8, length, JSON_COMPACT);
+        for (int i = 0; i < 8; i++)
+            (*text)[i] = (char)((padded - 8) >> (8 * i) & 0xff);
+        for (int32_t i = 0; i < n; i++)
+            tensors[i]->offset += padded;
+    }
+    json_decref(object);
+    return *text ? GAC_OK : gac_error_no_memory(err);
+}
+
+static gac_status write_shard(gac_writer *w, int32_t shard, new_tensor **tensors, int32_t n,
+                              gac_error *err)
+{
+    char name[64];
+    char *text = NULL;
+    size_t n_bytes = 0;
+    int fd = -1;
+    shard_name(w, shard, name);
+    qsort(tensors, (size_t)n, sizeof *tensors, by_dtype_then_name);
+    gac_status status = make_header(w, tensors, n, &text, &n_bytes, err);
+    if (status == GAC_OK)
+        status = create_inside(w, name, &fd, err);
+    uint64_t size = n_bytes;
+    for (int32_t i = 0; i < n && status == GAC_OK; i++) {
+        tensors[i]->shard = shard;
+        if (!gac_add_u64(size, tensors[i]->size_bytes, &size) || size > INT64_MAX)
+            status = bad_tensor(tensors[i]->name, "the shard's size overflows", err);
+    }
+    if (status == GAC_OK && ftruncate(fd, (off_t)size) != 0)
+        status = failed(w, name, err);
+    if (status == GAC_OK)
+        status = write_all(w, fd, name, 0, text, n_bytes, err);
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    return status;
+}
+
+/* First tensor behind the shard that starts at first: a shard is filled in
+ * order until the next tensor would exceed the limit, and has at least one. */
+static int32_t shard_end(const gac_writer *w, int32_t first)
+{
+    uint64_t sum = 0;
+    int32_t i = first;
+    for (; i < w->n_tensors; i++) {
+        uint64_t next;
+        if (!gac_add_u64(sum, w->tensors[i].size_bytes, &next) ||
+            (i > first && next > w->options.max_shard_bytes))
+            break;
+        sum = next;
+    }
+    return i;
+}
+
+gac_status gac_writer_layout(gac_writer *w, gac_error *err)
+{
+    if (w->n_shards)
+        return gac_error_set(err, GAC_USAGE, "the layout is fixed already");
+    for (int32_t i = 0; i < w->n_tensors; i = shard_end(w, i))
+        w->n_shards++;
+    if (w->n_shards == 0)
+        w->n_shards = 1;
+    new_tensor **order = calloc((size_t)w->n_tensors + 1, sizeof *order);
+    if (!order)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < w->n_tensors; i++)
+        order[i] = &w->tensors[i];
+    gac_status status = GAC_OK;
+    int32_t first = 0;
+    for (int32_t shard = 0; shard < w->n_shards && status == GAC_OK; shard++) {
+        int32_t end = shard_end(w, first);
+        status = write_shard(w, shard, order + first, end - first, err);
+        first = end;
+    }
+    free(order);
+    return status;
+}
+
+static gac_status open_shard(gac_writer *w, int32_t shard, gac_error *err)
+{
+    char name[64];
+    char *path;
+    if (w->fd_shard == shard)
+        return GAC_OK;
+    if (w->fd >= 0)
+        close(w->fd);
+    w->fd = w->fd_shard = -1;
+    shard_name(w, shard, name);
+    if (asprintf(&path, "%s/%s", gac_new_dir_path(w->dir), name) < 0)
+        return gac_error_no_memory(err);
+    w->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    free(path);
+    if (w->fd < 0)
+        return failed(w, name, err);
+    w->fd_shard = shard;
+    return GAC_OK;
+}
+
+gac_status gac_writer_write(gac_writer *w, int32_t tensor, uint64_t offset, const void *data,
+                            size_t n_bytes, gac_error *err)
+{
+    new_tensor *t = &w->tensors[tensor];
+    if (!w->n_shards)
+        return bad_tensor(t->name, "written before the layout", err);
+    if (offset > t->size_bytes || n_bytes > t->size_bytes - offset)
+        return bad_tensor(t->name, "written beyond its end", err);
+    gac_status status = open_shard(w, t->shard, err);
+    if (status == GAC_OK)
+        status = write_all(w, w->fd, t->name, t->offset + offset, data, n_bytes, err);
+    if (status == GAC_OK)
+        t->n_written += n_bytes;
+    return status;
+}
+
+gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data, size_t n_bytes,
+                               gac_error *err)
+{
+    char q[160];
+    int fd = -1;
+    if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return gac_error_set(err, GAC_USAGE, "\"%s\" is not a file name",
+                             gac_quote(q, sizeof q, name));
+    gac_status status = create_inside(w, name, &fd, err);
+    if (status != GAC_OK)
+        return status;
+    status = write_all(w, fd, name, 0, data, n_bytes, err);
+    if (close(fd) != 0 && status == GAC_OK)
+        status = failed(w, name, err);
+    return status;
+}
+
+static gac_status write_index(gac_writer *w, gac_error *err)
+{
+    char name[64];
+    uint64_t total = 0;
+    json_t *map = json_object();
+    for (int32_t i = 0; i < w->n_tensors; i++) {
+        shard_name(w, w->tensors[i].shard, name);
+        json_object_set_new(map, w->tensors[i].name, json_string(name));
+        total += w->tensors[i].size_bytes;
+    }
+    json_t *index =
+        json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
+    gac_status status = text ? gac_writer_add_file(w, GAC_INDEX_NAME, text, strlen(text), err)
+                             : gac_error_no_memory(err);
+    free(text);
+    json_decref(index);
+    return status;
+}
+
+gac_status gac_writer_finish(gac_writer *w, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    if (!w->n_shards)
+        status = gac_error_set(err, GAC_USAGE, "%s: finished before the layout", w->path);
+    for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
+        if (w->tensors[i].n_written != w->tensors[i].size_bytes)
+            status = bad_tensor(w->tensors[i].name, "not all of its bytes were written", err);
+    if (status == GAC_OK && w->n_shards > 1)
+        status = write_index(w, err);
+    if (status == GAC_OK) {
+        gac_new_dir *dir = w->dir;
+        w->dir = NULL;
+        status = gac_new_dir_commit(dir, err);
+    }
+    gac_writer_discard(w);
+    return status;
+}
+
+void gac_writer_discard(gac_writer *w)
+{
+    if (!w)
+        return;
+    if (w->fd >= 0)
+        close(w->fd);
+    gac_new_dir_discard(w->dir);
+    gac_namemap_dispose(&w->by_name);
+    json_decref(w->metadata);
+    free(w->tensors);
+    free(w->path);
+    gac_arena_free(&w->arena);
+    free(w);
+}

@@ -1,0 +1,171 @@
+#include "contract/contract_rules.h"
+
+#include "contract/bundled.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *gac_seen_name(gac_seen seen)
+{
+    switch (seen) {
+    case GAC_SEEN_GEMM_N:
+        return "gemm_n";
+    case GAC_SEEN_GEMM_K:
+        return "gemm_k";
+    case GAC_SEEN_SDPA_HEAD:
+        return "sdpa_head";
+    case GAC_SEEN_COUNT:
+        break;
+    }
+    return "unknown";
+}
+
+int gac_contract_n_bundled(void)
+{
+    return gac_n_bundled_contracts;
+}
+
+const char *gac_contract_bundled_name(int index)
+{
+    if (index < 0 || index >= gac_n_bundled_contracts)
+        return NULL;
+    return gac_bundled_contracts[index].name;
+}
+
+static void list_bundled(char *buffer, size_t size)
+{
+    size_t used = 0;
+    buffer[0] = '\0';
+    for (int i = 0; i < gac_n_bundled_contracts; i++) {
+        int n = snprintf(buffer + used, size - used, "%s%s", i > 0 ? ", " : "",
+                         gac_bundled_contracts[i].name);
+        if (n < 0 || (size_t)n >= size - used)
+            return;
+        used += (size_t)n;
+    }
+}
+
+gac_status gac_contract_load_bundled(const char *name, gac_contract **out, gac_error *err)
+{
+    char known[256], quoted[128], source[160];
+    for (int i = 0; i < gac_n_bundled_contracts; i++) {
+        const struct gac_bundled *bundled = &gac_bundled_contracts[i];
+        if (strcmp(bundled->name, name) != 0)
+            continue;
+        snprintf(source, sizeof source, "bundled contract %s", name);
+        return gac_contract_parse(bundled->text, bundled->n_bytes, source, out, err);
+    }
+    list_bundled(known, sizeof known);
+    return gac_error_set(err, GAC_USAGE, "no bundled contract named %s; there are: %s",
+                         gac_quote(quoted, sizeof quoted, name), known);
+}
+
+gac_status gac_contract_load(const char *path, gac_contract **out, gac_error *err)
+{
+    gac_file *file = NULL;
+    char *text = NULL;
+    size_t n_bytes = 0;
+    gac_status status = gac_file_open(path, &file, err);
+    if (status == GAC_OK)
+        status = gac_file_slurp(file, GAC_MAX_CONTRACT_BYTES, &text, &n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_contract_parse(text, n_bytes, path, out, err);
+    free(text);
+    gac_file_close(file);
+    return status;
+}
+
+gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *source,
+                              gac_contract **out, gac_error *err)
+{
+    char quoted[256];
+    if (n_bytes > GAC_MAX_CONTRACT_BYTES)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: %zu bytes; a contract has at most %zu",
+                             gac_quote(quoted, sizeof quoted, source), n_bytes,
+                             GAC_MAX_CONTRACT_BYTES);
+    gac_contract *contract = calloc(1, sizeof *contract);
+    if (!contract)
+        return gac_error_no_memory(err);
+    for (int i = 0; i < GAC_DTYPE_COUNT; i++)
+        contract->stand_in[i] = GAC_DTYPE_COUNT;
+    gac_status status = gac_json_parse(text, n_bytes, source, &contract->json, err);
+    if (status == GAC_OK)
+        status = gac_contract_read(contract, source, err);
+    if (status != GAC_OK) {
+        gac_contract_free(contract);
+        return status;
+    }
+    *out = contract;
+    return GAC_OK;
+}
+
+void gac_contract_free(gac_contract *contract)
+{
+    if (!contract)
+        return;
+    for (int i = 0; i < GAC_DTYPE_COUNT; i++) {
+        gac_dtype_rules *rules = contract->rules[i];
+        if (!rules)
+            continue;
+        for (int t = 0; t < GAC_MAX_TIERS; t++)
+            free(rules->sdpa.curves[t].points);
+        free(rules);
+    }
+    free(contract->points);
+    json_decref(contract->json);
+    free(contract);
+}
+
+const char *gac_contract_name(const gac_contract *contract)
+{
+    return contract->name;
+}
+
+const char *gac_contract_gpu(const gac_contract *contract)
+{
+    return contract->gpu;
+}
+
+const struct json_t *gac_contract_json(const gac_contract *contract)
+{
+    return contract->json;
+}
+
+bool gac_contract_dtype(const gac_contract *contract, gac_dtype dtype, gac_dtype *out)
+{
+    if ((int)dtype < 0 || dtype >= GAC_DTYPE_COUNT)
+        return false;
+    gac_dtype served = contract->rules[dtype] ? dtype : contract->stand_in[dtype];
+    if (served == GAC_DTYPE_COUNT)
+        return false;
+    *out = served;
+    return true;
+}
+
+const gac_dtype_rules *gac_contract_rules(const gac_contract *contract, gac_dtype dtype)
+{
+    gac_dtype served;
+    return gac_contract_dtype(contract, dtype, &served) ? contract->rules[served] : NULL;
+}
+
+int gac_tiers_pick(const gac_tiers *tiers, int64_t size)
+{
+    int i = 0;
+    while (size % tiers->tier[i].multiple != 0)
+        i++; /* ends: the last multiple is 1 */
+    return i;
+}
+
+int64_t gac_contract_multiple(const gac_contract *contract, gac_seen seen, gac_dtype dtype)
+{
+    const gac_dtype_rules *rules = gac_contract_rules(contract, dtype);
+    if (!rules || (int)seen < 0 || seen >= GAC_SEEN_COUNT)
+        return 0;
+    const gac_tiers *tiers =
+        seen == GAC_SEEN_SDPA_HEAD ? &rules->sdpa.tiers : &rules->gemm[seen].tiers;
+    int64_t multiple = tiers->tier[0].multiple;
+    for (int i = 1; i < tiers->n_tiers && tiers->tier[i].aligned; i++)
+        multiple = tiers->tier[i].multiple;
+    return multiple;
+}

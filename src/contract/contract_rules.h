@@ -1,0 +1,102 @@
+/* What a contract file becomes once it has been checked. */
+#ifndef GAC_CONTRACT_RULES_H
+#define GAC_CONTRACT_RULES_H
+
+#include <gac/contract.h>
+
+#define GAC_MAX_CONTRACT_BYTES ((size_t)16 << 20)
+#define GAC_MAX_CONTRACT_POINTS 100000
+#define GAC_MAX_TIERS 16
+
+/* What every tier says of itself: who serves sizes that are a multiple. */
+typedef struct gac_tier {
+    int64_t multiple;
+    bool aligned;
+    const char *kernel;
+    const char *family;
+    const char *basis;
+    const char *decode_basis; /* GEMM only */
+} gac_tier;
+
+/* Best tier first: multiples fall, the last is 1, the aligned ones lead. */
+typedef struct gac_tiers {
+    int n_tiers;
+    gac_tier tier[GAC_MAX_TIERS];
+} gac_tiers;
+
+/* The parameters of the GEMM time model; contract_time.c says how they act. */
+typedef struct gac_gemm_rates {
+    double flops_per_s;
+    double bytes_per_s;
+    double edge_bytes_per_s;
+    double overhead_us;
+    double overlap;
+    bool has_gemv;
+    double gemv_bytes_per_s;
+    double gemv_overhead_us;
+} gac_gemm_rates;
+
+typedef struct gac_gemm_place {
+    gac_tiers tiers;
+    gac_gemm_rates rates[GAC_MAX_TIERS]; /* of the tier of the same index */
+} gac_gemm_place;
+
+typedef struct gac_head_time {
+    int64_t head;
+    double time_us;
+} gac_head_time;
+
+/* Times by head size, sizes rising; never empty. */
+typedef struct gac_head_curve {
+    int n_points;
+    gac_head_time *points;
+} gac_head_curve;
+
+typedef struct gac_sdpa_rules {
+    gac_tiers tiers;
+    gac_head_curve curves[GAC_MAX_TIERS];             /* of the tier of the same index */
+    double pad_bytes_per_s[GAC_MAX_TIERS];            /* 0: the tier copies nothing */
+    double ref_batch, ref_n_heads, ref_n_q, ref_n_kv; /* shape the curves were taken at */
+    bool ref_causal;
+    int64_t max_head; /* larger heads are served by what follows */
+    const char *beyond_kernel, *beyond_family, *beyond_basis;
+    double beyond_base_us, beyond_slope_us; /* time at head h: base + slope h */
+    double decode_bytes_per_s, decode_overhead_us;
+} gac_sdpa_rules;
+
+typedef struct gac_dtype_rules {
+    double element_bytes;
+    gac_gemm_place gemm[2]; /* by gac_seen: n, k */
+    gac_sdpa_rules sdpa;
+} gac_dtype_rules;
+
+typedef struct gac_gemm_point {
+    gac_dtype dtype;
+    int64_t m, n, k;
+    double time_us;
+} gac_gemm_point;
+
+struct gac_contract {
+    struct json_t *json; /* owns every string above */
+    const char *name;
+    const char *gpu;
+    gac_dtype_rules *rules[GAC_DTYPE_COUNT]; /* NULL where not measured */
+    gac_dtype stand_in[GAC_DTYPE_COUNT];     /* GAC_DTYPE_COUNT where none */
+    gac_gemm_point *points;                  /* sorted by gac_gemm_point_order */
+    size_t n_points;
+};
+
+/* Reads every rule of contract->json; what was allocated stays in contract,
+ * also on failure. source names the file in errors. */
+gac_status gac_contract_read(gac_contract *contract, const char *source, gac_error *err);
+
+/* Order of points, for qsort and bsearch: dtype, m, n, k; time is no part. */
+int gac_gemm_point_order(const void *a, const void *b);
+
+/* The first tier whose multiple divides size. */
+int gac_tiers_pick(const gac_tiers *tiers, int64_t size);
+
+/* The rules that serve dtype, or NULL. */
+const gac_dtype_rules *gac_contract_rules(const gac_contract *contract, gac_dtype dtype);
+
+#endif

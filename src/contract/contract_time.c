@@ -1,0 +1,245 @@
+#include "contract/contract_rules.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define US_PER_S 1e6
+#define DECODE_ROWS 256
+
+/* Time of y = x W^T in one tier, x (m, k), W (n, k), y (m, n).
+ *
+ * A GEMM multiplies (2mnk flops) while it streams its weights (nk elements),
+ * and then or before that moves x and y, the edges (m(n + k) elements), which
+ * nothing hides: at 8192 x 8192 x 107 writing y is most of the time. How much
+ * of the shorter of multiplying and streaming hides behind the longer is the
+ * tier's overlap: nearly all in the asynchronous sm90 kernels, nothing in the
+ * align1 ones, whose decode therefore slows with every row. One row is a GEMV,
+ * another kernel with a bandwidth of its own. All rates are fitted to measured
+ * points (tools/contract), and fit in the contract states the error. */
+static double tier_us(const gac_gemm_rates *rates, double element_bytes, double m, double n,
+                      double k)
+{
+    double weight_bytes = n * k * element_bytes;
+    if (m <= 1 && rates->has_gemv)
+        return rates->gemv_overhead_us + weight_bytes / rates->gemv_bytes_per_s * US_PER_S;
+    double compute_us = 2 * m * n * k / rates->flops_per_s * US_PER_S;
+    double weights_us = weight_bytes / rates->bytes_per_s * US_PER_S;
+    double edges_us = m * (n + k) * element_bytes / rates->edge_bytes_per_s * US_PER_S;
+    double hidden_us = rates->overlap * fmin(compute_us, weights_us);
+    return rates->overhead_us + compute_us + weights_us - hidden_us + edges_us;
+}
+
+int gac_gemm_point_order(const void *a, const void *b)
+{
+    const gac_gemm_point *p = a, *q = b;
+    if (p->dtype != q->dtype)
+        return p->dtype < q->dtype ? -1 : 1;
+    if (p->m != q->m)
+        return p->m < q->m ? -1 : 1;
+    if (p->n != q->n)
+        return p->n < q->n ? -1 : 1;
+    if (p->k != q->k)
+        return p->k < q->k ? -1 : 1;
+    return 0;
+}
+
+static const gac_gemm_point *find_point(const gac_contract *contract, gac_dtype dtype, int64_t m,
+                                        int64_t n, int64_t k)
+{
+    gac_gemm_point key = { .m = m, .n = n, .k = k };
+    if (contract->n_points == 0 || !gac_contract_dtype(contract, dtype, &key.dtype))
+        return NULL;
+    return bsearch(&key, contract->points, contract->n_points, sizeof key, gac_gemm_point_order);
+}
+
+double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64_t m, int64_t n,
+                            int64_t k)
+{
+    const gac_dtype_rules *rules = gac_contract_rules(contract, dtype);
+    if (!rules)
+        return NAN;
+    if (m <= 0 || n <= 0 || k <= 0)
+        return 0;
+    const gac_gemm_point *point = find_point(contract, dtype, m, n, k);
+    if (point)
+        return point->time_us;
+    const gac_gemm_place *by_n = &rules->gemm[GAC_SEEN_GEMM_N];
+    const gac_gemm_place *by_k = &rules->gemm[GAC_SEEN_GEMM_K];
+    const gac_gemm_rates *rates_n = &by_n->rates[gac_tiers_pick(&by_n->tiers, n)];
+    const gac_gemm_rates *rates_k = &by_k->rates[gac_tiers_pick(&by_k->tiers, k)];
+    /* One kernel serves both sizes: the one that the worse of them allows. */
+    return fmax(tier_us(rates_n, rules->element_bytes, (double)m, (double)n, (double)k),
+                tier_us(rates_k, rules->element_bytes, (double)m, (double)n, (double)k));
+}
+
+static double interpolate(const gac_head_curve *curve, int64_t head)
+{
+    int low = 0, high = curve->n_points - 1;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (curve->points[middle].head <= head)
+            low = middle;
+        else
+            high = middle;
+    }
+    const gac_head_time *a = &curve->points[low], *b = &curve->points[high];
+    if (b->head == a->head)
+        return a->time_us;
+    double part = (double)(head - a->head) / (double)(b->head - a->head);
+    return a->time_us + part * (b->time_us - a->time_us);
+}
+
+/* Time at the reference shape if this tier served head. The best tier's curve
+ * is flat outside its points, since kernels pad to their smallest and largest
+ * template; the others follow it there, at the ratio of their nearest point. */
+static double head_us(const gac_sdpa_rules *rules, int tier, int64_t head)
+{
+    const gac_head_curve *curve = &rules->curves[tier];
+    int64_t first = curve->points[0].head;
+    int64_t last = curve->points[curve->n_points - 1].head;
+    int64_t inside = head < first ? first : head > last ? last : head;
+    double own_us = interpolate(curve, inside);
+    if (inside == head || tier == 0)
+        return own_us;
+    return own_us * head_us(rules, 0, head) / head_us(rules, 0, inside);
+}
+
+/* Number of (query, key) pairs; causal, the last query sees every key. */
+static double n_pairs(double batch, double n_heads, double n_q, double n_kv, bool causal)
+{
+    double pairs = n_q * n_kv;
+    if (causal)
+        pairs = fmax(pairs - n_q * (n_q - 1) / 2, pairs / 2);
+    return batch * n_heads * pairs;
+}
+
+/* Part of the curve that grows with the pairs: without the launch, and without
+ * the copies into padded buffers. A tenth is kept, whatever a file says. */
+static double core_us(const gac_sdpa_rules *rules, double element_bytes, int tier,
+                      const gac_sdpa_shape *shape)
+{
+    double curve_us =
+        (head_us(rules, tier, shape->qk_head) + head_us(rules, tier, shape->v_head)) / 2;
+    double pad_us = 0;
+    if (rules->pad_bytes_per_s[tier] > 0) {
+        double per_head = rules->ref_n_q * (double)shape->qk_head +
+                          rules->ref_n_kv * (double)(shape->qk_head + shape->v_head);
+        pad_us = rules->ref_batch * rules->ref_n_heads * per_head * element_bytes /
+                 rules->pad_bytes_per_s[tier] * US_PER_S;
+    }
+    return fmax(curve_us - pad_us - rules->decode_overhead_us, curve_us / 10);
+}
+
+/* The curve scaled by pairs, or the time to stream q, k, v and the output if
+ * that is longer, as in decode; plus the launch, and for a tier that pads the
+ * copies of q, k and v on every call. */
+double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
+                            const gac_sdpa_shape *shape)
+{
+    const gac_dtype_rules *all = gac_contract_rules(contract, dtype);
+    if (!all)
+        return NAN;
+    if (shape->batch <= 0 || shape->n_q_heads <= 0 || shape->n_kv_heads <= 0 || shape->n_q <= 0 ||
+        shape->n_kv <= 0 || shape->qk_head <= 0 || shape->v_head <= 0)
+        return 0;
+    const gac_sdpa_rules *rules = &all->sdpa;
+    double batch = (double)shape->batch, n_q = (double)shape->n_q, n_kv = (double)shape->n_kv;
+    double q_heads = (double)shape->n_q_heads, kv_heads = (double)shape->n_kv_heads;
+    double qk_head = (double)shape->qk_head, v_head = (double)shape->v_head;
+    double scale = n_pairs(batch, q_heads, n_q, n_kv, shape->causal) /
+                   n_pairs(rules->ref_batch, rules->ref_n_heads, rules->ref_n_q, rules->ref_n_kv,
+                           rules->ref_causal);
+    double kv_bytes = batch * kv_heads * n_kv * (qk_head + v_head) * all->element_bytes;
+    double q_bytes = batch * q_heads * n_q * qk_head * all->element_bytes;
+    double out_bytes = batch * q_heads * n_q * v_head * all->element_bytes;
+    double stream_us = (kv_bytes + q_bytes + out_bytes) / rules->decode_bytes_per_s * US_PER_S;
+    double launch_us = rules->decode_overhead_us;
+
+    if (shape->qk_head > rules->max_head || shape->v_head > rules->max_head) {
+        double at_reference =
+            rules->beyond_base_us + rules->beyond_slope_us * (qk_head + v_head) / 2;
+        return launch_us + fmax(at_reference * scale, stream_us);
+    }
+    int tier_qk = gac_tiers_pick(&rules->tiers, shape->qk_head);
+    int tier_v = gac_tiers_pick(&rules->tiers, shape->v_head);
+    int tier = tier_qk > tier_v ? tier_qk : tier_v;
+    double pad_us = 0;
+    if (rules->pad_bytes_per_s[tier] > 0)
+        pad_us = (q_bytes + kv_bytes) / rules->pad_bytes_per_s[tier] * US_PER_S;
+    return launch_us + fmax(core_us(rules, all->element_bytes, tier, shape) * scale, stream_us) +
+           pad_us;
+}
+
+static double ratio(double time_us, double aligned_us)
+{
+    return aligned_us > 0 ? fmax(time_us / aligned_us, 1) : 1;
+}
+
+static void judge_gemm(const gac_contract *contract, gac_seen seen, gac_dtype dtype, int64_t size,
+                       int64_t aligned, int64_t n_rows, int64_t other, gac_judgement *out)
+{
+    bool is_n = seen == GAC_SEEN_GEMM_N;
+    double time_us =
+        gac_contract_gemm_us(contract, dtype, n_rows, is_n ? size : other, is_n ? other : size);
+    double aligned_us = gac_contract_gemm_us(contract, dtype, n_rows, is_n ? aligned : other,
+                                             is_n ? other : aligned);
+    out->penalty = ratio(time_us, aligned_us);
+    if (find_point(contract, dtype, n_rows, is_n ? size : other, is_n ? other : size))
+        out->basis = "measured";
+}
+
+static void judge_head(const gac_sdpa_rules *rules, int64_t size, int64_t aligned,
+                       gac_judgement *out)
+{
+    if (aligned > rules->max_head) {
+        if (size > rules->max_head) {
+            out->tier = rules->tiers.n_tiers;
+            out->kernel = rules->beyond_kernel;
+            out->family = rules->beyond_family;
+            out->basis = rules->beyond_basis;
+        }
+        return; /* no size above is served better */
+    }
+    out->penalty = ratio(head_us(rules, out->tier, size),
+                         head_us(rules, gac_tiers_pick(&rules->tiers, aligned), aligned));
+}
+
+gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_dtype dtype,
+                              int64_t size, int64_t n_rows, int64_t other, gac_judgement *out,
+                              gac_error *err)
+{
+    const gac_dtype_rules *rules = gac_contract_rules(contract, dtype);
+    if (!rules)
+        return gac_error_set(err, GAC_USAGE, "contract %s has no rules for this dtype",
+                             contract->name);
+    bool is_head = seen == GAC_SEEN_SDPA_HEAD;
+    int64_t aligned;
+    if ((int)seen < 0 || seen >= GAC_SEEN_COUNT || size < 1 ||
+        !gac_round_up_i64(size, gac_contract_multiple(contract, seen, dtype), &aligned) ||
+        (!is_head && (n_rows < 1 || other < 1)))
+        return gac_error_set(err, GAC_USAGE, "contract %s: no judgement of size %lld",
+                             contract->name, (long long)size);
+    const gac_tiers *tiers = is_head ? &rules->sdpa.tiers : &rules->gemm[seen].tiers;
+    int index = gac_tiers_pick(tiers, size);
+    const gac_tier *tier = &tiers->tier[index];
+    *out = (gac_judgement){ .aligned = tier->aligned,
+                            .tier = index,
+                            .multiple = tier->multiple,
+                            .penalty = 1,
+                            .kernel = tier->kernel,
+                            .family = tier->family,
+                            .basis = tier->basis };
+    if (is_head) {
+        judge_head(&rules->sdpa, size, aligned, out);
+        return GAC_OK;
+    }
+    if (n_rows < DECODE_ROWS)
+        out->basis = tier->decode_basis;
+    /* The other axis is taken as aligned, so that only this size is judged. */
+    gac_seen facing = seen == GAC_SEEN_GEMM_N ? GAC_SEEN_GEMM_K : GAC_SEEN_GEMM_N;
+    int64_t other_aligned;
+    if (!gac_round_up_i64(other, gac_contract_multiple(contract, facing, dtype), &other_aligned))
+        other_aligned = other;
+    judge_gemm(contract, seen, dtype, size, aligned, n_rows, other_aligned, out);
+    return GAC_OK;
+}

@@ -1,0 +1,322 @@
+/* Attention: how projection rows divide into heads, and what binds them. */
+#include <string.h>
+
+#include "model/model_internal.h"
+
+static const char tied_rescaled[] =
+    "exact alone, but the runtime has one head size for q, k and v: it moves with qk_head";
+static const char rotary_reason[] =
+    "the runtime derives softmax scale and rotary frequencies from the head size: q must be "
+    "scaled and the frequencies stated, equal up to rounding";
+static const char fixed_reason[] = "the runtime takes hidden size / heads as the head size";
+static const char norm_reason[] =
+    "a norm over the head size (q_norm, k_norm) would average over the zeros";
+static const char unknown_reason[] =
+    "model_type is not known, so neither is what the runtime derives from the head size";
+
+/* How the rows of one layer's projections divide. */
+typedef struct head_layout {
+    int64_t n_q, n_kv;       /* heads */
+    int64_t qk_size, v_size; /* per head */
+    bool pruned, direct;
+} head_layout;
+
+/* Rows and columns as the tensors have them. */
+typedef struct head_rows {
+    int64_t q, k, v, o; /* o is the columns of the output projection */
+    int64_t fused;      /* q, k and v together, where one tensor has them */
+} head_rows;
+
+static bool whole_heads(const head_rows *r, int64_t size, head_layout *out)
+{
+    if (size < 1 || r->q % size || r->k % size || r->v != r->k || r->k < size)
+        return false;
+    *out = (head_layout){ r->q / size, r->k / size, size, size, false, false };
+    return out->n_q % out->n_kv == 0 && r->o == r->q;
+}
+
+static bool whole_sizes(const head_rows *r, int64_t n_q, int64_t n_kv, head_layout *out)
+{
+    if (n_q < 1 || n_kv < 1 || r->q % n_q || r->k % n_kv || r->v % n_kv ||
+        r->q / n_q != r->k / n_kv)
+        return false;
+    *out = (head_layout){ n_q, n_kv, r->q / n_q, r->v / n_kv, false, false };
+    return r->o == n_q * out->v_size;
+}
+
+/* The config's heads and size if they fit; else fewer heads of that size
+ * (pruned), or as many heads of another size (direct). */
+static gac_status divide(builder *b, const attention_spec *spec, const head_rows *rows,
+                         head_layout *out, bool *known, gac_error *err)
+{
+    head_layout heads, sizes;
+    *known = true;
+    bool by_heads = whole_heads(rows, spec->head_dim, &heads);
+    bool by_sizes = whole_sizes(rows, spec->n_heads, spec->n_kv_heads, &sizes);
+    if (by_heads && heads.n_q == spec->n_heads) {
+        *out = heads;
+        out->pruned = heads.n_kv != spec->n_kv_heads;
+        return GAC_OK;
+    }
+    /* A tool that lists per-layer head ranks has changed sizes, not heads. */
+    bool lists_ranks = json_is_array(json_object_get(b->config, "q_ranks"));
+    if (by_heads && !(by_sizes && lists_ranks)) {
+        *out = heads;
+        out->pruned = true;
+        if (!by_sizes)
+            return GAC_OK;
+        return builder_note(b, err,
+                            "%s: read as %lld heads of %lld; %lld heads of %lld would fit as well "
+                            "(state head_dim in config.json to decide)",
+                            spec->module, (long long)heads.n_q, (long long)heads.qk_size,
+                            (long long)sizes.n_q, (long long)sizes.qk_size);
+    }
+    *known = by_sizes;
+    *out = sizes;
+    out->direct = true;
+    return GAC_OK;
+}
+
+/* Where the rows cannot be heads at all, the two tensors that disagree:
+ * tensors has those of q, k, v and o. */
+static gac_status no_division(builder *b, const attention_spec *spec, const head_rows *r,
+                              const int32_t tensors[4], gac_error *err)
+{
+    char qp[200], qt[160];
+    int64_t n_q = spec->n_heads, n_kv = spec->n_kv_heads;
+    bool q_divides = r->q % n_q == 0, k_divides = r->k % n_kv == 0;
+    if (tensors[0] == tensors[1])
+        return gac_error_set(
+            err, GAC_BAD_INPUT,
+            "%s: tensor \"%s\": its %lld outputs do not divide into %lld + 2 x %lld heads",
+            gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint)),
+            gac_quote(qt, sizeof qt, builder_tensor(b, tensors[0])->name), (long long)r->fused,
+            (long long)n_q, (long long)n_kv);
+    if (!q_divides || !k_divides || r->q / n_q != r->k / n_kv)
+        return builder_contradiction(b, tensors[0], "outputs", r->q, tensors[1],
+                                     "outputs, which makes other head sizes", r->k, err);
+    if (r->v % n_kv != 0)
+        return builder_contradiction(b, tensors[2], "outputs", r->v, tensors[1],
+                                     "outputs, which divide into the heads", r->k, err);
+    return builder_contradiction(b, tensors[3], "inputs", r->o, tensors[2],
+                                 "outputs, which makes another head size", r->v, err);
+}
+
+typedef struct projections {
+    linear q, k, v, o;
+    bool fused; /* q holds q, k and v one after another */
+} projections;
+
+static gac_status resolve_all(builder *b, const attention_spec *spec, projections *p,
+                              gac_error *err)
+{
+    char module[GAC_MAX_NAME_BYTES];
+    const char *names[4] = { spec->q, spec->k, spec->v, spec->o };
+    linear *linears[4] = { &p->q, &p->k, &p->v, &p->o };
+    gac_status status = GAC_OK;
+    memset(p, 0, sizeof *p);
+    p->fused = !spec->k;
+    int n_present = 0, n_wanted = 0;
+    for (int i = 0; i < 4 && status == GAC_OK; i++) {
+        if (!names[i])
+            continue;
+        snprintf(module, sizeof module, "%s.%s", spec->module, names[i]);
+        status = linear_resolve(b, module, spec->transposed, i < 3 ? SIDE_IN : SIDE_OUT, linears[i],
+                                err);
+        n_wanted++;
+        n_present += linears[i]->present;
+    }
+    /* Heads need all of them; a shard on its own may hold some. */
+    for (int i = 0; i < 4 && status == GAC_OK && n_present && n_present < n_wanted; i++)
+        if (names[i] && !linears[i]->present)
+            status = builder_note(b, err, "%s.%s is missing", spec->module, names[i]);
+    return status;
+}
+
+static gac_status bind_outer(builder *b, const projections *p, gac_error *err)
+{
+    const linear *inner[3] = { &p->q, &p->k, &p->v };
+    gac_status status = GAC_OK;
+    for (int i = 0; i < 3 && status == GAC_OK; i++)
+        if (inner[i]->present) {
+            status = linear_bind_hidden(b, inner[i], SIDE_IN, err);
+            linear_split(b, inner[i], SIDE_OUT);
+        }
+    if (status == GAC_OK && p->o.present) {
+        status = linear_bind_hidden(b, &p->o, SIDE_OUT, err);
+        linear_split(b, &p->o, SIDE_IN);
+    }
+    return status;
+}
+
+/* A norm over the head: its weight has the size of one head, or (as some
+ * families do) of all heads together. */
+static gac_status bind_head_norms(builder *b, const attention_spec *spec, int32_t dim, bool *found,
+                                  gac_error *err)
+{
+    static const char *const names[] = { "q_norm", "k_norm", "q_layernorm", "k_layernorm" };
+    int64_t size = b->dims[dim].dim.size;
+    *found = false;
+    for (int i = 0; i < 4; i++) {
+        int32_t tensor = builder_find(b, "%s.%s.weight", spec->module, names[i]);
+        if (tensor < 0)
+            continue;
+        *found = true;
+        gac_status status = builder_expect_axes(b, tensor, 1, err);
+        if (status != GAC_OK)
+            return status;
+        int64_t n = builder_tensor(b, tensor)->shape[0];
+        if (size == 0 || n % size != 0)
+            return builder_contradiction(b, tensor, "entries", n, b->dims[dim].first_tensor,
+                                         "per head", size, err);
+        status = builder_add_place(
+            b, dim,
+            (gac_place){ tensor, 0, n == size ? GAC_REPEAT_WHOLE : GAC_REPEAT_HEAD, 0, n / size },
+            err);
+        if (status != GAC_OK)
+            return status;
+    }
+    return GAC_OK;
+}
+
+static void judge_head(const builder *b, const attention_spec *spec, bool normed,
+                       gac_exactness *exactness, const char **reason)
+{
+    *exactness = GAC_REFUSED;
+    if (normed) {
+        *reason = norm_reason;
+    } else if (!b->family_known) {
+        *reason = unknown_reason;
+    } else if (spec->head_is_fixed) {
+        *reason = fixed_reason;
+    } else {
+        *exactness = GAC_RESCALED;
+        *reason = rotary_reason;
+    }
+}
+
+static gac_status bind_heads(builder *b, const attention_spec *spec, const projections *p,
+                             const head_layout *h, int32_t dims[2], gac_error *err)
+{
+    gac_repeat repeat = spec->rotary ? GAC_REPEAT_HALF : GAC_REPEAT_HEAD;
+    int64_t k_start = p->fused ? h->n_q * h->qk_size : 0;
+    int64_t v_start = p->fused ? (h->n_q + h->n_kv) * h->qk_size : 0;
+    const linear *k = p->fused ? &p->q : &p->k, *v = p->fused ? &p->q : &p->v;
+    gac_status status = builder_add_dim(b, GAC_ROLE_QK_HEAD, h->qk_size,
+                                        builder_display(b, "%s.qk_head", spec->module), GAC_EXACT,
+                                        "", &dims[0], err);
+    if (status == GAC_OK)
+        status = builder_add_dim(b, GAC_ROLE_V_HEAD, h->v_size,
+                                 builder_display(b, "%s.v_head", spec->module), GAC_EXACT,
+                                 "zero rows of v and zero columns of o, per head", &dims[1], err);
+    if (status == GAC_OK)
+        status = linear_bind(b, &p->q, SIDE_OUT, dims[0], 0, h->n_q, repeat, err);
+    if (status == GAC_OK)
+        status = linear_bind(b, k, SIDE_OUT, dims[0], k_start, h->n_kv, repeat, err);
+    if (status == GAC_OK)
+        status = linear_bind(b, v, SIDE_OUT, dims[1], v_start, h->n_kv, GAC_REPEAT_HEAD, err);
+    if (status == GAC_OK)
+        status = linear_bind(b, &p->o, SIDE_IN, dims[1], 0, h->n_q, GAC_REPEAT_HEAD, err);
+    return status;
+}
+
+/* Exactness and ties, once the places are known. */
+static gac_status settle_heads(builder *b, const attention_spec *spec, const head_layout *h,
+                               const int32_t dims[2], gac_error *err)
+{
+    bool normed;
+    gac_exactness exactness;
+    const char *reason;
+    gac_status status = bind_head_norms(b, spec, dims[0], &normed, err);
+    if (status != GAC_OK)
+        return status;
+    gac_dim *qk = &b->dims[dims[0]].dim, *v = &b->dims[dims[1]].dim;
+    judge_head(b, spec, normed, &exactness, &reason);
+    if (qk->exactness != GAC_REFUSED) {
+        qk->exactness = exactness;
+        qk->reason = reason;
+    }
+    if (h->qk_size == h->v_size) {
+        v->tied_to = dims[0];
+        if (v->exactness < qk->exactness) {
+            v->exactness = qk->exactness;
+            v->reason = qk->exactness == GAC_REFUSED ? qk->reason : tied_rescaled;
+        }
+    }
+    qk->declared = v->declared = spec->head_dim;
+    qk->config_key = v->config_key = spec->head_is_fixed ? NULL : "head_dim";
+    /* A stated size that no designer picks was picked by a compressor. */
+    bool odd_stated = spec->head_dim_stated && h->qk_size % 8 != 0;
+    qk->compressed = h->qk_size != spec->head_dim || odd_stated;
+    v->compressed = h->v_size != spec->head_dim || odd_stated;
+    b->found |= qk->compressed || v->compressed ? FOUND_DIRECT : 0;
+    b->found |= h->pruned ? FOUND_PRUNED : 0;
+    return GAC_OK;
+}
+
+static gac_status add_sdpa(builder *b, const head_layout *h, const int32_t dims[2], gac_error *err)
+{
+    if (!gac_grow((void **)&b->ops, b->n_ops, &b->op_capacity, sizeof *b->ops))
+        return gac_error_no_memory(err);
+    b->ops[b->n_ops++] = (op_entry){ .op = { .kind = GAC_OP_SDPA,
+                                             .tensor = -1,
+                                             .layer = b->layer,
+                                             .count = 1,
+                                             .share = 1,
+                                             .n_q_heads = h->n_q,
+                                             .n_kv_heads = h->n_kv,
+                                             .qk_dim = dims[0],
+                                             .v_dim = dims[1] } };
+    return GAC_OK;
+}
+
+/* Rows of q, k and v. Of a fused projection only the sum is stored: it divides
+ * by the config's heads, or the output projection tells q's part. */
+static head_rows take_rows(const attention_spec *spec, const projections *p)
+{
+    head_rows rows = { p->q.n_out, p->k.n_out, p->v.n_out, p->o.n_in, 0 };
+    if (!p->fused)
+        return rows;
+    int64_t n_all = spec->n_heads + 2 * spec->n_kv_heads;
+    rows.fused = p->q.n_out;
+    rows.q = p->o.n_in;
+    rows.k = rows.v = (rows.fused - rows.q) / 2;
+    if (rows.fused % n_all == 0) {
+        rows.q = spec->n_heads * (rows.fused / n_all);
+        rows.k = rows.v = spec->n_kv_heads * (rows.fused / n_all);
+    }
+    return rows;
+}
+
+gac_status block_attention(builder *b, const attention_spec *spec, gac_error *err)
+{
+    projections p;
+    head_layout layout;
+    int32_t dims[2];
+    gac_status status = resolve_all(b, spec, &p, err);
+    if (status == GAC_OK)
+        status = bind_outer(b, &p, err);
+    bool complete = p.q.present && p.o.present && (p.fused || (p.k.present && p.v.present));
+    if (status != GAC_OK || !complete)
+        return status;
+    if (spec->n_heads < 0)
+        return GAC_OK; /* noted once by the family */
+    bool known;
+    head_rows rows = take_rows(spec, &p);
+    status = divide(b, spec, &rows, &layout, &known, err);
+    if (status != GAC_OK)
+        return status;
+    if (!known || (p.fused && rows.q + rows.k + rows.v != rows.fused)) {
+        int32_t tensors[4] = { linear_tensor(&p.q, SIDE_OUT),
+                               linear_tensor(p.fused ? &p.q : &p.k, SIDE_OUT),
+                               linear_tensor(p.fused ? &p.q : &p.v, SIDE_OUT),
+                               linear_tensor(&p.o, SIDE_IN) };
+        return no_division(b, spec, &rows, tensors, err);
+    }
+    status = bind_heads(b, spec, &p, &layout, dims, err);
+    if (status == GAC_OK)
+        status = settle_heads(b, spec, &layout, dims, err);
+    if (status == GAC_OK)
+        status = add_sdpa(b, &layout, dims, err);
+    return status;
+}

@@ -1,0 +1,199 @@
+/* The MLP of a layer, and the embedding with the output head. */
+#include <string.h>
+
+#include "model/model_internal.h"
+
+typedef struct mlp_parts {
+    linear gate, up, down;
+} mlp_parts;
+
+static gac_status resolve_parts(builder *b, const mlp_spec *spec, mlp_parts *p, gac_error *err)
+{
+    char module[GAC_MAX_NAME_BYTES];
+    const char *names[3] = { spec->gate, spec->up, spec->down };
+    linear *linears[3] = { &p->gate, &p->up, &p->down };
+    gac_status status = GAC_OK;
+    int n_wanted = 0, n_present = 0;
+    memset(p, 0, sizeof *p);
+    for (int i = 0; i < 3 && status == GAC_OK; i++) {
+        if (!names[i])
+            continue;
+        snprintf(module, sizeof module, "%s%s%s", spec->module, *names[i] ? "." : "", names[i]);
+        status = linear_resolve(b, module, spec->transposed, i < 2 ? SIDE_IN : SIDE_OUT, linears[i],
+                                err);
+        n_wanted++;
+        n_present += linears[i]->present;
+        if (!linears[i]->present)
+            continue;
+        for (int32_t k = 0; k < linears[i]->n_ops; k++)
+            b->ops[linears[i]->first_op + k].op.share = spec->share;
+        if (status == GAC_OK)
+            status = linear_bind_hidden(b, linears[i], i < 2 ? SIDE_IN : SIDE_OUT, err);
+        linear_split(b, linears[i], i < 2 ? SIDE_OUT : SIDE_IN);
+    }
+    for (int i = 0; i < 3 && status == GAC_OK && n_present && n_present < n_wanted; i++)
+        if (names[i] && !linears[i]->present)
+            status = builder_note(b, err, "%s.%s is missing", spec->module, names[i]);
+    return status;
+}
+
+/* In an ungated MLP the activation's value at 0 meets the zero columns that
+ * follow it. Those known to give 0 are exact beyond doubt. */
+static bool activation_keeps_zero(const builder *b)
+{
+    static const char *const known[] = { "relu",       "gelu",  "gelu_new", "gelu_fast",
+                                         "silu",       "swish", "relu2",    "gelu_pytorch_tanh",
+                                         "quick_gelu", NULL };
+    const char *name = config_string(b, "activation_function");
+    if (!name)
+        name = config_string(b, "hidden_act");
+    if (!name)
+        return true;
+    for (int i = 0; known[i]; i++)
+        if (strcmp(name, known[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The width as the first present part has it, with the tensor to name. */
+static int64_t width_of(const mlp_parts *p, bool fused, int32_t *tensor)
+{
+    if (p->gate.present) {
+        *tensor = linear_tensor(&p->gate, SIDE_OUT);
+        return fused ? p->gate.n_out / 2 : p->gate.n_out;
+    }
+    if (p->up.present) {
+        *tensor = linear_tensor(&p->up, SIDE_OUT);
+        return p->up.n_out;
+    }
+    *tensor = linear_tensor(&p->down, SIDE_IN);
+    return p->down.n_in;
+}
+
+static gac_status bind_width(builder *b, const mlp_parts *p, bool fused, int32_t dim, int32_t named,
+                             gac_error *err)
+{
+    int64_t width = b->dims[dim].dim.size;
+    gac_status status = GAC_OK;
+    if (p->gate.present) {
+        int64_t n_slices = fused ? 2 : 1;
+        if (p->gate.n_out != n_slices * width)
+            return builder_contradiction(b, named, "outputs", p->gate.n_out, named,
+                                         "for gate and up, an odd number", p->gate.n_out, err);
+        status = linear_bind(b, &p->gate, SIDE_OUT, dim, 0, n_slices,
+                             fused ? GAC_REPEAT_GROUP : GAC_REPEAT_WHOLE, err);
+    }
+    if (status == GAC_OK && p->up.present) {
+        if (p->up.n_out != width)
+            return builder_contradiction(b, linear_tensor(&p->up, SIDE_OUT), "outputs", p->up.n_out,
+                                         named, "outputs", width, err);
+        status = linear_bind(b, &p->up, SIDE_OUT, dim, 0, 1, GAC_REPEAT_WHOLE, err);
+    }
+    if (status == GAC_OK && p->down.present) {
+        if (p->down.n_in != width)
+            return builder_contradiction(b, linear_tensor(&p->down, SIDE_IN), "inputs",
+                                         p->down.n_in, named, "outputs", width, err);
+        status = linear_bind(b, &p->down, SIDE_IN, dim, 0, 1, GAC_REPEAT_WHOLE, err);
+    }
+    return status;
+}
+
+gac_status block_mlp(builder *b, const mlp_spec *spec, gac_error *err)
+{
+    mlp_parts p;
+    int32_t dim, named;
+    gac_status status = resolve_parts(b, spec, &p, err);
+    if (status != GAC_OK || !(p.gate.present || p.up.present || p.down.present))
+        return status;
+    bool fused = spec->gate && !spec->up;
+    bool exact = spec->gate || activation_keeps_zero(b);
+    int64_t width = width_of(&p, fused, &named);
+    status = builder_add_dim(
+        b, spec->role, width, builder_display(b, "%s", spec->name), exact ? GAC_EXACT : GAC_REFUSED,
+        !exact       ? "the activation is not known to be 0 at 0"
+        : spec->gate ? "zero rows of gate and up give 0, zero columns of down add 0"
+                     : "zero rows give activation(0) = 0, zero columns add 0",
+        &dim, err);
+    if (status == GAC_OK)
+        status = bind_width(b, &p, fused, dim, named, err);
+    if (status != GAC_OK)
+        return status;
+    gac_dim *d = &b->dims[dim].dim;
+    d->declared = spec->declared;
+    d->config_key = spec->config_key;
+    bool differs = spec->declared >= 0 && spec->declared != width;
+    d->compressed = differs || spec->chosen;
+    if (d->compressed)
+        b->found |= FOUND_PRUNED;
+    return GAC_OK;
+}
+
+static gac_status add_vocab(builder *b, int32_t tensor, int32_t axis, gac_error *err)
+{
+    int64_t size = builder_tensor(b, tensor)->shape[axis];
+    gac_status status = GAC_OK;
+    if (b->vocab < 0) {
+        status = builder_add_dim(b, GAC_ROLE_VOCAB, size, "vocab", GAC_REFUSED,
+                                 "a zero row gives logit 0, which can win and changes the softmax",
+                                 &b->vocab, err);
+        if (status != GAC_OK)
+            return status;
+        b->dims[b->vocab].dim.config_key = "vocab_size";
+        status = config_size(b, b->config, "vocab_size", &b->dims[b->vocab].dim.declared, err);
+    }
+    const dim_entry *d = &b->dims[b->vocab];
+    if (status == GAC_OK && d->dim.size != size)
+        return builder_contradiction(b, tensor, "entries in the vocabulary", size, d->first_tensor,
+                                     "there", d->dim.size, err);
+    if (status == GAC_OK)
+        status = builder_add_place(b, b->vocab, (gac_place){ tensor, axis, GAC_REPEAT_WHOLE, 0, 1 },
+                                   err);
+    return status;
+}
+
+/* The embedding is looked up, not multiplied; tied, it is the head's weight. */
+static gac_status tied_head(builder *b, int32_t tensor, gac_error *err)
+{
+    int32_t op;
+    gac_status status = builder_add_gemm(b, tensor, 0, 1, &op, err);
+    if (status == GAC_OK) {
+        b->ops[op].op.last_only = true;
+        b->ops[op].op.split = GAC_SPLIT_N;
+    }
+    return status;
+}
+
+static gac_status own_head(builder *b, const linear *l, gac_error *err)
+{
+    for (int32_t i = 0; i < l->n_ops; i++)
+        b->ops[l->first_op + i].op.last_only = true;
+    linear_split(b, l, SIDE_OUT);
+    gac_status status = linear_bind_hidden(b, l, SIDE_IN, err);
+    for (int32_t i = 0; i < l->n_segments && status == GAC_OK; i++) {
+        status = add_vocab(b, l->out[i].tensor, l->out[i].axis, err);
+        if (status == GAC_OK && l->bias[i].tensor >= 0)
+            status = add_vocab(b, l->bias[i].tensor, 0, err);
+    }
+    return status;
+}
+
+gac_status block_embedding(builder *b, const char *embedding, const char *head, gac_error *err)
+{
+    linear l;
+    gac_status status = GAC_OK;
+    int32_t tensor = builder_find(b, "%s.weight", embedding);
+    if (tensor >= 0) {
+        status = builder_expect_axes(b, tensor, 2, err);
+        if (status == GAC_OK)
+            status = add_vocab(b, tensor, 0, err);
+        if (status == GAC_OK)
+            status = builder_bind_hidden(b, tensor, 1, err);
+    }
+    if (status == GAC_OK)
+        status = linear_resolve(b, head, false, SIDE_IN, &l, err);
+    if (status == GAC_OK && l.present)
+        return own_head(b, &l, err);
+    if (status == GAC_OK && tensor >= 0)
+        status = tied_head(b, tensor, err);
+    return status;
+}

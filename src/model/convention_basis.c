@@ -1,0 +1,71 @@
+/* Basis Sharing: one basis model.{k,q,…}_basis.{layer} [r, in] serves a group
+ * of layers, whose X.weight [out, r] are coefficients. The group's layers
+ * share one rank. */
+#include <string.h>
+
+#include "model/model_internal.h"
+
+/* "k" for …k_proj, into kind; false for other modules. */
+static bool projection_kind(const char *module, char kind[16])
+{
+    static const char suffix[] = "_proj";
+    const char *dot = strrchr(module, '.');
+    const char *name = dot ? dot + 1 : module;
+    size_t n = strlen(name), m = sizeof suffix - 1;
+    if (n <= m || n - m >= 16 || strcmp(name + n - m, suffix) != 0)
+        return false;
+    memcpy(kind, name, n - m);
+    kind[n - m] = 0;
+    return true;
+}
+
+/* The first layer of the group that layer belongs to, by the config's lists,
+ * or layer itself. */
+static int32_t group_leader(const builder *b, const char *kind, int32_t layer)
+{
+    char key[32];
+    size_t i, j;
+    json_t *group, *member;
+    snprintf(key, sizeof key, "%s_groups", kind);
+    json_array_foreach(json_object_get(b->config, key), i, group)
+        json_array_foreach(group, j, member)
+            if (json_is_integer(member) && json_integer_value(member) == layer) {
+                json_int_t leader = json_integer_value(json_array_get(group, 0));
+                return leader >= 0 && leader <= layer ? (int32_t)leader : layer;
+            }
+    return layer;
+}
+
+/* The module of the same projection in another layer: the path up to the
+ * layer's number is the family's, the rest is module's own. */
+static const char *module_in_layer(builder *b, const char *module, int32_t layer)
+{
+    const char *at = module + strlen(b->prefix);
+    const char *dot = strchr(at, '.');
+    const char *rest = dot ? strchr(dot + 1, '.') : NULL;
+    return rest ? gac_arena_printf(b->arena, "%.*s.%d%s", (int)(dot - module), module, layer, rest)
+                : NULL;
+}
+
+gac_status convention_basis(builder *b, const char *module, linear *out, gac_error *err)
+{
+    char kind[16], key[32];
+    int32_t coefficients = builder_find(b, "%s.weight", module);
+    if (b->layer < 0 || coefficients < 0 || !projection_kind(module, kind))
+        return GAC_OK;
+    int32_t leader = group_leader(b, kind, b->layer);
+    int32_t own = builder_find(b, "%s%s_basis.%d.weight", b->prefix, kind, b->layer);
+    int32_t first = builder_find(b, "%s%s_basis.%d.weight", b->prefix, kind, leader);
+    if (first < 0 && own < 0)
+        return GAC_OK;
+    snprintf(key, sizeof key, "num_basis_%s", kind);
+    const char *lead_module = module_in_layer(b, module, leader);
+    pair_names names = { .first_module = "", .second_module = module };
+    names.display = lead_module ? builder_display(b, "%s.rank", lead_module) : NULL;
+    names.config_key = gac_arena_strdup(b->arena, key);
+    if (!names.display || !names.config_key)
+        return gac_error_no_memory(err);
+    b->found |= FOUND_BASIS;
+    int32_t dim = gac_namemap_find(&b->dim_names, names.display);
+    return linear_from_pair(b, &names, own >= 0 ? own : first, coefficients, dim, out, err);
+}

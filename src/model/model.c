@@ -1,0 +1,558 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/model_internal.h"
+
+struct gac_model {
+    const gac_checkpoint *checkpoint;
+    gac_arena arena;
+    const char *family, *compressor;
+    int32_t n_layers;
+    gac_dtype dtype;
+    gac_dim *dims;
+    int32_t n_dims;
+    gac_op *ops;
+    int32_t n_ops;
+    int32_t *unexplained;
+    int32_t n_unexplained;
+    const char **notes;
+    int32_t n_notes;
+    gac_namemap dim_names;
+};
+
+/* In the order in which signatures are tried without a config: the more
+ * particular first. */
+const family *const gac_families[] = {
+    &family_mixtral, &family_qwen3_moe, &family_phi3,  &family_gpt2,  &family_opt, &family_llama,
+    &family_mistral, &family_qwen2,     &family_qwen3, &family_gemma, NULL
+};
+
+static const char *const role_names[GAC_ROLE_COUNT] = {
+    [GAC_ROLE_RANK] = "rank",
+    [GAC_ROLE_MLP_WIDTH] = "mlp_width",
+    [GAC_ROLE_QK_HEAD] = "qk_head",
+    [GAC_ROLE_V_HEAD] = "v_head",
+    [GAC_ROLE_HIDDEN] = "hidden",
+    [GAC_ROLE_VOCAB] = "vocab",
+    [GAC_ROLE_EXPERT_WIDTH] = "expert_width",
+};
+
+const char *gac_role_name(gac_role role)
+{
+    return role_names[role];
+}
+
+const char *gac_exactness_name(gac_exactness exactness)
+{
+    static const char *const names[] = { "exact", "rescaled", "refused" };
+    return names[exactness];
+}
+
+const char *gac_repeat_name(gac_repeat repeat)
+{
+    static const char *const names[] = { "whole", "head", "half", "group" };
+    return names[repeat];
+}
+
+/* ---- Choosing the family ------------------------------------------------ */
+
+static const family *family_by_type(const char *type)
+{
+    for (int i = 0; type && gac_families[i]; i++)
+        for (int j = 0; gac_families[i]->model_types[j]; j++)
+            if (strcmp(gac_families[i]->model_types[j], type) == 0)
+                return gac_families[i];
+    return NULL;
+}
+
+/* Reads "<prefix><layers>.<number>." off the front of a name; -1 if it is not
+ * there. *rest gets what follows. */
+static int64_t layer_number(const char *name, const char *prefix, const char *layers,
+                            const char **rest)
+{
+    size_t n = strlen(prefix), m = strlen(layers);
+    if (strncmp(name, prefix, n) != 0 || strncmp(name + n, layers, m) != 0 || name[n + m] != '.')
+        return -1;
+    const char *digits = name + n + m + 1;
+    char *end;
+    if (*digits < '0' || *digits > '9')
+        return -1;
+    long long number = strtoll(digits, &end, 10);
+    if (*end != '.' || number > INT32_MAX)
+        return -1;
+    *rest = end + 1;
+    return number;
+}
+
+static const char *const prefixes[] = { "model.",
+                                        "",
+                                        "transformer.",
+                                        "model.decoder.",
+                                        "decoder.",
+                                        "model.language_model.",
+                                        "language_model.model.",
+                                        NULL };
+
+/* Without a usable model_type, the names tell. */
+static const family *family_by_names(const gac_checkpoint *c)
+{
+    for (int f = 0; gac_families[f]; f++) {
+        const char *signature = gac_families[f]->signature;
+        for (int32_t i = 0; signature && i < gac_checkpoint_n_tensors(c); i++) {
+            const char *name = gac_checkpoint_tensor(c, i)->name;
+            const char *rest;
+            for (int p = 0; strstr(name, signature) && prefixes[p]; p++)
+                if (layer_number(name, prefixes[p], gac_families[f]->layers, &rest) >= 0 &&
+                    strncmp(rest, signature, strlen(signature)) == 0)
+                    return gac_families[f];
+        }
+    }
+    return NULL;
+}
+
+/* The prefix that the layers have, and their number. An index as high as the
+ * number of tensors cannot be one of a full set, so it stays unexplained. */
+static void find_layers(builder *b, const char *layers)
+{
+    const gac_checkpoint *c = b->checkpoint;
+    int32_t n_tensors = gac_checkpoint_n_tensors(c);
+    b->prefix = "model.";
+    for (int p = 0; prefixes[p] && b->n_layers == 0; p++)
+        for (int32_t i = 0; i < n_tensors; i++) {
+            const char *rest;
+            int64_t n = layer_number(gac_checkpoint_tensor(c, i)->name, prefixes[p], layers, &rest);
+            if (n >= b->n_layers && n < n_tensors) {
+                b->n_layers = (int32_t)n + 1;
+                b->prefix = prefixes[p];
+            }
+        }
+}
+
+static gac_status choose_family(builder *b, const family **out, gac_error *err)
+{
+    char q[80], qp[200];
+    const json_t *type = json_object_get(b->config, "model_type");
+    gac_quote(qp, sizeof qp, b->config_path);
+    if (type && !json_is_string(type))
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: \"model_type\" is not a string", qp);
+    const char *name = json_string_value(type);
+    *out = family_by_type(name);
+    b->family_known = *out != NULL || !name;
+    if (!*out)
+        *out = family_by_names(b->checkpoint);
+    if (!*out && name)
+        return gac_error_set(err, GAC_BAD_INPUT,
+                             "%s: model_type \"%s\" is not known, nor are its tensor names", qp,
+                             gac_quote(q, sizeof q, name));
+    if (!*out)
+        return gac_error_set(err, GAC_BAD_INPUT,
+                             "%s: no model family is known by these tensor names",
+                             gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint)));
+    b->family = (*out)->name;
+    if (b->family_known)
+        return GAC_OK;
+    b->hidden_exactness = GAC_REFUSED;
+    b->hidden_reason = "model_type is not known, so neither is its norm";
+    return builder_note(b, err, "model_type \"%s\" is not known; read as %s by its tensor names",
+                        name, (*out)->name);
+}
+
+/* ---- What the parts add up to ------------------------------------------- */
+
+static const char *compressor_name(unsigned found)
+{
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } names[] = { { FOUND_PALU, "palu" },
+                  { FOUND_SVD_LLM, "svd-llm" },
+                  { FOUND_ASVD, "asvd" },
+                  { FOUND_DOBI, "dobi-svd" },
+                  { FOUND_BASIS, "basis-sharing" },
+                  { FOUND_LOW_RANK, "low-rank" },
+                  { FOUND_BLOCK_CONFIGS, "block-configs" },
+                  { FOUND_DIRECT, "direct" },
+                  { FOUND_PRUNED, "pruned" },
+                  { 0, NULL } };
+    for (int i = 0; names[i].name; i++)
+        if (found & names[i].bit)
+            return names[i].name;
+    return "dense";
+}
+
+/* One line per role whose config key some tensors contradict. Ranks are noted
+ * where they are read, module by module. */
+static gac_status note_stale_keys(builder *b, gac_error *err)
+{
+    for (int r = 0; r < GAC_ROLE_COUNT; r++) {
+        gac_role role = (gac_role)r;
+        const gac_dim *first = NULL;
+        int32_t n = 0;
+        for (int32_t i = 0; i < b->n_dims; i++) {
+            const gac_dim *d = &b->dims[i].dim;
+            if (d->role != role || !d->config_key || d->declared < 0 || d->declared == d->size)
+                continue;
+            first = first ? first : d;
+            n++;
+        }
+        if (!first || role == GAC_ROLE_RANK)
+            continue;
+        gac_status status = builder_note(
+            b, err, "config.json states %s %lld; %d of role %s have another size, first %s = %lld",
+            first->config_key, (long long)first->declared, n, gac_role_name(role), first->name,
+            (long long)first->size);
+        if (status != GAC_OK)
+            return status;
+    }
+    return GAC_OK;
+}
+
+static gac_status note_layers(builder *b, gac_error *err)
+{
+    int64_t stated = -1;
+    const char *key = json_object_get(b->config, "n_layer") ? "n_layer" : "num_hidden_layers";
+    gac_status status = config_size(b, b->config, key, &stated, err);
+    if (status == GAC_OK && stated >= 0 && stated != b->n_layers)
+        status = builder_note(b, err, "config.json states %s %lld; the tensors have %d layers", key,
+                              (long long)stated, b->n_layers);
+    if (status == GAC_OK && !b->config)
+        status = builder_note(b, err, "no config.json: head sizes are not known");
+    return status;
+}
+
+static gac_dtype main_dtype(const gac_checkpoint *c)
+{
+    uint64_t bytes[GAC_DTYPE_COUNT] = { 0 };
+    gac_dtype best = GAC_DTYPE_F16;
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(c); i++) {
+        const gac_tensor *t = gac_checkpoint_tensor(c, i);
+        bytes[t->dtype] += t->size_bytes;
+        if (bytes[t->dtype] > bytes[best])
+            best = t->dtype;
+    }
+    return best;
+}
+
+/* ---- From builder to model ---------------------------------------------- */
+
+static int by_place(const void *a, const void *b)
+{
+    const gac_place *x = a, *y = b;
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    if (x->axis != y->axis)
+        return x->axis < y->axis ? -1 : 1;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* A shared basis is bound once for each layer that uses it; it is one place. */
+static int32_t unique_places(gac_place *places, int32_t n)
+{
+    int32_t kept = 0;
+    qsort(places, (size_t)n, sizeof *places, by_place);
+    for (int32_t i = 0; i < n; i++)
+        if (kept == 0 || by_place(&places[kept - 1], &places[i]) != 0)
+            places[kept++] = places[i];
+    return kept;
+}
+
+static gac_status take_dims(gac_model *m, builder *b, gac_error *err)
+{
+    m->dims = gac_arena_alloc(&m->arena, (size_t)b->n_dims * sizeof *m->dims + 1);
+    if (!m->dims)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < b->n_dims; i++) {
+        dim_entry *from = &b->dims[i];
+        from->n_places = from->places ? unique_places(from->places, from->n_places) : 0;
+        size_t n_bytes = (size_t)from->n_places * sizeof *from->places;
+        gac_place *places = gac_arena_alloc(&m->arena, n_bytes + 1);
+        if (!places)
+            return gac_error_no_memory(err);
+        if (n_bytes)
+            memcpy(places, from->places, n_bytes);
+        m->dims[i] = from->dim;
+        m->dims[i].places = places;
+        m->dims[i].n_places = from->n_places;
+    }
+    m->n_dims = b->n_dims;
+    return GAC_OK;
+}
+
+/* All (dimension, place) pairs as a list per tensor. */
+typedef struct place_ref {
+    int32_t dim, place;
+    int32_t next; /* of the same tensor, or -1 */
+} place_ref;
+
+typedef struct place_index {
+    place_ref *refs;
+    int32_t *first; /* (n_tensors), -1 where there is none */
+} place_index;
+
+static gac_status index_places(const gac_model *m, place_index *x, gac_error *err)
+{
+    int32_t n = 0, n_tensors = gac_checkpoint_n_tensors(m->checkpoint);
+    for (int32_t i = 0; i < m->n_dims; i++)
+        n += m->dims[i].n_places;
+    x->refs = calloc((size_t)n + 1, sizeof *x->refs);
+    x->first = calloc((size_t)n_tensors + 1, sizeof *x->first);
+    if (!x->refs || !x->first)
+        return gac_error_no_memory(err);
+    memset(x->first, 0xff, ((size_t)n_tensors + 1) * sizeof *x->first);
+    n = 0;
+    for (int32_t i = 0; i < m->n_dims; i++)
+        for (int32_t j = 0; j < m->dims[i].n_places; j++) {
+            int32_t *first = &x->first[m->dims[i].places[j].tensor];
+            x->refs[n] = (place_ref){ i, j, *first };
+            *first = n++;
+        }
+    return GAC_OK;
+}
+
+/* Which dimensions make up an operator's sizes. */
+static gac_status take_terms(gac_model *m, const op_entry *from, const place_index *x, gac_op *to,
+                             gac_error *err)
+{
+    int32_t n = 0;
+    *to = from->op;
+    bool sdpa = to->kind == GAC_OP_SDPA;
+    for (int32_t r = sdpa ? -1 : x->first[to->tensor]; r >= 0; r = x->refs[r].next)
+        n++;
+    gac_term *terms = gac_arena_alloc(&m->arena, (size_t)(n + 2) * sizeof *terms);
+    if (!terms)
+        return gac_error_no_memory(err);
+    n = 0;
+    if (sdpa) {
+        terms[n++] = (gac_term){ to->qk_dim, GAC_SEEN_SDPA_HEAD, 1 };
+        terms[n++] = (gac_term){ to->v_dim, GAC_SEEN_SDPA_HEAD, 1 };
+    }
+    for (int32_t r = sdpa ? -1 : x->first[to->tensor]; r >= 0; r = x->refs[r].next) {
+        const gac_place *p = &m->dims[x->refs[r].dim].places[x->refs[r].place];
+        terms[n++] =
+            (gac_term){ x->refs[r].dim, p->axis == from->n_axis ? GAC_SEEN_GEMM_N : GAC_SEEN_GEMM_K,
+                        p->n_slices };
+    }
+    to->terms = terms;
+    to->n_terms = n;
+    return GAC_OK;
+}
+
+static gac_status take_ops(gac_model *m, const builder *b, gac_error *err)
+{
+    place_index x = { NULL, NULL };
+    m->ops = gac_arena_alloc(&m->arena, (size_t)b->n_ops * sizeof *m->ops + 1);
+    gac_status status = m->ops ? index_places(m, &x, err) : gac_error_no_memory(err);
+    for (int32_t i = 0; i < b->n_ops && status == GAC_OK; i++)
+        status = take_terms(m, &b->ops[i], &x, &m->ops[i], err);
+    m->n_ops = b->n_ops;
+    free(x.refs);
+    free(x.first);
+    return status;
+}
+
+static gac_status take_unexplained(gac_model *m, const builder *b, gac_error *err)
+{
+    int32_t n_tensors = gac_checkpoint_n_tensors(m->checkpoint), n = 0;
+    for (int32_t i = 0; i < n_tensors; i++)
+        n += !b->explained[i];
+    m->unexplained = gac_arena_alloc(&m->arena, (size_t)n * sizeof *m->unexplained + 1);
+    if (!m->unexplained)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < n_tensors; i++)
+        if (!b->explained[i])
+            m->unexplained[m->n_unexplained++] = i;
+    return GAC_OK;
+}
+
+static gac_status take_all(gac_model *m, builder *b, gac_error *err)
+{
+    gac_status status = take_dims(m, b, err);
+    if (status == GAC_OK)
+        status = take_ops(m, b, err);
+    if (status == GAC_OK)
+        status = take_unexplained(m, b, err);
+    m->notes = gac_arena_alloc(&m->arena, (size_t)b->n_notes * sizeof *m->notes + 1);
+    if (status == GAC_OK && !m->notes)
+        status = gac_error_no_memory(err);
+    if (status != GAC_OK)
+        return status;
+    if (b->n_notes)
+        memcpy(m->notes, b->notes, (size_t)b->n_notes * sizeof *m->notes);
+    m->n_notes = b->n_notes;
+    m->n_layers = b->n_layers;
+    m->family = b->family;
+    m->compressor = compressor_name(b->found);
+    m->dtype = main_dtype(m->checkpoint);
+    m->dim_names = b->dim_names;
+    memset(&b->dim_names, 0, sizeof b->dim_names);
+    return GAC_OK;
+}
+
+static void builder_dispose(builder *b)
+{
+    for (int32_t i = 0; i < b->n_dims; i++)
+        free(b->dims[i].places);
+    free(b->dims);
+    free(b->ops);
+    free(b->notes);
+    free(b->sorted);
+    free(b->explained);
+    gac_namemap_dispose(&b->dim_names);
+}
+
+/* Keys that are looked into further down must be of their type. */
+static gac_status check_config(const builder *b, gac_error *err)
+{
+    static const struct {
+        const char *key;
+        json_type type;
+    } keys[] = { { "block_configs", JSON_ARRAY },
+                 { "per_layer_config", JSON_OBJECT },
+                 { "truncation_ranks", JSON_OBJECT },
+                 { "head_wise_ranks", JSON_OBJECT } };
+    char q[200];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = json_object_get(b->config, keys[i].key);
+        if (value && !json_is_null(value) && json_typeof(value) != keys[i].type)
+            return gac_error_set(err, GAC_BAD_INPUT, "%s: \"%s\" is not an %s",
+                                 gac_quote(q, sizeof q, b->config_path), keys[i].key,
+                                 keys[i].type == JSON_ARRAY ? "array" : "object");
+    }
+    return GAC_OK;
+}
+
+/* Models that also see or hear keep the language model's sizes one down. */
+static const json_t *language_config(const json_t *config)
+{
+    const json_t *text = json_object_get(config, "text_config");
+    return json_is_object(text) ? text : config;
+}
+
+gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, gac_error *err)
+{
+    gac_model *m = calloc(1, sizeof *m);
+    if (!m)
+        return gac_error_no_memory(err);
+    m->checkpoint = checkpoint;
+    builder b = { .checkpoint = checkpoint,
+                  .config = language_config(gac_checkpoint_config(checkpoint)),
+                  .arena = &m->arena,
+                  .layer = -1,
+                  .hidden = -1,
+                  .vocab = -1,
+                  .hidden_name = "hidden",
+                  .hidden_exactness = GAC_RESCALED,
+                  .hidden_reason = "RMSNorm averages over the hidden size: its weights and eps "
+                                   "must be rescaled, equal up to rounding" };
+    b.explained = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *b.explained);
+    b.config_path =
+        gac_checkpoint_is_directory(checkpoint)
+            ? gac_arena_printf(&m->arena, "%s/config.json", gac_checkpoint_path(checkpoint))
+            : "config.json";
+    const family *chosen = NULL;
+    gac_status status = gac_namemap_init(&b.dim_names, err);
+    if (status == GAC_OK && (!b.explained || !b.config_path))
+        status = gac_error_no_memory(err);
+    if (status == GAC_OK)
+        status = check_config(&b, err);
+    if (status == GAC_OK)
+        status = choose_family(&b, &chosen, err);
+    if (status == GAC_OK) {
+        find_layers(&b, chosen->layers);
+        status = note_layers(&b, err);
+    }
+    if (status == GAC_OK)
+        status = chosen->build(&b, err);
+    if (status == GAC_OK)
+        status = note_stale_keys(&b, err);
+    if (status == GAC_OK)
+        status = take_all(m, &b, err);
+    builder_dispose(&b);
+    if (status != GAC_OK) {
+        gac_model_free(m);
+        return status;
+    }
+    *out = m;
+    return GAC_OK;
+}
+
+void gac_model_free(gac_model *m)
+{
+    if (!m)
+        return;
+    gac_namemap_dispose(&m->dim_names);
+    gac_arena_free(&m->arena);
+    free(m);
+}
+
+/* ---- Queries ------------------------------------------------------------ */
+
+const gac_checkpoint *gac_model_checkpoint(const gac_model *m)
+{
+    return m->checkpoint;
+}
+
+const char *gac_model_family(const gac_model *m)
+{
+    return m->family;
+}
+
+const char *gac_model_compressor(const gac_model *m)
+{
+    return m->compressor;
+}
+
+int32_t gac_model_n_layers(const gac_model *m)
+{
+    return m->n_layers;
+}
+
+gac_dtype gac_model_dtype(const gac_model *m)
+{
+    return m->dtype;
+}
+
+int32_t gac_model_n_dims(const gac_model *m)
+{
+    return m->n_dims;
+}
+
+const gac_dim *gac_model_dim(const gac_model *m, int32_t index)
+{
+    return &m->dims[index];
+}
+
+int32_t gac_model_find_dim(const gac_model *m, const char *name)
+{
+    return gac_namemap_find(&m->dim_names, name);
+}
+
+int32_t gac_model_n_ops(const gac_model *m)
+{
+    return m->n_ops;
+}
+
+const gac_op *gac_model_op(const gac_model *m, int32_t index)
+{
+    return &m->ops[index];
+}
+
+int32_t gac_model_n_unexplained(const gac_model *m)
+{
+    return m->n_unexplained;
+}
+
+int32_t gac_model_unexplained(const gac_model *m, int32_t index)
+{
+    return m->unexplained[index];
+}
+
+int32_t gac_model_n_notes(const gac_model *m)
+{
+    return m->n_notes;
+}
+
+const char *gac_model_note(const gac_model *m, int32_t index)
+{
+    return m->notes[index];
+}

@@ -1,0 +1,251 @@
+/* Which sizes break a rule of the contract or of the deployment. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/plan_internal.h"
+
+/* The unit that every size of a dimension must be a multiple of, as the least
+ * common multiple of what each place asks. */
+typedef struct units {
+    int64_t contract; /* alone on one GPU */
+    int64_t parallel; /* split over the GPUs */
+    int64_t group;    /* with quantisation groups */
+    bool uneven;      /* heads that do not divide over the GPUs: no size helps */
+} units;
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static bool widen(int64_t *unit, int64_t by)
+{
+    return by < 1 || gac_lcm_i64(*unit, by, unit);
+}
+
+/* Slices that one GPU gets when an axis is split: whole heads go to one GPU,
+ * so the count is divided; one slice is itself divided. False when heads do
+ * not divide; fewer heads than GPUs are copied, which runtimes do for k and v. */
+static bool per_gpu(const gac_op *op, const gac_term *term, int64_t n_gpus, bool by_heads,
+                    int64_t *n_slices, int64_t *divisor)
+{
+    bool split = (op->split == GAC_SPLIT_N && term->seen == GAC_SEEN_GEMM_N) ||
+                 (op->split == GAC_SPLIT_K && term->seen == GAC_SEEN_GEMM_K);
+    *n_slices = term->n_slices;
+    *divisor = 1;
+    if (!split || n_gpus <= 1)
+        return true;
+    if (!by_heads) {
+        *divisor = n_gpus;
+        return true;
+    }
+    if (term->n_slices % n_gpus == 0)
+        *n_slices = term->n_slices / n_gpus;
+    else if (term->n_slices > 0 && n_gpus % term->n_slices == 0)
+        *n_slices = 1;
+    else
+        return false;
+    return true;
+}
+
+static bool is_head(const gac_model *model, int32_t dim)
+{
+    gac_role role = gac_model_dim(model, dim)->role;
+    return role == GAC_ROLE_QK_HEAD || role == GAC_ROLE_V_HEAD;
+}
+
+/* n_slices x size must be a multiple of unit, so size of unit / gcd. */
+static bool widen_all(units *u, int64_t n_slices, int64_t multiple, int64_t divisor,
+                      int64_t gpu_slices, int64_t group)
+{
+    if (n_slices < 1 || gpu_slices < 1)
+        return true;
+    int64_t parallel, grouped = 1;
+    if (!gac_mul_i64(multiple / gcd(multiple, gpu_slices), divisor, &parallel))
+        return false;
+    if (group > 0 && !gac_mul_i64(group / gcd(group, gpu_slices), divisor, &grouped))
+        return false;
+    return widen(&u->contract, multiple / gcd(multiple, n_slices)) &&
+           widen(&u->parallel, parallel) && widen(&u->group, grouped);
+}
+
+/* Whether what a dimension brings to a place is aligned by itself. What others
+ * bring to the same axis is their affair: a sum that is aligned by accident
+ * does not make its parts so. */
+static gac_status judge_term(const gac_model *model, const gac_target *target, const gac_term *term,
+                             gac_dim_advice *advice, gac_error *err)
+{
+    gac_judgement j;
+    int64_t size = gac_model_dim(model, term->dim)->size * term->n_slices;
+    if (size < 1)
+        return GAC_OK;
+    gac_status status =
+        gac_contract_judge(target->contract, term->seen, target->dtype, size, 1, 1, &j, err);
+    if (status == GAC_OK && !j.aligned)
+        advice->aligned = false;
+    return status;
+}
+
+static gac_status gather(const gac_model *model, const gac_target *target, units *u,
+                         gac_dim_advice *advice, gac_error *err)
+{
+    for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
+        const gac_op *op = gac_model_op(model, i);
+        for (int32_t t = 0; t < op->n_terms; t++) {
+            const gac_term *term = &op->terms[t];
+            int64_t multiple = gac_contract_multiple(target->contract, term->seen, target->dtype);
+            int64_t n_slices, divisor;
+            int64_t group = term->seen == GAC_SEEN_GEMM_K ? target->quant_group : 0;
+            if (!per_gpu(op, term, target->n_gpus, is_head(model, term->dim), &n_slices, &divisor))
+                u[term->dim].uneven = true;
+            if (!widen_all(&u[term->dim], term->n_slices, multiple < 1 ? 1 : multiple, divisor,
+                           n_slices, group))
+                return gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow",
+                                     gac_model_dim(model, term->dim)->name);
+            gac_status status = judge_term(model, target, term, &advice[term->dim], err);
+            if (status != GAC_OK)
+                return status;
+        }
+    }
+    return GAC_OK;
+}
+
+/* The rule that a size breaks, the contract's first. */
+static const char *broken_rule(const units *u, const gac_dim_advice *advice, int64_t size)
+{
+    if (!advice->aligned || size % u->contract != 0)
+        return "contract";
+    if (u->uneven || size % u->parallel != 0)
+        return "tensor-parallel";
+    if (size % u->group != 0)
+        return "quant-group";
+    return NULL;
+}
+
+static gac_status conclude(const gac_model *model, const units *u, gac_dim_advice *advice,
+                           gac_error *err)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *dim = gac_model_dim(model, i);
+        int64_t unit = u[i].contract;
+        advice[i].rule = broken_rule(&u[i], &advice[i], dim->size);
+        advice[i].aligned = !advice[i].rule;
+        if (!widen(&unit, u[i].parallel) || !widen(&unit, u[i].group) ||
+            !gac_round_up_i64(dim->size, unit, &advice[i].suggest))
+            return gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow", dim->name);
+    }
+    /* Dimensions that must stay equal get the size that suits all of them. */
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        int32_t to = gac_model_dim(model, i)->tied_to;
+        if (to >= 0 && advice[i].suggest > advice[to].suggest)
+            advice[to].suggest = advice[i].suggest;
+    }
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        int32_t to = gac_model_dim(model, i)->tied_to;
+        if (to >= 0)
+            advice[i].suggest = advice[to].suggest;
+    }
+    return GAC_OK;
+}
+
+/* The kernel that serves an operator as one GPU sees it now, at one place. */
+static gac_status serving_kernel(const gac_model *model, const gac_target *target,
+                                 const gac_phase *phase, const gac_op *op, const gac_term *term,
+                                 gac_judgement *out, gac_error *err)
+{
+    int64_t n = 1, k = 1, size;
+    int64_t rows = phase->decode || op->last_only ? phase->batch : phase->batch * phase->length;
+    if (op->kind == GAC_OP_GEMM)
+        gac_plan_gemm_sizes(model, target, op, NULL, &n, &k);
+    size = term->seen == GAC_SEEN_SDPA_HEAD ? gac_model_dim(model, term->dim)->size
+           : term->seen == GAC_SEEN_GEMM_N  ? n
+                                            : k;
+    int64_t other = term->seen == GAC_SEEN_GEMM_N ? k : n;
+    *out = (gac_judgement){ .aligned = true };
+    if (size < 1 || other < 1)
+        return GAC_OK;
+    return gac_contract_judge(target->contract, term->seen, target->dtype, size, rows, other, out,
+                              err);
+}
+
+/* What an operator could save with the suggested sizes is lost to the
+ * misaligned dimensions it sees, in equal parts. */
+static gac_status charge(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                         const gac_op *op, double now_ms, double then_ms, gac_dim_advice *advice,
+                         gac_error *err)
+{
+    int32_t n_broken = 0;
+    for (int32_t t = 0; t < op->n_terms; t++)
+        n_broken += !advice[op->terms[t].dim].aligned;
+    for (int32_t t = 0; t < op->n_terms; t++) {
+        gac_dim_advice *a = &advice[op->terms[t].dim];
+        gac_judgement j;
+        if (a->aligned)
+            continue;
+        a->lost_ms += phase->weight * (now_ms - then_ms) / n_broken;
+        double penalty = then_ms > 0 ? now_ms / then_ms : 1;
+        if (penalty < a->penalty || (penalty == a->penalty && a->kernel))
+            continue;
+        gac_status status = serving_kernel(model, target, phase, op, &op->terms[t], &j, err);
+        if (status != GAC_OK)
+            return status;
+        if (j.aligned)
+            continue;
+        a->penalty = penalty;
+        a->seen = op->terms[t].seen;
+        a->kernel = j.kernel;
+        a->family = j.family;
+    }
+    return GAC_OK;
+}
+
+static gac_status count_losses(const gac_model *model, const gac_target *target,
+                               const gac_workload *workload, gac_dim_advice *advice, gac_error *err)
+{
+    int32_t n_dims = gac_model_n_dims(model), n_ops = gac_model_n_ops(model);
+    gac_status status = GAC_OK;
+    int64_t *sizes = calloc((size_t)n_dims + 1, sizeof *sizes);
+    double *now_ms = calloc((size_t)n_ops + 1, sizeof *now_ms);
+    double *then_ms = calloc((size_t)n_ops + 1, sizeof *then_ms);
+    if (!sizes || !now_ms || !then_ms)
+        status = gac_error_no_memory(err);
+    for (int32_t i = 0; i < n_dims && status == GAC_OK; i++)
+        sizes[i] = advice[i].suggest;
+    for (int p = 0; p < workload->n_phases && status == GAC_OK; p++) {
+        const gac_phase *phase = &workload->phases[p];
+        gac_plan_time_ms(model, target, phase, NULL, now_ms);
+        gac_plan_time_ms(model, target, phase, sizes, then_ms);
+        for (int32_t i = 0; i < n_ops && status == GAC_OK; i++)
+            status = charge(model, target, phase, gac_model_op(model, i), now_ms[i], then_ms[i],
+                            advice, err);
+    }
+    free(sizes);
+    free(now_ms);
+    free(then_ms);
+    return status;
+}
+
+gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
+                           const gac_workload *workload, gac_dim_advice *advice, gac_error *err)
+{
+    int32_t n_dims = gac_model_n_dims(model);
+    units *u = calloc((size_t)n_dims + 1, sizeof *u);
+    if (!u)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < n_dims; i++) {
+        u[i] = (units){ 1, 1, 1, false };
+        advice[i] = (gac_dim_advice){ .aligned = true, .penalty = 1 };
+    }
+    gac_status status = gather(model, target, u, advice, err);
+    if (status == GAC_OK)
+        status = conclude(model, u, advice, err);
+    if (status == GAC_OK)
+        status = count_losses(model, target, workload, advice, err);
+    free(u);
+    return status;
+}

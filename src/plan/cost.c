@@ -1,0 +1,120 @@
+/* Predicted time of a workload, and what each dimension adds to it. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "plan/plan_internal.h"
+
+static int64_t size_of(const gac_model *model, const int64_t *sizes, int32_t dim)
+{
+    return sizes ? sizes[dim] : gac_model_dim(model, dim)->size;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const gac_op *op,
+                         const int64_t *sizes, int64_t *n, int64_t *k)
+{
+    *n = op->n;
+    *k = op->k;
+    for (int32_t i = 0; i < op->n_terms && sizes; i++) {
+        const gac_term *t = &op->terms[i];
+        int64_t change = t->n_slices * (sizes[t->dim] - gac_model_dim(model, t->dim)->size);
+        *(t->seen == GAC_SEEN_GEMM_N ? n : k) += change;
+    }
+    if (op->split == GAC_SPLIT_N)
+        *n = ceil_div(*n, target->n_gpus);
+    if (op->split == GAC_SPLIT_K)
+        *k = ceil_div(*k, target->n_gpus);
+}
+
+static double gemm_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                      const gac_op *op, const int64_t *sizes)
+{
+    int64_t n, k;
+    gac_plan_gemm_sizes(model, target, op, sizes, &n, &k);
+    double rows = (double)phase->batch;
+    if (!phase->decode && !op->last_only)
+        rows *= (double)phase->length;
+    double calls = (double)op->count;
+    if (op->share < 1) {
+        /* Tokens pick experts independently: an expert is called with
+         * probability p, and then shares its calls' rows evenly. */
+        double p = 1 - pow(1 - op->share, rows);
+        rows = rows * op->share / p;
+        calls *= p;
+    }
+    int64_t m = rows < 1 ? 1 : rows > 1e12 ? (int64_t)1e12 : (int64_t)llround(rows);
+    return calls * gac_contract_gemm_us(target->contract, target->dtype, m, n, k) / 1e3;
+}
+
+static double sdpa_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                      const gac_op *op, const int64_t *sizes)
+{
+    gac_sdpa_shape shape = {
+        .batch = phase->batch,
+        .n_q_heads = ceil_div(op->n_q_heads, target->n_gpus),
+        .n_kv_heads = ceil_div(op->n_kv_heads, target->n_gpus),
+        .n_q = phase->decode ? 1 : phase->length,
+        .n_kv = phase->length,
+        .qk_head = size_of(model, sizes, op->qk_dim),
+        .v_head = size_of(model, sizes, op->v_dim),
+        .causal = !phase->decode,
+    };
+    return gac_contract_sdpa_us(target->contract, target->dtype, &shape) / 1e3;
+}
+
+double gac_plan_time_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                        const int64_t *sizes, double *op_time_ms)
+{
+    double sum_ms = 0;
+    for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
+        const gac_op *op = gac_model_op(model, i);
+        double time_ms = op->kind == GAC_OP_GEMM ? gemm_ms(model, target, phase, op, sizes)
+                                                 : sdpa_ms(model, target, phase, op, sizes);
+        if (op_time_ms)
+            op_time_ms[i] = time_ms;
+        sum_ms += time_ms;
+    }
+    return sum_ms;
+}
+
+/* Elements of one tensor with the given sizes. extra holds, for each of its
+ * axes, what the dimensions on it grow by. */
+static double elements(const gac_tensor *t, const int64_t *extra, int32_t n_extra)
+{
+    double n = 1;
+    for (int32_t a = 0; a < t->n_axes; a++)
+        n *= (double)t->shape[a] + (a < n_extra ? (double)extra[a] : 0);
+    return n;
+}
+
+gac_status gac_plan_overhead_pct(const gac_model *model, const int64_t *sizes, double *out,
+                                 gac_error *err)
+{
+    /* Dimensions live on weights of up to three axes (experts in one tensor). */
+    enum { MAX_AXES = 3 };
+    const gac_checkpoint *c = gac_model_checkpoint(model);
+    int32_t n_tensors = gac_checkpoint_n_tensors(c);
+    int64_t(*extra)[MAX_AXES] = calloc((size_t)n_tensors + 1, sizeof *extra);
+    if (!extra)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        for (int32_t p = 0; p < d->n_places && sizes[i] != d->size; p++)
+            extra[d->places[p].tensor][d->places[p].axis] +=
+                d->places[p].n_slices * (sizes[i] - d->size);
+    }
+    double before = 0, after = 0;
+    for (int32_t i = 0; i < n_tensors; i++) {
+        const gac_tensor *t = gac_checkpoint_tensor(c, i);
+        double bits = gac_dtype_bits(t->dtype);
+        before += (double)t->n_elements * bits;
+        after += elements(t, extra[i], MAX_AXES) * bits;
+    }
+    free(extra);
+    *out = before > 0 ? 100.0 * (after - before) / before : 0;
+    return GAC_OK;
+}

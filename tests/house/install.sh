@@ -1,0 +1,32 @@
+#!/bin/sh
+# An installed library can be found by pkg-config, compiled against and linked,
+# static and shared. Arguments: build directory, a place to work in.
+set -eu
+build=$1
+work=$2
+rm -rf "$work"
+mkdir -p "$work"
+cmake --install "$build" --prefix "$work/usr" >/dev/null
+export PKG_CONFIG_PATH
+PKG_CONFIG_PATH=$(dirname "$(find "$work/usr" -name gac.pc)")
+cat > "$work/use.c" <<'END'
+#include <gac/plan.h>
+#include <stdio.h>
+int main(void)
+{
+    int64_t size = 0;
+    if (gac_strategy_apply(GAC_STRATEGY_MINIMAL, 107, 0, &size, NULL) != GAC_OK)
+        return 1;
+    printf("%lld\n", (long long)size);
+    return 0;
+}
+END
+lib=$(dirname "$PKG_CONFIG_PATH")
+# shellcheck disable=SC2046
+gcc "$work/use.c" -o "$work/shared" $(pkg-config --cflags --libs gac)
+# shellcheck disable=SC2046
+gcc "$work/use.c" -o "$work/static" $(pkg-config --cflags gac) "$lib/libgac.a" $(pkg-config --libs jansson) -lm
+[ "$(LD_LIBRARY_PATH=$lib "$work/shared")" = 112 ]
+[ "$("$work/static")" = 112 ]
+[ "$("$work/usr/bin/gac" dim 107)" = 112 ]
+echo "installed, compiled, linked both ways"

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Checks tools/llama2c_to_hf.py on stories260K.
+
+    test_llama2c.py [--data FOLDER] [--gac build/gac]
+
+Both conventions are computed here, straight from their definitions: the
+llama2.c file with neighbouring pairs rotated, the Hugging Face directory with
+halves rotated. The logits must agree.
+"""
+
+import argparse
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+from safetensors import safe_open
+
+import tally
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOOL = os.path.join(HERE, "..", "..", "tools", "llama2c_to_hf.py")
+OPTIONS = argparse.Namespace()
+
+
+def rms_norm(x, weight):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+
+
+def rotate_pairs(x):
+    """x (n_tokens, n_heads, head_dim); rows 2i and 2i+1 turn together."""
+    cos, sin = angles(x)
+    out = np.empty_like(x)
+    out[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin
+    out[..., 1::2] = x[..., 0::2] * sin + x[..., 1::2] * cos
+    return out
+
+
+def rotate_halves(x):
+    """x (n_tokens, n_heads, head_dim); rows i and i + head_dim/2 turn together."""
+    cos, sin = angles(x)
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    return np.concatenate([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+def angles(x):
+    n_tokens, _, head_dim = x.shape
+    frequency = 10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)
+    angle = np.arange(n_tokens)[:, None, None] * frequency
+    return np.cos(angle), np.sin(angle)
+
+
+def forward(weights, shape, tokens, rotate):
+    """Logits (n_tokens, vocab). weights[name] is float64; layers have a leading axis."""
+    dim, n_layers, n_heads, n_kv_heads = shape
+    head_dim = dim // n_heads
+    x = weights["embed"][tokens]
+    n_tokens = len(tokens)
+    mask = np.triu(np.full((n_tokens, n_tokens), -np.inf), 1)
+    for i in range(n_layers):
+        h = rms_norm(x, weights["att_norm"][i])
+        q = rotate((h @ weights["q"][i].T).reshape(n_tokens, n_heads, head_dim))
+        k = rotate((h @ weights["k"][i].T).reshape(n_tokens, n_kv_heads, head_dim))
+        v = (h @ weights["v"][i].T).reshape(n_tokens, n_kv_heads, head_dim)
+        k, v = (np.repeat(t, n_heads // n_kv_heads, 1) for t in (k, v))
+        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(head_dim) + mask
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        x = x + np.einsum("hqk,khd->qhd", scores, v).reshape(n_tokens, dim) @ weights["o"][i].T
+        h = rms_norm(x, weights["mlp_norm"][i])
+        gate = h @ weights["gate"][i].T
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ weights["up"][i].T)) @ weights["down"][i].T
+    return rms_norm(x, weights["norm"]) @ weights["embed"].T
+
+
+def read_llama2c(path):
+    with open(path, "rb") as file:
+        dim, hidden, n_layers, n_heads, n_kv_heads, vocab, _ = struct.unpack("<7i", file.read(28))
+        kv = dim // n_heads * n_kv_heads
+        weights = {}
+        for name, sizes in (("embed", (vocab, dim)), ("att_norm", (n_layers, dim)),
+                            ("q", (n_layers, dim, dim)), ("k", (n_layers, kv, dim)),
+                            ("v", (n_layers, kv, dim)), ("o", (n_layers, dim, dim)),
+                            ("mlp_norm", (n_layers, dim)), ("gate", (n_layers, hidden, dim)),
+                            ("down", (n_layers, dim, hidden)), ("up", (n_layers, hidden, dim)),
+                            ("norm", (dim,))):
+            data = np.fromfile(file, "<f4", int(np.prod(sizes)))
+            weights[name] = data.reshape(sizes).astype(np.float64)
+    return weights, (dim, n_layers, n_heads, n_kv_heads)
+
+
+HF_NAMES = {
+    "att_norm": "input_layernorm", "q": "self_attn.q_proj", "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj", "o": "self_attn.o_proj", "mlp_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
+}
+
+
+def read_hugging_face(folder):
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    with safe_open(os.path.join(folder, "model.safetensors"), framework="np") as file:
+        tensors = {name: file.get_tensor(name).astype(np.float64) for name in file.keys()}
+    n_layers = config["num_hidden_layers"]
+    weights = {"embed": tensors.pop("model.embed_tokens.weight"),
+               "norm": tensors.pop("model.norm.weight")}
+    for short, long in HF_NAMES.items():
+        weights[short] = np.stack(
+            [tensors.pop(f"model.layers.{i}.{long}.weight") for i in range(n_layers)])
+    if tensors:
+        raise AssertionError(f"tensors left over: {sorted(tensors)}")
+    return weights, (config["hidden_size"], n_layers, config["num_attention_heads"],
+                     config["num_key_value_heads"]), config
+
+
+class Llama2cTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = os.path.join(OPTIONS.data, "stories260K.bin")
+        cls.tokenizer = os.path.join(OPTIONS.data, "tok512.bin")
+        if not os.path.exists(cls.model):
+            raise unittest.SkipTest(f"{cls.model} is not here")
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.out = os.path.join(cls.folder.name, "stories260K")
+        cls.convert(cls.model, cls.out)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def convert(cls, model, out, status=0):
+        result = subprocess.run([sys.executable, TOOL, model, cls.tokenizer, out],
+                                capture_output=True, text=True, check=False)
+        if result.returncode != status:
+            raise AssertionError(f"exit {result.returncode}: {result.stderr}")
+        return result.stderr
+
+    def test_config(self):
+        _, _, config = read_hugging_face(self.out)
+        self.assertEqual(config["intermediate_size"], 172)
+        self.assertEqual(config["num_key_value_heads"], 4)
+        self.assertTrue(config["tie_word_embeddings"])
+
+    def test_byte_count(self):
+        path = os.path.join(self.out, "model.safetensors")
+        with open(path, "rb") as file:
+            header = struct.unpack("<Q", file.read(8))[0]
+        tables = 2 * 512 * 4 * 4  # cosines and sines are left out
+        self.assertEqual(os.path.getsize(path) - 8 - header, 1056540 - 28 - tables)
+
+    def test_same_function(self):
+        tokens = np.array([1, 403, 407, 261, 378, 5, 511, 0, 37, 99])
+        ours, shape = read_llama2c(self.model)
+        theirs, hf_shape, _ = read_hugging_face(self.out)
+        self.assertEqual(shape, hf_shape)
+        expected = forward(ours, shape, tokens, rotate_pairs)
+        got = forward(theirs, shape, tokens, rotate_halves)
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+        unconverted = forward(ours, shape, tokens, rotate_halves)
+        self.assertGreater(np.abs(unconverted - expected).max(), 0.1)
+
+    def test_bad_sizes_are_refused(self):
+        with open(self.model, "rb") as file:
+            data = file.read()
+        bad = os.path.join(self.folder.name, "bad.bin")
+        for change in (data[:-4], data + b"\0", data[:20], struct.pack("<i", -1) + data[4:],
+                       struct.pack("<i", 65) + data[4:]):
+            with open(bad, "wb") as file:
+                file.write(change)
+            message = self.convert(bad, os.path.join(self.folder.name, "refused"), 3)
+            self.assertIn("bad.bin", message)
+            self.assertEqual(message.count("\n"), 1)
+        self.assertEqual(sorted(os.listdir(self.folder.name)), ["bad.bin", "stories260K"])
+
+    def test_existing_target_is_refused(self):
+        self.assertIn("exists", self.convert(self.model, self.out, 3))
+
+    def test_inspect(self):
+        if not OPTIONS.gac:
+            self.skipTest("no --gac")
+        result = subprocess.run([OPTIONS.gac, "inspect", "--json", self.out],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        inspected = json.loads(result.stdout)
+        self.assertEqual(inspected["checkpoint"]["family"], "llama")
+        self.assertEqual(inspected["checkpoint"]["bytes"], 1056540 - 28 - 2 * 512 * 4 * 4)
+        widths = [d for d in inspected["dims"] if d["role"] == "mlp_width"]
+        self.assertEqual([d["size"] for d in widths], [172] * 5)
+        self.assertFalse(any(d["aligned"] for d in widths))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default=os.path.join(
+        HERE, "..", "..", "..", "shared", "data", "stories260K"))
+    parser.add_argument("--gac")
+    parser.add_argument("cases", nargs="*")
+    parser.parse_args(namespace=OPTIONS)
+    return tally.run(OPTIONS.cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+#!/bin/sh
+# Installs what building and testing GAC needs and this machine lacks. Asks for
+# nothing, and says nothing when nothing is missing.
+#   tools/setup.sh build    compiler, CMake, jansson
+#   tools/setup.sh check    also the test tools and the Python environment
+set -eu
+cd "$(dirname "$0")/.."
+
+packages="gcc g++ cmake ninja-build pkg-config libjansson-dev"
+if [ "${1:-build}" = check ]; then
+    packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev python3 python3-venv"
+fi
+
+installed() {
+    dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'
+}
+
+# A tool that is on the PATH serves, whoever put it there.
+present() {
+    case "$1" in
+    ninja-build) command -v ninja >/dev/null || installed "$1" ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    *-dev) installed "$1" || installed "$(echo "$1" | sed 's/libclang-rt-dev/libclang-rt-14-dev/')" ;;
+    llvm) command -v llvm-symbolizer >/dev/null || ls /usr/bin/llvm-symbolizer-* >/dev/null 2>&1 ;;
+    *) command -v "$1" >/dev/null || installed "$1" ;;
+    esac
+}
+
+missing=""
+for package in $packages; do
+    present "$package" || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+    if ! command -v apt-get >/dev/null; then
+        echo "setup: please install:$missing" >&2
+        exit 1
+    fi
+    sudo=""
+    [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    echo "setup: installing$missing" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    $sudo apt-get update -qq >&2
+    # shellcheck disable=SC2086
+    $sudo apt-get install -y -qq --no-install-recommends $missing >&2
+fi
+
+# The reference implementation that the tests compare with.
+if [ "${1:-build}" = check ]; then
+    stamp=build/venv/requirements.txt
+    if ! cmp -s tests/requirements.txt "$stamp"; then
+        echo "setup: making build/venv" >&2
+        mkdir -p build
+        python3 -m venv --clear build/venv
+        build/venv/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt >&2
+        cp tests/requirements.txt "$stamp"
+    fi
+fi
