@@ -119,7 +119,7 @@ def measure(args, scratch):
     ours = [args.gac, "inspect", directory, "--json"]
     reference = [args.python, os.path.join(BENCH, "list_reference.py"), directory]
 
-    verify_same(ck, run(ours, scratch)[1], run(reference, scratch)[1])  # and warms the caches
+    verify_same(ck, run(ours + ["--places"], scratch)[1], run(reference, scratch)[1])  # and warms the caches
     samples = {"gac_s": [], "reference_s": [], "reference_inner_s": []}
     for i in range(args.runs):
         for side in ("gac", "reference") if i % 2 == 0 else ("reference", "gac"):

@@ -46,7 +46,7 @@ typedef struct inspection {
     phase_times phases[GAC_MAX_PHASES];
     double overhead_pct; /* of the exact repair */
     file_alignment files;
-    char advice_text[512];
+    char advice_text[1536];
 } inspection;
 
 gac_status inspect_compute(cli *c, inspection *x);

@@ -146,7 +146,7 @@ static bool all_refused(const inspection *x)
 
 static void advise(inspection *x)
 {
-    char exact[256], rescaled[256];
+    char exact[640], rescaled[640];
     char *out = x->advice_text;
     size_t size = sizeof x->advice_text;
     double whole = list_ratios(x, false, exact, sizeof exact);

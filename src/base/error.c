@@ -20,19 +20,26 @@ gac_status gac_error_no_memory(gac_error *err)
     return gac_error_set(err, GAC_NO_RESOURCE, "out of memory");
 }
 
-/* Length of the UTF-8 sequence at text, or 0 when it is broken. jansson has
- * validated what it parsed; file names come unchecked. */
-static size_t utf8_length(const unsigned char *text)
+/* Length of the printable UTF-8 character at text, or 0 when the bytes are
+ * broken, overlong, or a control character. */
+static size_t printable_length(const unsigned char *text)
 {
-    size_t n = text[0] < 0x80             ? 1
-               : (text[0] & 0xe0) == 0xc0 ? 2
-               : (text[0] & 0xf0) == 0xe0 ? 3
-               : (text[0] & 0xf8) == 0xf0 ? 4
-                                          : 0;
-    for (size_t i = 1; i < n; i++)
+    static const uint32_t smallest[] = { 0, 0x20, 0xa0, 0x800, 0x10000 };
+    uint32_t c = text[0];
+    size_t n = c < 0x80             ? 1
+               : (c & 0xe0) == 0xc0 ? 2
+               : (c & 0xf0) == 0xe0 ? 3
+               : (c & 0xf8) == 0xf0 ? 4
+                                    : 0;
+    if (n > 1)
+        c &= 0x7fu >> n;
+    for (size_t i = 1; i < n; i++) {
         if ((text[i] & 0xc0) != 0x80)
             return 0;
-    return n;
+        c = c << 6 | (text[i] & 0x3f);
+    }
+    bool surrogate = c >= 0xd800 && c < 0xe000;
+    return c < smallest[n] || c == 0x7f || surrogate || c > 0x10ffff ? 0 : n;
 }
 
 /* Copies printable text up to limit bytes of output; returns bytes written
@@ -42,8 +49,8 @@ static size_t quote_part(char *buffer, size_t limit, const unsigned char **sourc
     size_t used = 0;
     const unsigned char *s = *source;
     while (*s) {
-        size_t n = utf8_length(s);
-        if (n == 0 || *s < 0x20 || *s == 0x7f) {
+        size_t n = printable_length(s);
+        if (n == 0) {
             if (used + 4 > limit)
                 break;
             snprintf(buffer + used, 5, "\\x%02x", *s);

@@ -181,15 +181,15 @@ gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n
     gac_status status = unpark(file, err);
     if (status != GAC_OK)
         return status;
-    gac_quote(q, sizeof q, file->path);
     while (n_bytes) {
         ssize_t got = read_some(file, offset, to, n_bytes);
         if (got < 0)
-            return gac_error_set(err, GAC_FAILED, "%s: offset %llu: %s", q,
-                                 (unsigned long long)offset, strerror(errno));
+            return gac_error_set(err, GAC_FAILED, "%s: offset %llu: %s",
+                                 gac_quote(q, sizeof q, file->path), (unsigned long long)offset,
+                                 strerror(errno));
         if (got == 0)
             return gac_error_set(err, GAC_BAD_INPUT, "%s: ends at offset %llu, more was expected",
-                                 q, (unsigned long long)offset);
+                                 gac_quote(q, sizeof q, file->path), (unsigned long long)offset);
         to += got;
         offset += (uint64_t)got;
         n_bytes -= (size_t)got;

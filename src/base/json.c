@@ -130,10 +130,17 @@ static gac_status take_value(gac_json_walk *walk, size_t max_bytes, json_t **out
     json_t *value =
         json_loadb(walk->text + walk->position, n,
                    JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, &e);
-    if (!value && n < left && (size_t)e.position >= n)
+    /* A value that the limit cut off: unfinished, or a number that goes on. */
+    bool cut = n < left && (value ? (size_t)e.position == n &&
+                                        !strchr(" \t\r\n,]}", walk->text[walk->position + n])
+                                  : json_error_code(&e) == json_error_premature_end_of_input ||
+                                        (size_t)e.position >= n);
+    if (cut) {
+        json_decref(value);
         return gac_error_set(err, GAC_BAD_INPUT, "%s: offset %llu: value of more than %zu bytes",
                              gac_quote(q, sizeof q, walk->source),
                              (unsigned long long)gac_json_walk_offset(walk), max_bytes);
+    }
     if (!value)
         return parse_error(&e, walk->source, gac_json_walk_offset(walk), err);
     walk->position += (size_t)e.position;

@@ -3,9 +3,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,8 +45,8 @@ static void target_dispose(target *t)
     free(t->temporary);
 }
 
-/* Sets up t for path, with a template for mkstemp or mkdtemp in the same
- * directory: rename works only within one file system. */
+/* Sets up t for path, with a temporary name of its own in the same directory:
+ * rename works only within one file system. */
 static gac_status target_init(target *t, const char *path, bool replace, gac_error *err)
 {
     struct stat s;
@@ -64,7 +65,11 @@ static gac_status target_init(target *t, const char *path, bool replace, gac_err
                              gac_quote(q, sizeof q, path));
     if (!replace && lstat(t->path, &s) == 0)
         return exists(t->path, err);
-    if (asprintf(&t->temporary, "%.*s.%s.gac-XXXXXX", (int)(base - t->path), t->path, base) < 0) {
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        return failed(path, err);
+    if (asprintf(&t->temporary, "%.*s.%s.gac-%016llx", (int)(base - t->path), t->path, base,
+                 (unsigned long long)random) < 0) {
         t->temporary = NULL;
         return gac_error_no_memory(err);
     }
@@ -118,11 +123,9 @@ gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **ou
     file->fd = -1;
     gac_status status = target_init(&file->target, path, replace, err);
     if (status == GAC_OK) {
-        file->fd = mkostemp(file->target.temporary, O_CLOEXEC);
+        file->fd = open(file->target.temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->fd < 0)
             status = failed(path, err);
-        else
-            fchmod(file->fd, 0644);
     }
     if (status != GAC_OK) {
         target_dispose(&file->target);
@@ -179,18 +182,15 @@ void gac_new_file_discard(gac_new_file *file)
     free(file);
 }
 
-/* Removes a directory of plain files, which is all we ever put in one. */
+static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
+{
+    (void)s, (void)kind, (void)at;
+    return remove(path);
+}
+
 static void remove_directory(const char *path)
 {
-    DIR *stream = opendir(path);
-    if (stream) {
-        struct dirent *entry;
-        while ((entry = readdir(stream)))
-            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-                unlinkat(dirfd(stream), entry->d_name, 0);
-        closedir(stream);
-    }
-    rmdir(path);
+    nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err)
@@ -199,12 +199,8 @@ gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out,
     if (!dir)
         return gac_error_no_memory(err);
     gac_status status = target_init(&dir->target, path, replace, err);
-    if (status == GAC_OK) {
-        if (!mkdtemp(dir->target.temporary))
-            status = failed(path, err);
-        else
-            chmod(dir->target.temporary, 0755);
-    }
+    if (status == GAC_OK && mkdir(dir->target.temporary, 0777) != 0)
+        status = failed(path, err);
     if (status != GAC_OK) {
         target_dispose(&dir->target);
         free(dir);

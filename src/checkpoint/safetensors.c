@@ -250,34 +250,43 @@ static gac_status check_cover(const header *h, int32_t first, gac_error *err)
     return status;
 }
 
-/* The length and text of the header; *text is malloc'ed. */
-static gac_status load_header(gac_file *file, char **text, size_t *n_bytes, gac_error *err)
+static gac_status bad_length(const gac_file *file, uint64_t length, gac_error *err)
 {
     char q[256];
-    unsigned char raw[8];
-    uint64_t length = 0, size = gac_file_size(file);
     gac_quote(q, sizeof q, gac_file_path(file));
-    if (size < sizeof raw)
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: %llu bytes are no safetensors file", q,
-                             (unsigned long long)size);
-    gac_status status = gac_file_read(file, 0, raw, sizeof raw, err);
-    if (status != GAC_OK)
-        return status;
-    for (int i = 7; i >= 0; i--)
-        length = length << 8 | raw[i];
     if (length > GAC_MAX_HEADER_BYTES)
         return gac_error_set(err, GAC_BAD_INPUT,
                              "%s: offset 0: header of %llu bytes, more than the %d allowed", q,
                              (unsigned long long)length, GAC_MAX_HEADER_BYTES);
-    if (length > size - sizeof raw)
-        return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: offset 0: header of %llu bytes in a file of %llu", q,
-                             (unsigned long long)length, (unsigned long long)size);
+    return gac_error_set(err, GAC_BAD_INPUT, "%s: offset 0: header of %llu bytes in a file of %llu",
+                         q, (unsigned long long)length, (unsigned long long)gac_file_size(file));
+}
+
+/* The length and text of the header; *text is malloc'ed. The first read takes
+ * the whole of most headers with it: a large model has hundreds of shards. */
+static gac_status load_header(gac_file *file, char **text, size_t *n_bytes, gac_error *err)
+{
+    char q[256];
+    unsigned char start[8 + (8 << 10)];
+    uint64_t length = 0, size = gac_file_size(file);
+    size_t n_start = size < sizeof start ? (size_t)size : sizeof start;
+    if (size < 8)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: %llu bytes are no safetensors file",
+                             gac_quote(q, sizeof q, gac_file_path(file)), (unsigned long long)size);
+    gac_status status = gac_file_read(file, 0, start, n_start, err);
+    if (status != GAC_OK)
+        return status;
+    for (int i = 7; i >= 0; i--)
+        length = length << 8 | start[i];
+    if (length > GAC_MAX_HEADER_BYTES || length > size - 8)
+        return bad_length(file, length, err);
     *text = malloc((size_t)length + 1);
     if (!*text)
         return gac_error_no_memory(err);
     *n_bytes = (size_t)length;
-    return gac_file_read(file, sizeof raw, *text, (size_t)length, err);
+    size_t n_have = n_start - 8 < length ? n_start - 8 : (size_t)length;
+    memcpy(*text, start + 8, n_have);
+    return gac_file_read(file, 8 + n_have, *text + n_have, (size_t)length - n_have, err);
 }
 
 gac_status gac_safetensors_read(gac_checkpoint *checkpoint, const char *name, gac_file *file,

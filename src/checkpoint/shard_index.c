@@ -63,6 +63,8 @@ static gac_status add_entry(shard_index *x, gac_json_walk *walk, const char *ten
     *entry = (index_entry){ .tensor = gac_arena_strdup(&x->checkpoint->arena, tensor) };
     if (!entry->tensor)
         return gac_error_no_memory(err);
+    if (walk->position < walk->n_bytes && walk->text[walk->position] != '"')
+        return bad_entry(x, tensor, "is not mapped to a file name", NULL, err);
     gac_status status = gac_json_walk_string(walk, MAX_SHARD_NAME_BYTES, &shard, err);
     if (status == GAC_OK)
         status = shard_number(x, shard, &entry->shard, err);

@@ -28,6 +28,7 @@ struct gac_writer {
     new_tensor *tensors;
     int32_t n_tensors, capacity;
     int32_t n_shards; /* 0 before the layout */
+    bool broken;      /* the layout failed half way */
     int fd;           /* the shard last written to, or -1 */
     int32_t fd_shard;
 };
@@ -89,6 +90,11 @@ gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int3
 {
     int32_t existing;
     int64_t n_elements;
+    json_t *as_json = json_string(name);
+    bool utf8 = as_json != NULL;
+    json_decref(as_json);
+    if (!utf8)
+        return bad_tensor(name, "its name is not UTF-8", err);
     if (w->n_shards)
         return bad_tensor(name, "the layout is fixed already", err);
     if (strlen(name) > GAC_MAX_NAME_BYTES || strcmp(name, "__metadata__") == 0 || n_axes < 0 ||
@@ -270,6 +276,7 @@ gac_status gac_writer_layout(gac_writer *w, gac_error *err)
         first = end;
     }
     free(order);
+    w->broken = status != GAC_OK;
     return status;
 }
 
@@ -349,8 +356,8 @@ static gac_status write_index(gac_writer *w, gac_error *err)
 gac_status gac_writer_finish(gac_writer *w, gac_error *err)
 {
     gac_status status = GAC_OK;
-    if (!w->n_shards)
-        status = gac_error_set(err, GAC_USAGE, "%s: finished before the layout", w->path);
+    if (!w->n_shards || w->broken)
+        status = gac_error_set(err, GAC_USAGE, "%s: finished without a layout", w->path);
     for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
         if (w->tensors[i].n_written != w->tensors[i].size_bytes)
             status = bad_tensor(w->tensors[i].name, "not all of its bytes were written", err);

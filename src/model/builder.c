@@ -96,19 +96,20 @@ gac_status builder_expect_axes(const builder *b, int32_t tensor, int32_t n_axes,
 {
     char qp[200], qt[160];
     const gac_tensor *t = builder_tensor(b, tensor);
-    gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint));
-    gac_quote(qt, sizeof qt, t->name);
-    if (t->n_axes != n_axes)
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has %d axes where %d belong",
-                             qp, qt, t->n_axes, n_axes);
     /* A tensor of no elements may state any size on its other axes. With this
      * bound, the product of two sizes always fits. */
-    for (int32_t i = 0; i < n_axes; i++)
-        if (t->shape[i] > INT32_MAX)
-            return gac_error_set(err, GAC_BAD_INPUT,
-                                 "%s: tensor \"%s\": axis %d of %lld is too long", qp, qt, i,
-                                 (long long)t->shape[i]);
-    return GAC_OK;
+    bool fits = true;
+    for (int32_t i = 0; i < t->n_axes; i++)
+        fits = fits && t->shape[i] <= INT32_MAX;
+    if (fits && t->n_axes == n_axes)
+        return GAC_OK;
+    gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint));
+    gac_quote(qt, sizeof qt, t->name);
+    if (!fits)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has an axis of more than %d",
+                             qp, qt, INT32_MAX);
+    return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has %d axes where %d belong", qp,
+                         qt, t->n_axes, n_axes);
 }
 
 gac_status builder_add_dim(builder *b, gac_role role, int64_t size, const char *name,

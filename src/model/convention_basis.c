@@ -50,6 +50,8 @@ static const char *module_in_layer(builder *b, const char *module, int32_t layer
 gac_status convention_basis(builder *b, const char *module, linear *out, gac_error *err)
 {
     char kind[16], key[32];
+    if (!b->has_bases)
+        return GAC_OK;
     int32_t coefficients = builder_find(b, "%s.weight", module);
     if (b->layer < 0 || coefficients < 0 || !projection_kind(module, kind))
         return GAC_OK;

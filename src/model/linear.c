@@ -32,7 +32,7 @@ static bool find_scales(builder *b, const char *module)
     static const char *const names[] = { "weight_scale", "weight_scale_inv", "weight_zero_point",
                                          "input_scale",  "scales",           NULL };
     bool found = false;
-    for (int i = 0; names[i]; i++) {
+    for (int i = 0; b->has_scales && names[i]; i++) {
         int32_t tensor = builder_find(b, "%s.%s", module, names[i]);
         if (tensor >= 0)
             b->explained[tensor] = found = true;

@@ -110,13 +110,19 @@ static const family *family_by_names(const gac_checkpoint *c)
     return NULL;
 }
 
-/* The prefix that the layers have, and their number. An index as high as the
- * number of tensors cannot be one of a full set, so it stays unexplained. */
-static void find_layers(builder *b, const char *layers)
+/* The prefix that the layers have, their number, and what else the names show
+ * at a glance. An index as high as the number of tensors cannot be one of a
+ * full set, so it stays unexplained. */
+static void scan_names(builder *b, const char *layers)
 {
     const gac_checkpoint *c = b->checkpoint;
     int32_t n_tensors = gac_checkpoint_n_tensors(c);
     b->prefix = "model.";
+    for (int32_t i = 0; i < n_tensors; i++) {
+        const char *name = gac_checkpoint_tensor(c, i)->name;
+        b->has_bases = b->has_bases || strstr(name, "_basis.");
+        b->has_scales = b->has_scales || strstr(name, "scale") || strstr(name, "zero_point");
+    }
     for (int p = 0; prefixes[p] && b->n_layers == 0; p++)
         for (int32_t i = 0; i < n_tensors; i++) {
             const char *rest;
@@ -458,7 +464,7 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
     if (status == GAC_OK)
         status = choose_family(&b, &chosen, err);
     if (status == GAC_OK) {
-        find_layers(&b, chosen->layers);
+        scan_names(&b, chosen->layers);
         status = note_layers(&b, err);
     }
     if (status == GAC_OK)

@@ -53,6 +53,7 @@ typedef struct builder {
     bool *explained; /* (n_tensors) */
     gac_namemap dim_names;
     unsigned found;
+    bool has_bases, has_scales; /* some tensor is named like one: worth looking */
     const char *family;
     const char *prefix; /* of the layers' names: "model." */
     int32_t n_layers;

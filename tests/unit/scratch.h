@@ -39,12 +39,12 @@ static inline int scratch_remove(void **state)
     return nftw(scratch_root, scratch_remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The path of name inside the directory, good for the next seven calls. */
+/* The path of name inside the directory, good for the next 31 calls. */
 static inline const char *scratch_path(const char *name)
 {
-    static char paths[8][PATH_MAX];
+    static char paths[32][PATH_MAX];
     static unsigned next;
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 32];
     snprintf(path, PATH_MAX, "%s/%s", scratch_root, name);
     return path;
 }

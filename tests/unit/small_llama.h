@@ -1,0 +1,115 @@
+/* A Llama of any small shape, for tests of what is built on checkpoints.
+ * Include it behind scratch.h. */
+#ifndef GAC_TESTS_SMALL_LLAMA_H
+#define GAC_TESTS_SMALL_LLAMA_H
+
+#include <gac/model.h>
+
+typedef struct small_llama {
+    int n_layers;
+    int64_t hidden, n_heads, n_kv_heads, head, width, vocab;
+    int64_t rank;      /* of every linear, as SVD-LLM stores it; -1: dense */
+    int64_t kept_head; /* rows per head of q, k and v; 0: as the config says */
+} small_llama;
+
+#define SMALL_LLAMA_INIT \
+    { \
+        2, 64, 4, 2, 16, 176, 80, -1, 0 \
+    }
+
+typedef struct small_list {
+    scratch_tensor tensors[128];
+    char names[128][96];
+    int n;
+} small_list;
+
+static inline void small_add(small_list *list, int64_t rows, int64_t columns, const char *format,
+                             ...) GAC_PRINTF(4, 5);
+
+static inline void small_add(small_list *list, int64_t rows, int64_t columns, const char *format,
+                             ...)
+{
+    va_list args;
+    assert_true(list->n < 127);
+    va_start(args, format);
+    vsnprintf(list->names[list->n], sizeof list->names[0], format, args);
+    va_end(args);
+    list->tensors[list->n] = (scratch_tensor){ list->names[list->n], { rows, columns, 0 } };
+    list->n++;
+}
+
+static inline void small_linear(small_list *list, int layer, const char *block, const char *name,
+                                int64_t n_out, int64_t n_in, int64_t rank)
+{
+    if (rank < 0) {
+        small_add(list, n_out, n_in, "model.layers.%d.%s.%s_proj.weight", layer, block, name);
+    } else {
+        small_add(list, rank, n_in, "model.layers.%d.%s.%s_v_proj.weight", layer, block, name);
+        small_add(list, n_out, rank, "model.layers.%d.%s.%s_u_proj.weight", layer, block, name);
+    }
+}
+
+static inline void small_layer(small_list *list, const small_llama *s, int layer)
+{
+    int64_t head = s->kept_head ? s->kept_head : s->head;
+    int64_t q = s->n_heads * head, kv = s->n_kv_heads * head;
+    small_add(list, s->hidden, 0, "model.layers.%d.input_layernorm.weight", layer);
+    small_add(list, s->hidden, 0, "model.layers.%d.post_attention_layernorm.weight", layer);
+    small_linear(list, layer, "self_attn", "q", q, s->hidden, s->rank);
+    small_linear(list, layer, "self_attn", "k", kv, s->hidden, s->rank);
+    small_linear(list, layer, "self_attn", "v", kv, s->hidden, s->rank);
+    small_linear(list, layer, "self_attn", "o", s->hidden, q, s->rank);
+    small_linear(list, layer, "mlp", "gate", s->width, s->hidden, s->rank);
+    small_linear(list, layer, "mlp", "up", s->width, s->hidden, s->rank);
+    small_linear(list, layer, "mlp", "down", s->hidden, s->width, s->rank);
+}
+
+/* Writes it in F16 under name. */
+static inline void small_llama_write(const char *name, const small_llama *s)
+{
+    static small_list list;
+    char config[512];
+    memset(&list, 0, sizeof list);
+    small_add(&list, s->vocab, s->hidden, "model.embed_tokens.weight");
+    for (int i = 0; i < s->n_layers; i++)
+        small_layer(&list, s, i);
+    small_add(&list, s->hidden, 0, "model.norm.weight");
+    small_add(&list, s->vocab, s->hidden, "lm_head.weight");
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"llama\",\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
+             "\"num_key_value_heads\":%lld,\"head_dim\":%lld,\"intermediate_size\":%lld,"
+             "\"num_hidden_layers\":%d,\"vocab_size\":%lld}",
+             (long long)s->hidden, (long long)s->n_heads, (long long)s->n_kv_heads,
+             (long long)s->head, (long long)s->width, s->n_layers, (long long)s->vocab);
+    scratch_checkpoint(name, config, GAC_DTYPE_F16, list.tensors);
+}
+
+/* A checkpoint with its model. */
+typedef struct small_model {
+    gac_checkpoint *checkpoint;
+    gac_model *model;
+} small_model;
+
+static inline small_model small_open(const char *name)
+{
+    small_model m = { NULL, NULL };
+    assert_ok(gac_checkpoint_open(scratch_path(name), NULL, &m.checkpoint, err));
+    assert_ok(gac_model_create(m.checkpoint, &m.model, err));
+    return m;
+}
+
+static inline void small_close(small_model *m)
+{
+    gac_model_free(m->model);
+    gac_checkpoint_close(m->checkpoint);
+}
+
+static inline int32_t small_dim(const gac_model *model, const char *name)
+{
+    int32_t index = gac_model_find_dim(model, name);
+    if (index < 0)
+        fail_msg("no dimension %s", name);
+    return index;
+}
+
+#endif

@@ -1,0 +1,470 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "scratch.h"
+#include "small_llama.h"
+
+static const gac_tensor *tensor_of(const gac_model *m, int32_t tensor)
+{
+    return gac_checkpoint_tensor(gac_model_checkpoint(m), tensor);
+}
+
+static bool overlap(const gac_place *p, int64_t p_size, const gac_place *q, int64_t q_size)
+{
+    return p->tensor == q->tensor && p->axis == q->axis &&
+           p->start < q->start + q->n_slices * q_size && q->start < p->start + p->n_slices * p_size;
+}
+
+/* Every place lies inside its axis, and shares no index with any other. */
+static void check_places(const gac_model *m)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(m); i++) {
+        const gac_dim *d = gac_model_dim(m, i);
+        assert_true(d->n_places > 0);
+        for (int32_t p = 0; p < d->n_places; p++) {
+            const gac_place *place = &d->places[p];
+            const gac_tensor *t = tensor_of(m, place->tensor);
+            assert_in_range(place->axis, 0, t->n_axes - 1);
+            assert_true(place->start >= 0 && place->n_slices >= 1);
+            assert_true(place->start + place->n_slices * d->size <= t->shape[place->axis]);
+            for (int32_t j = 0; j <= i; j++) {
+                const gac_dim *e = gac_model_dim(m, j);
+                for (int32_t q = 0; q < (j == i ? p : e->n_places); q++)
+                    if (overlap(place, d->size, &e->places[q], e->size))
+                        fail_msg("%s and %s overlap on %s", d->name, e->name, t->name);
+            }
+        }
+    }
+}
+
+/* An axis is bound whole or not at all. */
+static void check_axes(const gac_model *m)
+{
+    for (int32_t tensor = 0; tensor < gac_checkpoint_n_tensors(gac_model_checkpoint(m)); tensor++) {
+        const gac_tensor *t = tensor_of(m, tensor);
+        for (int32_t axis = 0; axis < t->n_axes; axis++) {
+            int64_t bound = 0;
+            for (int32_t i = 0; i < gac_model_n_dims(m); i++) {
+                const gac_dim *d = gac_model_dim(m, i);
+                for (int32_t p = 0; p < d->n_places; p++)
+                    if (d->places[p].tensor == tensor && d->places[p].axis == axis)
+                        bound += d->places[p].n_slices * d->size;
+            }
+            if (bound != 0 && bound != t->shape[axis])
+                fail_msg("%s axis %d: %d of %d bound", t->name, axis, (int)bound,
+                         (int)t->shape[axis]);
+        }
+    }
+}
+
+/* What dimensions bring to an operator is what it sees. */
+static void check_ops(const gac_model *m)
+{
+    assert_true(gac_model_n_ops(m) > 0);
+    for (int32_t i = 0; i < gac_model_n_ops(m); i++) {
+        const gac_op *op = gac_model_op(m, i);
+        int64_t sums[GAC_SEEN_COUNT] = { 0 };
+        for (int32_t t = 0; t < op->n_terms; t++) {
+            assert_in_range(op->terms[t].dim, 0, gac_model_n_dims(m) - 1);
+            sums[op->terms[t].seen] +=
+                op->terms[t].n_slices * gac_model_dim(m, op->terms[t].dim)->size;
+        }
+        assert_in_range(op->layer + 1, 0, gac_model_n_layers(m));
+        assert_true(op->count >= 1 && op->share > 0 && op->share <= 1);
+        if (op->kind == GAC_OP_SDPA) {
+            assert_int_equal(op->tensor, -1);
+            assert_int_equal(op->n_terms, 2);
+            assert_true(op->n_kv_heads > 0 && op->n_q_heads % op->n_kv_heads == 0);
+            assert_int_equal(gac_model_dim(m, op->qk_dim)->role, GAC_ROLE_QK_HEAD);
+            assert_int_equal(gac_model_dim(m, op->v_dim)->role, GAC_ROLE_V_HEAD);
+            continue;
+        }
+        const char *name = tensor_of(m, op->tensor)->name;
+        bool router = strstr(name, ".gate.weight") != NULL;
+        if (sums[GAC_SEEN_GEMM_N] != op->n && !(router && sums[GAC_SEEN_GEMM_N] == 0))
+            fail_msg("%s: n is %d, terms give %d", name, (int)op->n, (int)sums[GAC_SEEN_GEMM_N]);
+        if (sums[GAC_SEEN_GEMM_K] != op->k)
+            fail_msg("%s: k is %d, terms give %d", name, (int)op->k, (int)sums[GAC_SEEN_GEMM_K]);
+    }
+}
+
+static void check_dims(const gac_model *m)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(m); i++) {
+        const gac_dim *d = gac_model_dim(m, i);
+        assert_int_equal(gac_model_find_dim(m, d->name), i);
+        assert_non_null(d->reason);
+        assert_true(*d->reason);
+        if (d->tied_to < 0)
+            continue;
+        assert_true(d->tied_to < gac_model_n_dims(m) && d->tied_to != i);
+        assert_int_equal(gac_model_dim(m, d->tied_to)->size, d->size);
+        assert_int_equal(gac_model_dim(m, d->tied_to)->tied_to, -1);
+        assert_int_equal(gac_model_dim(m, d->tied_to)->exactness, d->exactness);
+    }
+    assert_int_equal(gac_model_find_dim(m, ""), -1);
+    assert_int_equal(gac_model_find_dim(m, "layers.0.mlp.width.x"), -1);
+}
+
+static small_model checked(const char *name)
+{
+    small_model m = small_open(name);
+    check_dims(m.model);
+    check_places(m.model);
+    check_axes(m.model);
+    check_ops(m.model);
+    return m;
+}
+
+static void check_written(const char *name, const char *config, const scratch_tensor *tensors,
+                          const char *family, const char *compressor, int32_t n_unexplained)
+{
+    scratch_checkpoint(name, config, GAC_DTYPE_BF16, tensors);
+    small_model m = checked(name);
+    assert_string_equal(gac_model_family(m.model), family);
+    assert_string_equal(gac_model_compressor(m.model), compressor);
+    assert_int_equal(gac_model_n_unexplained(m.model), n_unexplained);
+    assert_int_equal(gac_model_dtype(m.model), GAC_DTYPE_BF16);
+    small_close(&m);
+}
+
+static void names_of_values(void **state)
+{
+    (void)state;
+    static const char *const roles[] = { "rank",   "mlp_width", "qk_head",     "v_head",
+                                         "hidden", "vocab",     "expert_width" };
+    for (int i = 0; i < GAC_ROLE_COUNT; i++)
+        assert_string_equal(gac_role_name((gac_role)i), roles[i]);
+    assert_string_equal(gac_exactness_name(GAC_EXACT), "exact");
+    assert_string_equal(gac_exactness_name(GAC_RESCALED), "rescaled");
+    assert_string_equal(gac_exactness_name(GAC_REFUSED), "refused");
+    assert_string_equal(gac_repeat_name(GAC_REPEAT_WHOLE), "whole");
+    assert_string_equal(gac_repeat_name(GAC_REPEAT_HEAD), "head");
+    assert_string_equal(gac_repeat_name(GAC_REPEAT_HALF), "half");
+    assert_string_equal(gac_repeat_name(GAC_REPEAT_GROUP), "group");
+    gac_model_free(NULL);
+}
+
+static void llama_dims(void **state)
+{
+    (void)state;
+    const small_llama shape = SMALL_LLAMA_INIT;
+    small_llama_write("m", &shape);
+    small_model m = checked("m");
+    assert_string_equal(gac_model_compressor(m.model), "dense");
+    assert_int_equal(gac_model_n_layers(m.model), 2);
+    assert_int_equal(gac_model_n_dims(m.model), 2 + 2 * 3); /* hidden, vocab; width, two heads */
+    assert_int_equal(gac_model_n_ops(m.model), 2 * 8 + 1);
+    assert_int_equal(gac_model_n_unexplained(m.model), 0);
+    assert_int_equal(gac_model_n_notes(m.model), 0);
+    const gac_dim *qk = gac_model_dim(m.model, small_dim(m.model, "layers.1.self_attn.qk_head"));
+    assert_int_equal(qk->size, 16);
+    assert_int_equal(qk->n_places, 2);
+    assert_int_equal(qk->places[0].repeat, GAC_REPEAT_HALF);
+    assert_int_equal(qk->places[0].n_slices + qk->places[1].n_slices, 4 + 2);
+    assert_int_equal(qk->exactness, GAC_RESCALED);
+    const gac_dim *width = gac_model_dim(m.model, small_dim(m.model, "layers.0.mlp.width"));
+    assert_int_equal(width->n_places, 3);
+    assert_int_equal(width->exactness, GAC_EXACT);
+    assert_false(width->compressed);
+    assert_string_equal(width->config_key, "intermediate_size");
+    assert_int_equal(width->declared, 176);
+    const gac_dim *vocab = gac_model_dim(m.model, small_dim(m.model, "vocab"));
+    assert_int_equal(vocab->exactness, GAC_REFUSED);
+    assert_int_equal(vocab->n_places, 2);
+    small_close(&m);
+}
+
+static void svd_llm_dims(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    static const int64_t ranks[] = { 1, 13, 32 };
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "m%zu", i);
+        shape.rank = ranks[i];
+        small_llama_write(name, &shape);
+        small_model m = checked(name);
+        assert_string_equal(gac_model_compressor(m.model), "svd-llm");
+        assert_int_equal(gac_model_n_dims(m.model), 2 + 2 * (3 + 7));
+        const gac_dim *d =
+            gac_model_dim(m.model, small_dim(m.model, "layers.0.mlp.down_proj.rank"));
+        assert_int_equal(d->size, ranks[i]);
+        assert_int_equal(d->n_places, 2);
+        assert_int_equal(d->exactness, GAC_EXACT);
+        assert_true(d->compressed);
+        small_close(&m);
+    }
+}
+
+static void other_head_sizes(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    shape.kept_head = 13;
+    small_llama_write("m", &shape);
+    small_model m = checked("m");
+    assert_string_equal(gac_model_compressor(m.model), "direct");
+    assert_int_equal(gac_model_dim(m.model, small_dim(m.model, "layers.0.self_attn.v_head"))->size,
+                     13);
+    assert_true(gac_model_n_notes(m.model) > 0); /* the config is stale */
+    small_close(&m);
+}
+
+static void low_rank_conventions(void **state)
+{
+    (void)state;
+    static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":24,"
+                                 "\"num_attention_heads\":2,\"num_hidden_layers\":1,"
+                                 "\"truncation_ranks\":{\"model.layers.0.mlp.up_proj\":5}}";
+    static const scratch_tensor asvd[] = {
+        { "model.layers.0.mlp.gate_proj.weight", { 40, 24 } },
+        { "model.layers.0.mlp.up_proj.BLinear.weight", { 5, 24 } },
+        { "model.layers.0.mlp.up_proj.ALinear.weight", { 40, 5 } },
+        { "model.layers.0.mlp.up_proj.ALinear.bias", { 40 } },
+        { "model.layers.0.mlp.down_proj.weight", { 24, 40 } },
+        { NULL, { 0 } },
+    };
+    static const scratch_tensor dobi[] = {
+        { "model.layers.0.mlp.gate_proj.weight", { 40, 24 } },
+        { "model.layers.0.mlp.up_proj.ALinear.weight", { 5, 24 } },
+        { "model.layers.0.mlp.up_proj.BLinear.weight", { 40, 5 } },
+        { "model.layers.0.mlp.down_proj.weight", { 24, 40 } },
+        { NULL, { 0 } },
+    };
+    static const scratch_tensor generic[] = {
+        { "model.layers.0.mlp.gate_proj.weight", { 40, 24 } },
+        { "model.layers.0.mlp.up_proj.down.weight", { 5, 24 } },
+        { "model.layers.0.mlp.up_proj.up.weight", { 40, 5 } },
+        { "model.layers.0.mlp.down_proj.weight", { 24, 40 } },
+        { NULL, { 0 } },
+    };
+    check_written("asvd", config, asvd, "llama", "asvd", 0);
+    check_written("dobi", config, dobi, "llama", "dobi-svd", 0);
+    check_written("generic", config, generic, "llama", "low-rank", 0);
+}
+
+static void palu_groups_share_an_axis(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"palullama\",\"hidden_size\":32,\"num_attention_heads\":4,"
+        "\"num_hidden_layers\":1,"
+        "\"head_wise_ranks\":{\"model.layers.0.self_attn.k_proj\":[5,7],"
+        "\"model.layers.0.self_attn.v_proj\":[9,3]}}";
+    static const scratch_tensor tensors[] = {
+        { "model.layers.0.self_attn.q_proj.weight", { 32, 32 } },
+        { "model.layers.0.self_attn.k_proj.VT.weight", { 12, 32 } },
+        { "model.layers.0.self_attn.k_proj.U.0.weight", { 16, 5 } },
+        { "model.layers.0.self_attn.k_proj.U.1.weight", { 16, 7 } },
+        { "model.layers.0.self_attn.v_proj.VT.weight", { 12, 32 } },
+        { "model.layers.0.self_attn.v_proj.U.0.weight", { 16, 9 } },
+        { "model.layers.0.self_attn.v_proj.U.1.weight", { 16, 3 } },
+        { "model.layers.0.self_attn.o_proj.weight", { 32, 32 } },
+        { NULL, { 0 } },
+    };
+    check_written("m", config, tensors, "llama", "palu", 0);
+    small_model m = small_open("m");
+    int32_t vt = gac_checkpoint_find(m.checkpoint, "model.layers.0.self_attn.k_proj.VT.weight");
+    int64_t starts = 0;
+    int n_found = 0;
+    for (int32_t i = 0; i < gac_model_n_dims(m.model); i++) {
+        const gac_dim *d = gac_model_dim(m.model, i);
+        for (int32_t p = 0; p < d->n_places; p++)
+            if (d->places[p].tensor == vt && d->places[p].axis == 0) {
+                assert_int_equal(d->role, GAC_ROLE_RANK);
+                assert_int_equal(d->places[p].repeat, GAC_REPEAT_GROUP);
+                assert_int_equal(d->size, d->places[p].start == 0 ? 5 : 7);
+                starts += d->places[p].start;
+                n_found++;
+            }
+    }
+    assert_int_equal(n_found, 2);
+    assert_int_equal(starts, 5);
+    small_close(&m);
+}
+
+/* One basis for two layers is one dimension with a place in each. */
+static void shared_basis_is_one_dimension(void **state)
+{
+    (void)state;
+    static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":24,"
+                                 "\"num_attention_heads\":2,\"num_hidden_layers\":2,"
+                                 "\"num_basis_up\":5,\"up_groups\":[[0,1]]}";
+    static const scratch_tensor tensors[] = {
+        { "model.up_basis.0.weight", { 5, 24 } },
+        { "model.layers.0.mlp.gate_proj.weight", { 40, 24 } },
+        { "model.layers.0.mlp.up_proj.weight", { 40, 5 } },
+        { "model.layers.0.mlp.down_proj.weight", { 24, 40 } },
+        { "model.layers.1.mlp.gate_proj.weight", { 40, 24 } },
+        { "model.layers.1.mlp.up_proj.weight", { 40, 5 } },
+        { "model.layers.1.mlp.down_proj.weight", { 24, 40 } },
+        { NULL, { 0 } },
+    };
+    check_written("m", config, tensors, "llama", "basis-sharing", 0);
+    small_model m = small_open("m");
+    int n_ranks = 0;
+    for (int32_t i = 0; i < gac_model_n_dims(m.model); i++) {
+        const gac_dim *d = gac_model_dim(m.model, i);
+        if (d->role != GAC_ROLE_RANK)
+            continue;
+        n_ranks++;
+        assert_int_equal(d->size, 5);
+        assert_int_equal(d->n_places, 3);
+    }
+    assert_int_equal(n_ranks, 1);
+    small_close(&m);
+}
+
+static void gpt2_is_transposed_and_fused(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_head\":3,\"n_layer\":1,\"vocab_size\":50,"
+        "\"activation_function\":\"gelu_new\"}";
+    static const scratch_tensor tensors[] = {
+        { "wte.weight", { 50, 24 } },
+        { "wpe.weight", { 64, 24 } },
+        { "h.0.ln_1.weight", { 24 } },
+        { "h.0.ln_1.bias", { 24 } },
+        { "h.0.attn.c_attn.weight", { 24, 72 } },
+        { "h.0.attn.c_attn.bias", { 72 } },
+        { "h.0.attn.c_proj.weight", { 24, 24 } },
+        { "h.0.attn.c_proj.bias", { 24 } },
+        { "h.0.ln_2.weight", { 24 } },
+        { "h.0.ln_2.bias", { 24 } },
+        { "h.0.mlp.c_fc.weight", { 24, 90 } },
+        { "h.0.mlp.c_fc.bias", { 90 } },
+        { "h.0.mlp.c_proj.weight", { 90, 24 } },
+        { "h.0.mlp.c_proj.bias", { 24 } },
+        { "ln_f.weight", { 24 } },
+        { "ln_f.bias", { 24 } },
+        { NULL, { 0 } },
+    };
+    scratch_checkpoint("m", config, GAC_DTYPE_BF16, tensors);
+    small_model m = checked("m");
+    const gac_dim *width = gac_model_dim(m.model, small_dim(m.model, "h.0.mlp.width"));
+    assert_int_equal(width->size, 90);
+    assert_int_equal(width->n_places, 3); /* c_fc, its bias, c_proj */
+    assert_int_equal(gac_model_dim(m.model, small_dim(m.model, "hidden"))->exactness, GAC_REFUSED);
+    const gac_dim *qk = gac_model_dim(m.model, small_dim(m.model, "h.0.attn.qk_head"));
+    assert_int_equal(qk->size, 8);
+    assert_int_equal(qk->places[0].repeat, GAC_REPEAT_HEAD); /* no rotary halves */
+    small_close(&m);
+}
+
+static void phi3_is_fused(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"phi3\",\"hidden_size\":32,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":2,\"intermediate_size\":44,\"num_hidden_layers\":1}";
+    static const scratch_tensor tensors[] = {
+        { "model.layers.0.self_attn.qkv_proj.weight", { 64, 32 } },
+        { "model.layers.0.self_attn.o_proj.weight", { 32, 32 } },
+        { "model.layers.0.mlp.gate_up_proj.weight", { 88, 32 } },
+        { "model.layers.0.mlp.down_proj.weight", { 32, 44 } },
+        { "model.layers.0.surprise.weight", { 3, 3 } },
+        { NULL, { 0 } },
+    };
+    check_written("m", config, tensors, "phi3", "dense", 1);
+    small_model m = small_open("m");
+    assert_string_equal(
+        gac_checkpoint_tensor(m.checkpoint, gac_model_unexplained(m.model, 0))->name,
+        "model.layers.0.surprise.weight");
+    small_close(&m);
+}
+
+static void experts_share_tokens(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"mixtral\",\"hidden_size\":32,\"num_attention_heads\":4,"
+        "\"intermediate_size\":20,\"num_hidden_layers\":1,\"num_local_experts\":2,"
+        "\"num_experts_per_tok\":1}";
+    static const scratch_tensor tensors[] = {
+        { "model.layers.0.block_sparse_moe.gate.weight", { 2, 32 } },
+        { "model.layers.0.block_sparse_moe.experts.0.w1.weight", { 20, 32 } },
+        { "model.layers.0.block_sparse_moe.experts.0.w2.weight", { 32, 20 } },
+        { "model.layers.0.block_sparse_moe.experts.0.w3.weight", { 20, 32 } },
+        { "model.layers.0.block_sparse_moe.experts.1.w1.weight", { 17, 32 } },
+        { "model.layers.0.block_sparse_moe.experts.1.w2.weight", { 32, 17 } },
+        { "model.layers.0.block_sparse_moe.experts.1.w3.weight", { 17, 32 } },
+        { NULL, { 0 } },
+    };
+    scratch_checkpoint("m", config, GAC_DTYPE_BF16, tensors);
+    small_model m = checked("m");
+    int n_widths = 0, n_shared = 0;
+    for (int32_t i = 0; i < gac_model_n_dims(m.model); i++)
+        n_widths += gac_model_dim(m.model, i)->role == GAC_ROLE_EXPERT_WIDTH;
+    for (int32_t i = 0; i < gac_model_n_ops(m.model); i++)
+        n_shared += gac_model_op(m.model, i)->share == 0.5;
+    assert_int_equal(n_widths, 2);
+    assert_int_equal(n_shared, 6);
+    small_close(&m);
+}
+
+static gac_status create(const char *name, gac_error *err)
+{
+    gac_checkpoint *c = NULL;
+    gac_model *m = NULL;
+    gac_status status = gac_checkpoint_open(scratch_path(name), NULL, &c, err);
+    assert_int_equal(status, GAC_OK);
+    status = gac_model_create(c, &m, err);
+    gac_model_free(m);
+    gac_checkpoint_close(c);
+    return status;
+}
+
+static void contradictions_are_named(void **state)
+{
+    (void)state;
+    static const scratch_tensor mlp[] = {
+        { "model.layers.0.mlp.gate_proj.weight", { 40, 24 } },
+        { "model.layers.0.mlp.up_proj.weight", { 41, 24 } },
+        { "model.layers.0.mlp.down_proj.weight", { 24, 40 } },
+        { NULL, { 0 } },
+    };
+    static const scratch_tensor unknown[] = { { "a.weight", { 4, 4 } }, { NULL, { 0 } } };
+    static const scratch_tensor axes[] = {
+        { "model.layers.0.mlp.gate_proj.weight", { 40, 24, 2 } },
+        { "model.layers.0.self_attn.q_proj.weight", { 24, 24 } },
+        { NULL, { 0 } },
+    };
+    scratch_checkpoint("mlp", "{\"model_type\":\"llama\"}", GAC_DTYPE_F16, mlp);
+    scratch_checkpoint("unknown", NULL, GAC_DTYPE_F16, unknown);
+    scratch_checkpoint("typed", "{\"model_type\":\"wavenet\"}", GAC_DTYPE_F16, unknown);
+    scratch_checkpoint("axes", "{\"model_type\":\"llama\"}", GAC_DTYPE_F16, axes);
+    scratch_checkpoint("size", "{\"model_type\":\"llama\",\"hidden_size\":-1}", GAC_DTYPE_F16,
+                       axes);
+    assert_fails(create("mlp", err), GAC_BAD_INPUT, "up_proj.weight\" has 41 outputs");
+    assert_fails(create("unknown", err), GAC_BAD_INPUT, "no model family");
+    assert_fails(create("typed", err), GAC_BAD_INPUT, "model_type \"wavenet\" is not known");
+    assert_fails(create("axes", err), GAC_BAD_INPUT, "3 axes where 2 belong");
+    assert_fails(create("size", err), GAC_BAD_INPUT, "\"hidden_size\" is not a size");
+}
+
+#define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_of_values),
+        in_scratch(llama_dims),
+        in_scratch(svd_llm_dims),
+        in_scratch(other_head_sizes),
+        in_scratch(low_rank_conventions),
+        in_scratch(palu_groups_share_an_axis),
+        in_scratch(shared_basis_is_one_dimension),
+        in_scratch(gpt2_is_transposed_and_fused),
+        in_scratch(phi3_is_fused),
+        in_scratch(experts_share_tokens),
+        in_scratch(contradictions_are_named),
+    };
+    return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}
