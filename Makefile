@@ -32,6 +32,7 @@ check:
 	@ctest --test-dir build/check --output-on-failure -j $(JOBS)
 
 demo: build/gac
+	@tools/setup.sh demo
 	@tools/demo.sh build/gac
 
 bench: build/gac

@@ -2,12 +2,15 @@
 # Installs what building and testing GAC needs and this machine lacks. Asks for
 # nothing, and says nothing when nothing is missing.
 #   tools/setup.sh build    compiler, CMake, jansson
+#   tools/setup.sh demo     also Python, for the scripts that make checkpoints
 #   tools/setup.sh check    also the test tools and the Python environment
 set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc g++ cmake ninja-build pkg-config libjansson-dev"
-if [ "${1:-build}" = check ]; then
+if [ "${1:-build}" = demo ]; then
+    packages="$packages python3"
+elif [ "${1:-build}" = check ]; then
     packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev python3 python3-venv"
 fi
 

@@ -357,7 +357,8 @@ gac_status gac_writer_finish(gac_writer *w, gac_error *err)
 {
     gac_status status = GAC_OK;
     if (!w->n_shards || w->broken)
-        status = gac_error_set(err, GAC_USAGE, "%s: finished without a layout", w->path);
+        status = gac_error_set(err, GAC_USAGE, "%s: finished %s the layout", w->path,
+                               w->broken ? "without" : "before");
     for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
         if (w->tensors[i].n_written != w->tensors[i].size_bytes)
             status = bad_tensor(w->tensors[i].name, "not all of its bytes were written", err);

@@ -29,9 +29,8 @@ static bool widen(int64_t *unit, int64_t by)
 }
 
 /* Slices that one GPU gets when an axis is split: whole heads go to one GPU,
- * so the count is divided; one slice is itself divided. False when heads do
- * not divide; fewer heads than GPUs are copied, which runtimes do for k and v. */
-static bool per_gpu(const gac_op *op, const gac_term *term, int64_t n_gpus, bool by_heads,
+ * so the count is divided; one slice is itself divided. */
+static void per_gpu(const gac_op *op, const gac_term *term, int64_t n_gpus, bool by_heads,
                     int64_t *n_slices, int64_t *divisor)
 {
     bool split = (op->split == GAC_SPLIT_N && term->seen == GAC_SEEN_GEMM_N) ||
@@ -39,18 +38,19 @@ static bool per_gpu(const gac_op *op, const gac_term *term, int64_t n_gpus, bool
     *n_slices = term->n_slices;
     *divisor = 1;
     if (!split || n_gpus <= 1)
-        return true;
-    if (!by_heads) {
+        return;
+    if (!by_heads)
         *divisor = n_gpus;
-        return true;
-    }
-    if (term->n_slices % n_gpus == 0)
-        *n_slices = term->n_slices / n_gpus;
-    else if (term->n_slices > 0 && n_gpus % term->n_slices == 0)
-        *n_slices = 1;
     else
-        return false;
-    return true;
+        *n_slices = term->n_slices > n_gpus ? term->n_slices / n_gpus : 1;
+}
+
+/* Query heads must divide over the GPUs. Of k and v heads there may be fewer
+ * than GPUs: runtimes then copy them. */
+static bool heads_divide(const gac_op *op, int64_t n_gpus)
+{
+    int64_t n_kv = op->n_kv_heads;
+    return op->n_q_heads % n_gpus == 0 && (n_kv % n_gpus == 0 || (n_kv > 0 && n_gpus % n_kv == 0));
 }
 
 static bool is_head(const gac_model *model, int32_t dim)
@@ -101,7 +101,8 @@ static gac_status gather(const gac_model *model, const gac_target *target, units
             int64_t multiple = gac_contract_multiple(target->contract, term->seen, target->dtype);
             int64_t n_slices, divisor;
             int64_t group = term->seen == GAC_SEEN_GEMM_K ? target->quant_group : 0;
-            if (!per_gpu(op, term, target->n_gpus, is_head(model, term->dim), &n_slices, &divisor))
+            per_gpu(op, term, target->n_gpus, is_head(model, term->dim), &n_slices, &divisor);
+            if (op->kind == GAC_OP_SDPA && !heads_divide(op, target->n_gpus))
                 u[term->dim].uneven = true;
             if (!widen_all(&u[term->dim], term->n_slices, multiple < 1 ? 1 : multiple, divisor,
                            n_slices, group))

@@ -19,17 +19,18 @@ static bool take_count(const char **text, int64_t *out)
     return true;
 }
 
+/* An optional *w with w a plain decimal above 0. */
 static bool take_weight(const char **text, double *out)
 {
-    char *end;
     *out = 1;
     if (**text != '*')
         return true;
-    if (!isdigit((unsigned char)(*text)[1]) && (*text)[1] != '.')
-        return false;
-    *out = strtod(*text + 1, &end);
-    *text = end;
-    return isfinite(*out) && *out > 0;
+    const char *digits = *text + 1;
+    size_t n = strspn(digits, "0123456789.");
+    char *end;
+    *out = strtod(digits, &end);
+    *text = digits + n;
+    return n > 0 && end == *text && isfinite(*out) && *out > 0;
 }
 
 static bool take_word(const char **text, const char *word)
