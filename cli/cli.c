@@ -10,7 +10,7 @@ int cli_next_option(cli *c, const command *self, int argc, char **argv,
     char q[120];
     opterr = 0;
     for (;;) {
-        int letter = getopt_long(argc, argv, "jqvh", options, NULL);
+        int letter = getopt_long(argc, argv, ":jqvh", options, NULL);
         switch (letter) {
         case 'j':
             c->json = true;
@@ -27,10 +27,11 @@ int cli_next_option(cli *c, const command *self, int argc, char **argv,
             fputs(self->help, stdout);
             *done = true;
             return '?';
+        case ':':
         case '?':
-            gac_error_set(&c->error, GAC_USAGE,
-                          "%s: option \"%s\" is not known or lacks its value; see gac %s --help",
+            gac_error_set(&c->error, GAC_USAGE, "%s: option \"%s\" %s; see gac %s --help",
                           self->name, gac_quote(q, sizeof q, argv[optind > 1 ? optind - 1 : 1]),
+                          letter == ':' ? "needs a value" : "is not known, or takes no value",
                           self->name);
             return '?';
         default:
@@ -46,9 +47,9 @@ gac_status cli_number(cli *c, const char *option, const char *text, int64_t mini
     errno = 0;
     long long n = strtoll(text, &end, 10);
     if (errno || end == text || *end || n < minimum)
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "%s: \"%s\" is not a whole number of at least %lld", option,
-                             gac_quote(q, sizeof q, text), (long long)minimum);
+        return gac_error_set(
+            &c->error, GAC_USAGE, "%s: \"%s\" is not a whole number from %lld to %lld", option,
+            gac_quote(q, sizeof q, text), (long long)minimum, (long long)INT64_MAX);
     *out = n;
     return GAC_OK;
 }

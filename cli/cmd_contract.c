@@ -72,7 +72,7 @@ static void print_place(const gac_contract *contract, gac_dtype dtype, gac_seen 
             j.tier == last_tier)
             continue;
         last_tier = j.tier;
-        printf("  %-22s multiple of %-4lld %-8s x %-6.2f %-16s %-10s %s\n", label,
+        printf("  %-22s multiple of %-4lld %-8s × %-6.2f %-16s %-10s %s\n", label,
                (long long)j.multiple, j.aligned ? "aligned" : "", j.penalty, j.family, j.basis,
                j.kernel);
         label = "";
@@ -95,6 +95,8 @@ static void print_contract(const gac_contract *contract)
             continue;
         printf("\n%s: what a size costs, against the next aligned one (other axis 4096)\n",
                gac_dtype_name(dtype));
+        printf("  %-22s %-16s %-8s %-8s %-16s %-10s %s\n", "seen as", "size", "", "slower",
+               "family", "basis", "kernel");
         print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 4096 tokens", 4096, 4096);
         print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 4096 tokens", 4096, 4096);
         print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 1 token", 1, 4096);

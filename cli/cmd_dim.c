@@ -54,7 +54,8 @@ static gac_status take_option(cli *c, dim_options *o, int letter)
         break;
     default:
         if (!gac_dtype_parse(optarg, &o->dtype))
-            return gac_error_set(&c->error, GAC_USAGE, "--dtype: \"%s\" is not a dtype", q);
+            return gac_error_set(&c->error, GAC_USAGE,
+                                 "--dtype: \"%s\" is not a dtype, such as F16, BF16, F8_E4M3", q);
     }
     return GAC_OK;
 }
@@ -134,14 +135,14 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
 {
     printf("\non %s (%s), %s, other axis %d:\n", gac_contract_name(contract),
            gac_contract_gpu(contract), gac_dtype_name(o->dtype), OTHER_AXIS);
-    printf("  %-20s  %-7s %-9s %-9s %-16s %s\n", "seen as", "size", "aligned", "slower by",
+    printf("  %-20s  %-10s %-9s %-9s %-16s %s\n", "seen as", "size", "aligned", "slower by",
            "kernel", "basis");
     for (int i = 0; i < N_PLACES; i++) {
-        printf("  %-20s  %-7lld %-9s x %-7.2f %-16s %s\n", places[i].label, (long long)o->size,
+        printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s\n", places[i].label, (long long)o->size,
                before[i].aligned ? "yes" : "no", before[i].penalty, before[i].family,
                before[i].basis);
         if (repaired != o->size)
-            printf("  %-20s  %-7lld %-9s x %-7.2f %-16s %s\n", "", (long long)repaired,
+            printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s\n", "", (long long)repaired,
                    after[i].aligned ? "yes" : "no", after[i].penalty, after[i].family,
                    after[i].basis);
     }

@@ -52,7 +52,8 @@ static gac_status take_option(cli *c, inspect_options *o, int letter)
         return cli_number(c, "--quant-group", optarg, 1, &o->quant_group);
     default:
         if (strcmp(optarg, "misaligned") != 0)
-            return gac_error_set(&c->error, GAC_USAGE, "--fail-on: \"%s\" is not misaligned",
+            return gac_error_set(&c->error, GAC_USAGE,
+                                 "--fail-on: \"%s\"; the only value is misaligned",
                                  gac_quote(q, sizeof q, optarg));
         o->fail_on_misaligned = true;
     }
@@ -80,7 +81,8 @@ static gac_status parse(cli *c, int argc, char **argv, inspect_options *o, bool 
         return gac_error_set(&c->error, GAC_USAGE,
                              "inspect takes one directory or file; see gac inspect --help");
     if (o->n_gpus > 4096 || o->quant_group > 1 << 20)
-        return gac_error_set(&c->error, GAC_USAGE, "--tp or --quant-group is beyond reason");
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--tp is at most 4096, --quant-group at most 1048576");
     o->path = argv[optind];
     return GAC_OK;
 }
@@ -92,8 +94,10 @@ static gac_status choose_dtype(cli *c, const inspect_options *o, inspection *x)
     char q[80];
     gac_dtype wanted = gac_model_dtype(x->model);
     if (o->dtype && !gac_dtype_parse(o->dtype, &wanted))
-        return gac_error_set(&c->error, GAC_USAGE, "--dtype: \"%s\" is not a dtype",
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--dtype: \"%s\" is not a dtype, such as F16, BF16, F8_E4M3",
                              gac_quote(q, sizeof q, o->dtype));
+    x->wanted = wanted;
     if (gac_contract_dtype(x->contract, wanted, &x->target.dtype))
         return GAC_OK;
     return gac_error_set(&c->error, GAC_USAGE,

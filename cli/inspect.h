@@ -38,6 +38,7 @@ typedef struct inspection {
     gac_workload workload;
     const char *workload_text;
     gac_target target;
+    gac_dtype wanted;                     /* what target.dtype may stand in for */
     gac_dim_advice *advice;               /* (n_dims) */
     bool summary_is_compressed;           /* the summary counts what a compressor chose */
     int32_t n_dims, n_misaligned;         /* of the summary */

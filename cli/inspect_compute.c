@@ -161,9 +161,12 @@ static void advise(inspection *x)
                  whole_rescaled < WORTH_IT * whole ? rescaled : "");
     else if (any_phase_gains(x, true) && whole_rescaled < 1)
         snprintf(out, size, "repair pays only with rescaled sizes allowed:%s", rescaled);
+    else if (whole > 1)
+        snprintf(out, size, "no gain: the aligned sizes are predicted to be slower (%s)",
+                 exact + 1);
     else
-        snprintf(out, size, "no gain: misaligned sizes cost less than %.0f %% here (%s )",
-                 100 * (1 - WORTH_IT), exact);
+        snprintf(out, size, "no gain: misaligned sizes cost less than %.0f %% here (%s)",
+                 100 * (1 - WORTH_IT), exact + 1);
 }
 
 gac_status inspect_compute(cli *c, inspection *x)

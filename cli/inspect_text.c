@@ -1,5 +1,6 @@
 #include "inspect.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +20,12 @@ static void print_head(const inspection *x)
            cli_count(a, gac_checkpoint_n_params(c)), cli_bytes(b, gac_checkpoint_size_bytes(c)),
            gac_dtype_name(stored), gac_checkpoint_n_tensors(c), gac_checkpoint_n_files(c),
            gac_checkpoint_n_files(c) == 1 ? "" : "s");
-    printf("  contract    %s (%s%s), rules of %s\n", gac_contract_name(x->contract),
-           gac_contract_gpu(x->contract), provisional ? ", provisional" : "",
+    printf("  contract    %s (%s)%s, rules of %s", gac_contract_name(x->contract),
+           gac_contract_gpu(x->contract), provisional ? ", provisional: not measured by gac" : "",
            gac_dtype_name(x->target.dtype));
+    if (x->target.dtype != x->wanted)
+        printf(" in place of %s", gac_dtype_name(x->wanted));
+    printf("\n");
     printf("  workload    %s", x->workload_text);
     if (x->target.n_gpus > 1)
         printf(", split over %lld GPUs", (long long)x->target.n_gpus);
@@ -148,11 +152,14 @@ static void print_offender(const inspection *x, const offender *o)
         snprintf(to, sizeof to, "%lld", (long long)a->suggest);
     printf("  %-38s %5d %8lld %8s  %-8s", o->count == 1 ? d->name : o->pattern, o->count,
            (long long)d->size, to, gac_exactness_name(d->exactness));
+    /* Less than half a digit is nothing, on either side of 0. */
+    double lost_ms = fabs(o->lost_ms) < 0.0005 ? 0 : o->lost_ms;
+    bool contract = strcmp(a->rule, "contract") == 0;
     if (a->family)
-        printf("  x %-6.2f %9.3f  %-9s %s\n", a->penalty, o->lost_ms, gac_seen_name(a->seen),
-               a->family);
+        printf("  × %-6.2f %9.3f  %-9s %s%s%s\n", a->penalty, lost_ms, gac_seen_name(a->seen),
+               a->family, contract ? "" : ", ", contract ? "" : a->rule);
     else
-        printf("  %-8s %9.3f  rule: %s\n", "", o->lost_ms, a->rule ? a->rule : "");
+        printf("  %-8s %9.3f  %-9s %s\n", "", lost_ms, "", contract ? "" : a->rule);
 }
 
 static void print_offenders(const inspection *x)
@@ -173,7 +180,7 @@ static void print_offenders(const inspection *x)
     n = merge(x->model, list, n);
     qsort_r(list, (size_t)n, sizeof *list, worse_first, x->model);
     printf("\n%-40s %5s %8s %8s  %-8s  %-8s %9s  %-9s %s\n", "worst", "dims", "size", "to",
-           "padding", "slower", "lost ms", "seen as", "kernel");
+           "padding", "slower", "lost ms", "seen as", "kernel, rule");
     for (int32_t i = 0; i < n && i < MAX_OFFENDERS; i++)
         print_offender(x, &list[i]);
     if (n > MAX_OFFENDERS)

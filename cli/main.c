@@ -32,10 +32,19 @@ static const command *find_command(const char *name)
     return NULL;
 }
 
-/* "gac help inspect" and "gac inspect --help" are the same. */
-static int print_help(int argc, char **argv)
+static int unknown_command(const char *name)
 {
-    const command *found = argc > 2 ? find_command(argv[2]) : NULL;
+    char q[80];
+    fprintf(stderr, "gac: \"%s\" is not a command; see gac --help\n", gac_quote(q, sizeof q, name));
+    return GAC_USAGE;
+}
+
+/* "gac help inspect" and "gac inspect --help" are the same. */
+static int print_help(const char *name)
+{
+    const command *found = name ? find_command(name) : NULL;
+    if (name && !found)
+        return unknown_command(name);
     if (found)
         fputs(found->help, stdout);
     else
@@ -43,9 +52,28 @@ static int print_help(int argc, char **argv)
     return GAC_OK;
 }
 
-int main(int argc, char **argv)
+static int run_command(const command *found, int argc, char **argv)
 {
-    char q[80];
+    /* getopt reorders its arguments; results show them as they were given. */
+    char **given = calloc((size_t)argc + 1, sizeof *given);
+    if (!given)
+        return GAC_NO_RESOURCE;
+    memcpy(given, argv, (size_t)argc * sizeof *given);
+    cli c = { .argc = argc,
+              .argv = given,
+              .log = { .stream = stderr, .level = 0 },
+              .progress = gac_progress_create(stderr),
+              .error = GAC_ERROR_INIT };
+    gac_status status = found->run(&c, argc - 1, argv + 1);
+    if (status != GAC_OK && c.error.text[0])
+        fprintf(stderr, "gac: %s\n", c.error.text);
+    gac_progress_free(c.progress);
+    free(given);
+    return (int)status;
+}
+
+static int dispatch(int argc, char **argv)
+{
     if (argc < 2) {
         print_usage(stderr);
         return GAC_USAGE;
@@ -56,25 +84,17 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
-        return print_help(argc, argv);
+        return print_help(argc > 2 ? argv[2] : NULL);
     const command *found = find_command(argv[1]);
-    if (!found) {
-        fprintf(stderr, "gac: \"%s\" is not a command; see gac --help\n",
-                gac_quote(q, sizeof q, argv[1]));
-        return GAC_USAGE;
-    }
-    cli c = { .argc = argc,
-              .argv = argv,
-              .log = { .stream = stderr, .level = 0 },
-              .progress = gac_progress_create(stderr),
-              .error = GAC_ERROR_INIT };
-    gac_status status = found->run(&c, argc - 1, argv + 1);
-    if (status != GAC_OK && c.error.text[0])
-        fprintf(stderr, "gac: %s\n", c.error.text);
-    if (fflush(stdout) != 0 && status == GAC_OK) {
+    return found ? run_command(found, argc, argv) : unknown_command(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    int status = dispatch(argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == GAC_OK) {
         fprintf(stderr, "gac: cannot write the result\n");
         status = GAC_FAILED;
     }
-    gac_progress_free(c.progress);
-    return (int)status;
+    return status;
 }

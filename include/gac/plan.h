@@ -77,7 +77,7 @@ gac_status gac_plan_overhead_pct(const gac_model *model, const int64_t *sizes, d
 
 typedef struct gac_dim_advice {
     bool aligned;       /* every operator that sees it is served by its best tier */
-    int64_t suggest;    /* smallest size that is; the size itself when aligned */
+    int64_t suggest;    /* smallest size that is, for it and those tied to it */
     double penalty;     /* time of its worst operator over its time with suggested sizes */
     double lost_ms;     /* its share of what those sizes would save in the workload */
     gac_seen seen;      /* the place of the worst penalty */

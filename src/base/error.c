@@ -83,10 +83,17 @@ char *gac_quote(char *buffer, size_t size, const char *text)
     used = quote_part(buffer, (size - 1) * 2 / 3, &s);
     memcpy(buffer + used, "...", 3);
     used += 3;
-    size_t room = (size - 1 - used) / 4; /* the worst case is \xNN per byte */
-    size_t rest = strlen((const char *)s);
-    if (rest > room)
+    /* Plain text fills the room exactly; else a byte may become \xNN. */
+    size_t room = size - 1 - used, rest = strlen((const char *)s);
+    if (rest > room) {
+        const unsigned char *tail = s + rest - room;
+        for (size_t i = 0; i < room; i++)
+            if (tail[i] < 0x20 || tail[i] >= 0x7f) {
+                room /= 4;
+                break;
+            }
         s += rest - room;
+    }
     while ((*s & 0xc0) == 0x80)
         s++;
     used += quote_part(buffer + used, size - 1 - used, &s);

@@ -154,6 +154,8 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
 {
     char q[256];
     struct stat s;
+    if (!*path)
+        return gac_error_set(err, GAC_USAGE, "the path is empty");
     if (stat(path, &s) != 0)
         return gac_error_set(err, errno == EACCES ? GAC_FAILED : GAC_BAD_INPUT, "%s: %s",
                              gac_quote(q, sizeof q, path), strerror(errno));
@@ -172,8 +174,8 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
         gac_checkpoint_close(c);
         return status;
     }
-    gac_log_write(options ? options->log : NULL, 1, "%s: %d tensors in %d files", path,
-                  c->n_tensors, c->n_files);
+    gac_log_write(options ? options->log : NULL, 1, "%s: %d tensors in %d file%s", path,
+                  c->n_tensors, c->n_files, c->n_files == 1 ? "" : "s");
     *out = c;
     return GAC_OK;
 }

@@ -190,7 +190,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
             continue;
         a->lost_ms += phase->weight * (now_ms - then_ms) / n_broken;
         double penalty = then_ms > 0 ? now_ms / then_ms : 1;
-        if (penalty < a->penalty || (penalty == a->penalty && a->kernel))
+        if (a->kernel && penalty <= a->penalty)
             continue;
         gac_status status = serving_kernel(model, target, phase, op, &op->terms[t], &j, err);
         if (status != GAC_OK)

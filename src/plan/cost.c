@@ -14,6 +14,24 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* What one GPU sees of an axis that is split: whole heads, at least one, and an
+ * equal part of everything else. */
+static int64_t split_size(const gac_model *model, const gac_target *target, const gac_op *op,
+                          const int64_t *sizes, gac_seen seen, int64_t whole)
+{
+    int64_t part = 0;
+    for (int32_t i = 0; i < op->n_terms; i++) {
+        const gac_term *t = &op->terms[i];
+        gac_role role = gac_model_dim(model, t->dim)->role;
+        if (t->seen != seen || (role != GAC_ROLE_QK_HEAD && role != GAC_ROLE_V_HEAD))
+            continue;
+        int64_t size = size_of(model, sizes, t->dim);
+        whole -= t->n_slices * size;
+        part += ceil_div(t->n_slices, target->n_gpus) * size;
+    }
+    return part + ceil_div(whole, target->n_gpus);
+}
+
 void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const gac_op *op,
                          const int64_t *sizes, int64_t *n, int64_t *k)
 {
@@ -25,9 +43,9 @@ void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const
         *(t->seen == GAC_SEEN_GEMM_N ? n : k) += change;
     }
     if (op->split == GAC_SPLIT_N)
-        *n = ceil_div(*n, target->n_gpus);
+        *n = split_size(model, target, op, sizes, GAC_SEEN_GEMM_N, *n);
     if (op->split == GAC_SPLIT_K)
-        *k = ceil_div(*k, target->n_gpus);
+        *k = split_size(model, target, op, sizes, GAC_SEEN_GEMM_K, *k);
 }
 
 static double gemm_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,

@@ -407,21 +407,32 @@ static void reads_shards_in_any_order(void **state)
     gac_checkpoint_close(c);
 }
 
+static struct rlimit limit_before;
+
+static int few_descriptors(void **state)
+{
+    struct rlimit low;
+    if (scratch_create(state) != 0 || getrlimit(RLIMIT_NOFILE, &limit_before) != 0)
+        return -1;
+    low = limit_before;
+    low.rlim_cur = 64;
+    return setrlimit(RLIMIT_NOFILE, &low);
+}
+
+static int enough_descriptors(void **state)
+{
+    return setrlimit(RLIMIT_NOFILE, &limit_before) != 0 ? -1 : scratch_remove(state);
+}
+
 static void shards_may_outnumber_descriptors(void **state)
 {
     (void)state;
-    struct rlimit before, low;
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    low = before;
-    low.rlim_cur = 64;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     write_numbered("out", 300, 4, 4);
     gac_checkpoint *c = opened("out");
     assert_int_equal(gac_checkpoint_n_files(c), 300);
     for (int32_t i = 0; i < 300; i++)
         check_numbered(c, (i * 7) % 300, 4);
     gac_checkpoint_close(c);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 static void changed_shards_are_noticed(void **state)
@@ -483,7 +494,8 @@ int main(void)
         in_scratch(shards_follow_the_limit),
         in_scratch(index_states_the_total),
         in_scratch(reads_shards_in_any_order),
-        in_scratch(shards_may_outnumber_descriptors),
+        cmocka_unit_test_setup_teardown(shards_may_outnumber_descriptors, few_descriptors,
+                                        enough_descriptors),
         in_scratch(changed_shards_are_noticed),
         in_scratch(single_files_open),
     };

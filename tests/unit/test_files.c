@@ -195,6 +195,36 @@ static void parked_files_come_back(void **state)
     gac_file_close(file);
 }
 
+static void set_time(const char *path, const struct stat *s)
+{
+    const struct timespec times[2] = { s->st_atim, s->st_mtim };
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+/* Neither another file nor another size passes for the old one, whatever time
+ * it claims. */
+static void parked_files_are_told_apart(void **state)
+{
+    (void)state;
+    char buffer[4];
+    struct stat before;
+    const char *path = scratch_put("text", "0123", 4), *other = scratch_path("other");
+    assert_int_equal(stat(path, &before), 0);
+    gac_file *file = opened(path);
+    gac_file_park(file);
+    set_time(path, &before);
+    assert_ok(gac_file_read(file, 0, buffer, 4, err));
+    gac_file_park(file);
+    assert_int_equal(truncate(path, 5), 0);
+    set_time(path, &before);
+    assert_fails(gac_file_read(file, 0, buffer, 4, err), GAC_BAD_INPUT, "text: changed while");
+    scratch_put("other", "4567", 4);
+    set_time(other, &before);
+    assert_int_equal(rename(other, path), 0);
+    assert_fails(gac_file_read(file, 0, buffer, 4, err), GAC_BAD_INPUT, "text: changed while");
+    gac_file_close(file);
+}
+
 static void parked_files_must_not_change(void **state)
 {
     (void)state;
@@ -437,6 +467,7 @@ int main(void)
         in_scratch(slurps_within_limits),
         in_scratch(loads_json),
         in_scratch(parked_files_come_back),
+        in_scratch(parked_files_are_told_apart),
         in_scratch(parked_files_must_not_change),
         in_scratch(new_file_appears_on_commit),
         in_scratch(new_files_obey_the_umask),

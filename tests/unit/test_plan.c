@@ -8,6 +8,7 @@
 
 #include <gac/plan.h>
 
+#include "plan/plan_internal.h"
 #include "scratch.h"
 #include "small_llama.h"
 
@@ -118,7 +119,7 @@ static void workloads_parse(void **state)
     gac_workload w;
     assert_ok(gac_workload_parse(GAC_DEFAULT_WORKLOAD, &w, err));
     assert_int_equal(w.n_phases, 2);
-    assert_ok(gac_workload_parse("prefill:1x2048,decode:16@1024*0.5,decode:1@1*1e3", &w, err));
+    assert_ok(gac_workload_parse("prefill:1x2048,decode:16@1024*0.5,decode:1@1*1000", &w, err));
     assert_int_equal(w.n_phases, 3);
     assert_false(w.phases[0].decode);
     assert_int_equal(w.phases[0].batch, 1);
@@ -159,7 +160,8 @@ static void bad_workloads_are_refused(void **state)
                                        "prefill:1x2048*-1",
                                        "prefill:1x2048*inf",
                                        "prefill:1x2048*nan",
-                                       "prefill:1x2048*1e999",
+                                       "prefill:1x2048*1e3",
+                                       "prefill:1x2048*1.2.3",
                                        "prefill:1x2048*.",
                                        "prefill:1x2048*0x10",
                                        "prefill:1x2048*2*2",
@@ -302,7 +304,7 @@ static void odd_rank_costs_time(void **state)
 static void losses_add_up(void **state)
 {
     (void)state;
-    small_llama shape = { 1, 1024, 8, 4, 128, 2048, 80, 501, 0 };
+    small_llama shape = { 1, 1024, 8, 4, 128, 2047, 80, 501, 0 }; /* both axes of some are odd */
     advised *a = advise(&shape, 1, 0, "prefill:1x4096*2,decode:4@1024*3");
     int64_t sizes[128];
     double lost = 0, saved = 0;
@@ -396,6 +398,9 @@ static void groups_and_gpus_multiply(void **state)
             assert_string_equal(s->rule, cases[i].rule);
         else
             assert_null(s->rule);
+        /* Groups run along k, where the vocabulary is never seen. */
+        if (cases[i].n_gpus == 1)
+            assert_null(advice_on(a, "vocab")->rule);
         advised_free(a);
     }
 }
@@ -422,6 +427,39 @@ static void heads_go_to_gpus_whole(void **state)
             assert_string_equal(s->rule, "tensor-parallel");
         advised_free(a);
     }
+}
+
+/* A GPU that has a copy of a kv head runs k_proj for that whole head. */
+static void copied_heads_are_whole(void **state)
+{
+    (void)state;
+    small_llama shape = { 1, 128, 8, 2, 64, 256, 80, -1, 0 };
+    static const struct {
+        const char *tensor;
+        int64_t n, k;
+    } cases[] = { { "model.layers.0.self_attn.q_proj.weight", 2 * 64, 128 },
+                  { "model.layers.0.self_attn.k_proj.weight", 64, 128 },
+                  { "model.layers.0.self_attn.v_proj.weight", 64, 128 },
+                  { "model.layers.0.self_attn.o_proj.weight", 128, 2 * 64 },
+                  { "model.layers.0.mlp.up_proj.weight", 64, 128 },
+                  { "model.layers.0.mlp.down_proj.weight", 128, 64 },
+                  { "lm_head.weight", 20, 128 } };
+    advised *a = advise(&shape, 4, 0, GAC_DEFAULT_WORKLOAD);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int32_t tensor = gac_checkpoint_find(a->m.checkpoint, cases[c].tensor), n_seen = 0;
+        for (int32_t i = 0; i < gac_model_n_ops(a->m.model); i++) {
+            const gac_op *op = gac_model_op(a->m.model, i);
+            int64_t n, k;
+            if (op->kind != GAC_OP_GEMM || op->tensor != tensor)
+                continue;
+            gac_plan_gemm_sizes(a->m.model, &a->target, op, NULL, &n, &k);
+            if (n != cases[c].n || k != cases[c].k)
+                fail_msg("%s: (%d, %d) on each of 4 GPUs", cases[c].tensor, (int)n, (int)k);
+            n_seen++;
+        }
+        assert_int_equal(n_seen, 1);
+    }
+    advised_free(a);
 }
 
 static void tied_heads_move_together(void **state)
@@ -458,6 +496,11 @@ static void overhead_counts_every_place(void **state)
     sizes[small_dim(a->m.model, "layers.1.mlp.width")] = 192;
     assert_ok(gac_plan_overhead_pct(a->m.model, sizes, &pct, err));
     assert_true(fabs(pct - 100 * (3 * (64 + 32) * 2 + 16 * 13 * 3 * 2) / total) < 1e-9);
+    /* Heads: A of q (4 x 16, 13) and of k (2 x 16, 13) get 8 rows a head. */
+    sizes_of(a, false, sizes);
+    sizes[small_dim(a->m.model, "layers.1.self_attn.qk_head")] = 24;
+    assert_ok(gac_plan_overhead_pct(a->m.model, sizes, &pct, err));
+    assert_true(fabs(pct - 100 * (4 + 2) * 8 * 13 * 2 / total) < 1e-9);
     advised_free(a);
 }
 
@@ -500,6 +543,7 @@ int main(void)
         in_scratch(suggested_sizes_cost_no_more_than_bytes),
         in_scratch(groups_and_gpus_multiply),
         in_scratch(heads_go_to_gpus_whole),
+        in_scratch(copied_heads_are_whole),
         in_scratch(tied_heads_move_together),
         in_scratch(overhead_counts_every_place),
         in_scratch(overhead_multiplies_axes),

@@ -26,7 +26,7 @@ SWEEPS = {  # key prefix in gemm_us.csv -> (m, n, k) of a swept value
 BEST = 8
 FIT_NOTES = [
     "errors are those of the fit, on the points it was fitted to",
-    "decode_one_row of tiers 2 and 1: two parameters a place for two to five points, so no test",
+    "decode_one_row of tiers 2 and 1: one rate a place for two to five points, so hardly a test",
     "whole_model was not fitted, but for rest_ms, which is the dense run's; operators_ms is GEMM "
     "and SDPA without lm_head; e2e.json does not say the ranks of asis and odd, but its "
     "params_linear shows they differ between layers: every residue modulo 8 is given equal weight",
@@ -81,8 +81,10 @@ def mean_log_error(tier, points):
     return statistics.fmean(abs(math.log(tier_us(tier, m, n, k) / t)) for m, n, k, t in points)
 
 
-def fit_tier(points, edge=None):
-    """The tier whose times are nearest to points in mean |log ratio|."""
+def fit_tier(points, edge=None, gemv_overhead=None):
+    """The tier whose times are nearest to points in mean |log ratio|. Misaligned
+    tiers have too few GEMV points to tell an overhead from a rate, so they take
+    the aligned tier's."""
     def build(x):
         return {"flops_per_s": math.exp(x[0]), "bytes_per_s": math.exp(x[1]),
                 "overhead_us": math.exp(x[2]), "overlap": 1 / (1 + math.exp(-x[3])),
@@ -97,10 +99,12 @@ def fit_tier(points, edge=None):
     fitted["overlap"] = round(fitted["overlap"], 3)
 
     def build_gemv(g):
-        return {"gemv": {"bytes_per_s": math.exp(g[0]), "overhead_us": math.exp(g[1])}}
+        return {"gemv": {"bytes_per_s": math.exp(g[0]),
+                         "overhead_us": gemv_overhead or math.exp(g[1])}}
 
     one = [p for p in points if p[0] == 1]
-    g = nelder_mead(lambda p: mean_log_error(build_gemv(p), one), [math.log(2e12), 1.0], 0.3)
+    start = [math.log(2e12)] + ([] if gemv_overhead else [1.0])
+    g = nelder_mead(lambda p: mean_log_error(build_gemv(p), one), start, 0.3)
     fitted["gemv"] = {k: round_sig(v) for k, v in build_gemv(g)["gemv"].items()}
     return fitted
 
@@ -132,11 +136,13 @@ def derive_gemm(points, names):
     gemm = {"n": [tier_record(BEST, names[BEST], families[BEST], best)],
             "k": [tier_record(BEST, names[BEST], families[BEST], best)]}
     for multiple in (2, 1):
-        by_k = fit_tier([p for p in points if klass(p[1]) == BEST and klass(p[2]) == multiple])
+        gemv_overhead = best["gemv"]["overhead_us"]
+        by_k = fit_tier([p for p in points if klass(p[1]) == BEST and klass(p[2]) == multiple],
+                        gemv_overhead=gemv_overhead)
         # N was swept at one m and k only, which cannot tell output from
         # compute: the rate of the same kernel from the K sweeps serves.
         by_n = fit_tier([p for p in points if klass(p[2]) == BEST and klass(p[1]) == multiple],
-                        edge=by_k["edge_bytes_per_s"])
+                        edge=by_k["edge_bytes_per_s"], gemv_overhead=gemv_overhead)
         for place, fitted in (("n", by_n), ("k", by_k)):
             gemm[place].append(tier_record(multiple, names[multiple], families[multiple], fitted))
     return gemm

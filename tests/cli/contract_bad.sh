@@ -1,0 +1,19 @@
+. "$ROOT/tests/cli/common"
+run contract
+run contract list h200
+run contract show
+run contract show h200 a100
+run contract frob
+run contract show b200
+run contract show missing.json
+run contract show ./
+echo '{"schema":' >cut.json
+run contract show cut.json
+echo '{}' >empty.json
+run contract show empty.json
+echo '[]' >list.json
+run contract show list.json
+echo '{"schema":"gac.plan/1"}' >plan.json
+run contract show plan.json
+"$GAC" contract show h200 --json | sed 's/"name": "h200"/"name": 7/' >name.json
+run contract show name.json

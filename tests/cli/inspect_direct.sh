@@ -1,0 +1,3 @@
+. "$ROOT/tests/cli/common"
+make direct m
+run inspect m
