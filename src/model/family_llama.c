@@ -99,8 +99,13 @@ static gac_status declared_heads(builder *b, int32_t layer, attention_spec *spec
         status = config_size(b, attention, "n_heads_in_group", &per_group, err);
     if (status != GAC_OK)
         return status;
-    if (per_group > 0 && spec->n_heads > 0)
+    if (per_group > 0 && spec->n_heads > 0) {
+        if (spec->n_heads % per_group != 0)
+            return gac_error_set(err, GAC_BAD_INPUT,
+                                 "%s: n_heads_in_group of layer %d does not divide %lld heads",
+                                 b->config_path, layer, (long long)spec->n_heads);
         spec->n_kv_heads = spec->n_heads / per_group;
+    }
     if (spec->n_kv_heads < 0)
         spec->n_kv_heads = spec->n_heads;
     if (hidden < 0 && b->hidden >= 0)

@@ -197,7 +197,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
             return status;
         if (j.aligned)
             continue;
-        a->penalty = penalty;
+        a->penalty = penalty > 1 ? penalty : 1;
         a->seen = op->terms[t].seen;
         a->kernel = j.kernel;
         a->family = j.family;
