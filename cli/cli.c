@@ -10,7 +10,7 @@ int cli_next_option(cli *c, const command *self, int argc, char **argv,
     char q[120];
     opterr = 0;
     for (;;) {
-        int letter = getopt_long(argc, argv, ":jqvh", options, NULL);
+        int letter = getopt_long(argc, argv, ":jqvho:", options, NULL);
         switch (letter) {
         case 'j':
             c->json = true;
@@ -88,4 +88,37 @@ char *cli_count(char buffer[32], int64_t n)
         "", "thousand", "million", "billion", "trillion", NULL
     };
     return scaled(buffer, (double)n, "", prefixes);
+}
+
+void cli_pattern(char *out, size_t size, const char *name)
+{
+    size_t used = 0;
+    while (*name && used + 1 < size) {
+        bool digit = *name >= '0' && *name <= '9';
+        if (digit && (used == 0 || out[used - 1] == '.')) {
+            out[used++] = '*';
+            while (*name >= '0' && *name <= '9')
+                name++;
+        } else {
+            out[used++] = *name++;
+        }
+    }
+    out[used] = 0;
+}
+
+gac_status cli_dtype(cli *c, const char *name, const gac_model *model, const gac_contract *contract,
+                     gac_dtype *wanted, gac_dtype *out)
+{
+    char q[80];
+    *wanted = gac_model_dtype(model);
+    if (name && !gac_dtype_parse(name, wanted))
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--dtype: \"%s\" is not a dtype, such as F16, BF16, F8_E4M3",
+                             gac_quote(q, sizeof q, name));
+    if (gac_contract_dtype(contract, *wanted, out))
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE,
+                         "contract %s says nothing of %s; --dtype F16 judges the sizes as if run "
+                         "in F16",
+                         gac_contract_name(contract), gac_dtype_name(*wanted));
 }

@@ -7,6 +7,7 @@
 #include <gac/contract.h>
 #include <gac/model.h>
 #include <gac/plan.h>
+#include <gac/repair.h>
 
 #include <getopt.h>
 #include <jansson.h>
@@ -27,7 +28,7 @@ typedef struct command {
     gac_status (*run)(cli *c, int argc, char **argv);
 } command;
 
-extern const command cmd_dim, cmd_inspect, cmd_contract;
+extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, cmd_verify;
 
 /* Options every command takes; list it last in a table of long options. */
 #define CLI_COMMON_OPTIONS \
@@ -52,6 +53,14 @@ gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract 
 /* "15.7 GB", "7.24 B": into buffer, which is returned. */
 char *cli_bytes(char buffer[32], uint64_t n_bytes);
 char *cli_count(char buffer[32], int64_t n);
+
+/* A name with * for its numbers: layers.*.mlp.width. */
+void cli_pattern(char *out, size_t size, const char *name);
+
+/* The dtype whose rules serve: for name if given, else for what the model is
+ * stored in. *wanted gets the dtype itself. */
+gac_status cli_dtype(cli *c, const char *name, const gac_model *model, const gac_contract *contract,
+                     gac_dtype *wanted, gac_dtype *out);
 
 #define CLI_DEFAULT_GPU "h200"
 

@@ -87,25 +87,6 @@ static gac_status parse(cli *c, int argc, char **argv, inspect_options *o, bool 
     return GAC_OK;
 }
 
-/* The dtype the rules are taken for: what was asked for or is stored, or what
- * the contract states in its place. */
-static gac_status choose_dtype(cli *c, const inspect_options *o, inspection *x)
-{
-    char q[80];
-    gac_dtype wanted = gac_model_dtype(x->model);
-    if (o->dtype && !gac_dtype_parse(o->dtype, &wanted))
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "--dtype: \"%s\" is not a dtype, such as F16, BF16, F8_E4M3",
-                             gac_quote(q, sizeof q, o->dtype));
-    x->wanted = wanted;
-    if (gac_contract_dtype(x->contract, wanted, &x->target.dtype))
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE,
-                         "contract %s says nothing of %s; --dtype F16 judges the sizes as if run "
-                         "in F16",
-                         gac_contract_name(x->contract), gac_dtype_name(wanted));
-}
-
 static gac_status gather(cli *c, const inspect_options *o, inspection *x)
 {
     gac_checkpoint_options options = { .progress = c->progress, .log = &c->log };
@@ -120,7 +101,7 @@ static gac_status gather(cli *c, const inspect_options *o, inspection *x)
     if (status == GAC_OK)
         status = gac_model_create(x->checkpoint, &x->model, &c->error);
     if (status == GAC_OK)
-        status = choose_dtype(c, o, x);
+        status = cli_dtype(c, o->dtype, x->model, x->contract, &x->wanted, &x->target.dtype);
     x->target.contract = x->contract;
     if (status == GAC_OK)
         status = inspect_compute(c, x);

@@ -95,22 +95,6 @@ typedef struct offender {
     double lost_ms;
 } offender;
 
-static void make_pattern(char *out, size_t size, const char *name)
-{
-    size_t used = 0;
-    while (*name && used + 1 < size) {
-        bool digit = *name >= '0' && *name <= '9';
-        if (digit && (used == 0 || out[used - 1] == '.')) {
-            out[used++] = '*';
-            while (*name >= '0' && *name <= '9')
-                name++;
-        } else {
-            out[used++] = *name++;
-        }
-    }
-    out[used] = 0;
-}
-
 static int by_pattern(const void *a, const void *b, void *model)
 {
     const offender *x = a, *y = b;
@@ -173,7 +157,7 @@ static void print_offenders(const inspection *x)
     for (int32_t i = 0; i < x->n_dims_all; i++)
         if (!x->advice[i].aligned) {
             list[n] = (offender){ .dim = i, .count = 1, .lost_ms = x->advice[i].lost_ms };
-            make_pattern(list[n].pattern, sizeof list[n].pattern, gac_model_dim(x->model, i)->name);
+            cli_pattern(list[n].pattern, sizeof list[n].pattern, gac_model_dim(x->model, i)->name);
             n++;
         }
     qsort_r(list, (size_t)n, sizeof *list, by_pattern, x->model);

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const command *const commands[] = { &cmd_inspect, &cmd_dim, &cmd_contract, NULL };
+static const command *const commands[] = { &cmd_inspect, &cmd_plan,     &cmd_repair, &cmd_verify,
+                                           &cmd_dim,     &cmd_contract, NULL };
 
 static void print_usage(FILE *stream)
 {

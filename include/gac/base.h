@@ -113,6 +113,11 @@ void gac_file_park(gac_file *file);
 gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n_bytes,
                          gac_error *err);
 
+/* Copies n_bytes from offset to the open file descriptor to, at to_offset,
+ * inside the kernel where the file systems allow. */
+gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_offset,
+                         uint64_t n_bytes, gac_error *err);
+
 /* Reads a whole file of at most max_bytes. *out is malloc'ed, and has a NUL
  * after its *n_bytes bytes; free() it. */
 gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,

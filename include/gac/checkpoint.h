@@ -137,13 +137,37 @@ gac_status gac_writer_create(const char *path, const gac_writer_options *options
 /* Declares a tensor; *index (may be NULL) numbers it from 0 in this order. */
 gac_status gac_writer_add(gac_writer *writer, const char *name, gac_dtype dtype, int32_t n_axes,
                           const int64_t *shape, int32_t *index, gac_error *err);
-/* Assigns tensors to shards in the order they were added, and writes the
- * headers. No tensor can be added afterwards. */
+/* Says which file a tensor goes to, with that file's own __metadata__ (or
+ * NULL; the first call for a file counts). Either every tensor is told its
+ * file before the layout, or none. */
+gac_status gac_writer_set_file(gac_writer *writer, int32_t tensor, const char *file,
+                               const struct json_t *metadata, gac_error *err);
+/* Assigns tensors to shards in the order they were added, unless they were
+ * told their files, and writes the headers. No tensor can be added afterwards. */
 gac_status gac_writer_layout(gac_writer *writer, gac_error *err);
 /* Writes part of a tensor's data, after gac_writer_layout. The parts of one
- * tensor must not overlap; every byte must be written before finishing. */
+ * tensor must not overlap; every byte must be accounted for before finishing. */
 gac_status gac_writer_write(gac_writer *writer, int32_t tensor, uint64_t offset, const void *data,
                             size_t n_bytes, gac_error *err);
+/* Likewise, with n_bytes of a tensor of a checkpoint, from from_offset in it. */
+gac_status gac_writer_copy(gac_writer *writer, int32_t tensor, uint64_t offset,
+                           gac_checkpoint *checkpoint, int32_t from, uint64_t from_offset,
+                           uint64_t n_bytes, gac_error *err);
+/* Accounts for n_bytes of a tensor that stay zero, wherever they are. */
+gac_status gac_writer_leave_zero(gac_writer *writer, int32_t tensor, uint64_t n_bytes,
+                                 gac_error *err);
+/* Reads back what was written of a tensor, and writes it again. */
+gac_status gac_writer_read_back(gac_writer *writer, int32_t tensor, uint64_t offset, void *buffer,
+                                size_t n_bytes, gac_error *err);
+gac_status gac_writer_rewrite(gac_writer *writer, int32_t tensor, uint64_t offset, const void *data,
+                              size_t n_bytes, gac_error *err);
+/* Where the directory is until it is finished; borrowed. */
+const char *gac_writer_directory(const gac_writer *writer);
+/* Copies every file and folder of a checkpoint's directory that is neither a
+ * tensor file, nor its index, nor in skip (a NULL-terminated list of names),
+ * nor weights in another format, which would be out of date. */
+gac_status gac_writer_carry(gac_writer *writer, const gac_checkpoint *checkpoint,
+                            const char *const *skip, gac_error *err);
 /* Adds a file that is no tensor file: config.json, a tokenizer. */
 gac_status gac_writer_add_file(gac_writer *writer, const char *name, const void *data,
                                size_t n_bytes, gac_error *err);

@@ -54,6 +54,7 @@ typedef struct gac_place {
     gac_repeat repeat;
     int64_t start;
     int64_t n_slices;
+    bool norm; /* the weight of a norm over this dimension */
 } gac_place;
 
 typedef struct gac_dim {

@@ -90,6 +90,131 @@ typedef struct gac_dim_advice {
 gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
                            const gac_workload *workload, gac_dim_advice *advice, gac_error *err);
 
+/* ---- The exact solver -------------------------------------------------- */
+
+/* One way to settle a class. */
+typedef struct gac_choice {
+    int64_t cost; /* at least 0 */
+    double value; /* at most 1e280 either way */
+} gac_choice;
+
+/* A decision: exactly one of its choices is taken. Borrowed. */
+typedef struct gac_choice_class {
+    const gac_choice *choices;
+    int32_t n_choices; /* at least 1 */
+} gac_choice_class;
+
+typedef struct gac_solve_options {
+    double time_limit_s; /* 0: none */
+    int64_t max_states;  /* partial solutions held at once, about 150 bytes each in all; 0: 2^21 */
+} gac_solve_options;
+
+typedef struct gac_solution {
+    bool optimal;
+    double value; /* sum of the values picked */
+    double bound; /* no pick within the budget has a lower sum; equals value when optimal */
+    int64_t cost; /* sum of the costs picked, at most the budget */
+} gac_solution;
+
+/* Picks one choice per class so that the sum of costs is at most budget and
+ * the sum of values is least (multiple-choice knapsack), and proves it.
+ *
+ * Costs are exact. Values are compared on a grid of 2^-59 of the sum of all
+ * classes' ranges of value, or finer; where all values are multiples of a
+ * power of two that coarse (integers, say), the answer is exact, else within
+ * 2 n_classes steps of that grid. When the time or the states run out first,
+ * the answer is the best found, optimal is false and bound a true bound.
+ * Without a time limit the same input gives the same picks.
+ *
+ * options may be NULL. picks has room for n_classes. GAC_CHECK when even the
+ * cheapest choices exceed the budget; GAC_USAGE for choices that break the
+ * rules above, or costs that can add up to 2^61 times their common divisor. */
+gac_status gac_solve(const gac_choice_class *classes, int32_t n_classes, int64_t budget,
+                     const gac_solve_options *options, int32_t *picks, gac_solution *out,
+                     gac_error *err);
+
+typedef struct gac_front_point {
+    int64_t cost;
+    double value;
+} gac_front_point;
+
+typedef struct gac_front {
+    gac_front_point *points; /* cost rises, value falls */
+    int64_t n_points;
+    bool complete;      /* every point that no other pick beats in both; else optima at budgets */
+    int64_t n_unproved; /* points whose value may not be the least for their cost */
+} gac_front;
+
+typedef struct gac_pareto_options {
+    int64_t max_states;  /* points held at once for a complete front; 0: 2^17 */
+    int32_t n_budgets;   /* spread evenly where that does not suffice; 0: 64 */
+    double time_limit_s; /* for the complete front, and again for all budgets; 0: none */
+} gac_pareto_options;
+
+/* The front of cost against value over all picks. The picks of a point are
+ * those of gac_solve with the point's cost as budget. options may be NULL.
+ * Call gac_front_dispose afterwards; on failure there is nothing to dispose. */
+gac_status gac_pareto(const gac_choice_class *classes, int32_t n_classes,
+                      const gac_pareto_options *options, gac_front *out, gac_error *err);
+void gac_front_dispose(gac_front *front); /* NULL is fine */
+
+/* ---- Plans -------------------------------------------------------------- */
+
+/* A size that is fixed from outside for every dimension whose name matches
+ * pattern (* and ? as in file names). */
+typedef struct gac_plan_rule {
+    const char *pattern;
+    int64_t size;
+} gac_plan_rule;
+
+typedef struct gac_plan_options {
+    gac_target target;
+    const gac_workload *workload;
+    bool solve; /* else strategy, for each dimension by itself */
+    gac_strategy strategy;
+    double max_overhead_pct; /* solve: growth in bytes; tradeoff: growth of one size */
+    double max_time_ms;      /* solve for least bytes within this time instead; 0: for least time */
+    double time_limit_s;     /* of the search; 0: none */
+    bool allow_rescaled;
+    bool uniform; /* one MLP width for all layers */
+    const gac_plan_rule *rules;
+    int32_t n_rules;
+} gac_plan_options;
+
+/* Sizes for every dimension of a model, and what is known of the choice. */
+typedef struct gac_plan {
+    char strategy[16];
+    int64_t *sizes; /* (n_dims) */
+    int32_t n_dims;
+    bool optimal;     /* solve: proved, bound equals objective */
+    double objective; /* solve: what was made least, in ms or bytes, by the additive model */
+    double bound;
+    double now_ms, planned_ms; /* the workload, as the contract predicts it */
+    double overhead_pct;
+} gac_plan;
+
+/* Chooses sizes. Dimensions that must stay equal move together. solve is exact
+ * for times that add up over dimensions: each dimension's operators are timed
+ * with all others at their suggested sizes. The growth in bytes never exceeds
+ * the limit. Dispose of *out. */
+gac_status gac_plan_create(const gac_model *model, const gac_plan_options *options, gac_plan *out,
+                           gac_error *err);
+void gac_plan_dispose(gac_plan *plan);
+
+/* All choices of time against growth in bytes that no other beats. cost is
+ * bytes, value is ms. */
+gac_status gac_plan_front(const gac_model *model, const gac_plan_options *options, gac_front *out,
+                          gac_error *err);
+
+/* A plan as {"strategy", …, "dims": [{"name", "from", "to"}]}, every dimension
+ * that may move in dims. NULL when out of memory. The caller owns it. */
+struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model);
+
+/* Takes a plan back, however it was edited: names must be the model's, from
+ * its sizes, to not smaller. source names it in errors. */
+gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model, const char *source,
+                              gac_plan *out, gac_error *err);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -197,6 +197,52 @@ gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n
     return GAC_OK;
 }
 
+/* Through memory, for where the kernel cannot copy by itself. */
+static gac_status copy_by_hand(gac_file *file, uint64_t offset, int to, uint64_t to_offset,
+                               uint64_t n_bytes, gac_error *err)
+{
+    enum { BUFFER_BYTES = 1 << 20 };
+    char *buffer = malloc(BUFFER_BYTES);
+    gac_status status = buffer ? GAC_OK : gac_error_no_memory(err);
+    while (n_bytes && status == GAC_OK) {
+        size_t n = n_bytes < BUFFER_BYTES ? (size_t)n_bytes : BUFFER_BYTES;
+        status = gac_file_read(file, offset, buffer, n, err);
+        for (size_t done = 0; done < n && status == GAC_OK;) {
+            ssize_t put = pwrite(to, buffer + done, n - done, (off_t)(to_offset + done));
+            if (put < 0 && errno != EINTR)
+                status = gac_error_set(err, GAC_FAILED, "cannot write: %s", strerror(errno));
+            done += put > 0 ? (size_t)put : 0;
+        }
+        offset += n;
+        to_offset += n;
+        n_bytes -= n;
+    }
+    free(buffer);
+    return status;
+}
+
+gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_offset,
+                         uint64_t n_bytes, gac_error *err)
+{
+    gac_status status = unpark(file, err);
+    while (n_bytes && status == GAC_OK) {
+        off_t from = (off_t)offset, at = (off_t)to_offset;
+        size_t want = n_bytes < (1u << 30) ? (size_t)n_bytes : (1u << 30);
+        ssize_t got = copy_file_range(file->fd, &from, to, &at, want, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        /* Not supported here, or the end of the file: reading tells which. */
+        if (got <= 0)
+            return got < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
+                       ? gac_error_set(err, GAC_FAILED, "cannot write: %s", strerror(errno))
+                       : copy_by_hand(file, offset, to, to_offset, n_bytes, err);
+        offset += (uint64_t)got;
+        to_offset += (uint64_t)got;
+        n_bytes -= (uint64_t)got;
+    }
+    return status;
+}
+
 gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,
                           gac_error *err)
 {

@@ -1,6 +1,5 @@
 #include <gac/base.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -215,24 +214,17 @@ const char *gac_new_dir_path(const gac_new_dir *dir)
     return dir->target.temporary;
 }
 
+static int sync_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
+{
+    (void)s, (void)at;
+    return kind == FTW_F || kind == FTW_DP ? sync_path(path, NULL) != GAC_OK : 0;
+}
+
 static gac_status sync_tree(const char *path, gac_error *err)
 {
-    DIR *stream = opendir(path);
-    if (!stream)
+    if (nftw(path, sync_entry, 8, FTW_DEPTH | FTW_PHYS) != 0)
         return failed(path, err);
-    gac_status status = GAC_OK;
-    struct dirent *entry;
-    while (status == GAC_OK && (entry = readdir(stream))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        int fd = openat(dirfd(stream), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0 || fsync(fd) != 0)
-            status = failed(path, err);
-        if (fd >= 0)
-            close(fd);
-    }
-    closedir(stream);
-    return status == GAC_OK ? sync_path(path, err) : status;
+    return GAC_OK;
 }
 
 /* Swaps the new directory with the old one in one step, so that a crash

@@ -272,16 +272,37 @@ const char *gac_checkpoint_note(const gac_checkpoint *c, int32_t index)
     return c->notes[index];
 }
 
-gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offset, void *buffer,
-                               size_t n_bytes, gac_error *err)
+/* Makes a tensor's file the one whose descriptor is open. */
+static gac_status turn_to(gac_checkpoint *c, const gac_tensor *t, uint64_t offset, uint64_t n_bytes,
+                          gac_error *err)
 {
     char q[160];
-    const gac_tensor *t = &c->tensors[tensor];
     if (offset > t->size_bytes || n_bytes > t->size_bytes - offset)
-        return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %zu bytes at %llu are beyond its end",
-                             gac_quote(q, sizeof q, t->name), n_bytes, (unsigned long long)offset);
+        return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %llu bytes at %llu are beyond its end",
+                             gac_quote(q, sizeof q, t->name), (unsigned long long)n_bytes,
+                             (unsigned long long)offset);
     if (c->reading != t->file && c->reading >= 0)
         gac_file_park(c->files[c->reading].file);
     c->reading = t->file;
+    return GAC_OK;
+}
+
+gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offset, void *buffer,
+                               size_t n_bytes, gac_error *err)
+{
+    const gac_tensor *t = &c->tensors[tensor];
+    gac_status status = turn_to(c, t, offset, n_bytes, err);
+    if (status != GAC_OK)
+        return status;
     return gac_file_read(c->files[t->file].file, t->offset + offset, buffer, n_bytes, err);
+}
+
+gac_status gac_checkpoint_copy(gac_checkpoint *c, int32_t tensor, uint64_t offset, int to,
+                               uint64_t to_offset, uint64_t n_bytes, gac_error *err)
+{
+    const gac_tensor *t = &c->tensors[tensor];
+    gac_status status = turn_to(c, t, offset, n_bytes, err);
+    if (status != GAC_OK)
+        return status;
+    return gac_file_copy(c->files[t->file].file, t->offset + offset, to, to_offset, n_bytes, err);
 }

@@ -56,6 +56,13 @@ gac_status gac_index_read(gac_checkpoint *checkpoint, gac_file *index,
 bool gac_tensor_bytes(gac_dtype dtype, int32_t n_axes, const int64_t *shape, int64_t *n_elements,
                       uint64_t *size_bytes);
 
+/* A name that stays in its directory. */
+bool gac_is_file_name(const char *name);
+
+/* Copies part of a tensor's data to an open file, in the kernel if possible. */
+gac_status gac_checkpoint_copy(gac_checkpoint *checkpoint, int32_t tensor, uint64_t offset, int to,
+                               uint64_t to_offset, uint64_t n_bytes, gac_error *err);
+
 gac_status gac_checkpoint_add_note(gac_checkpoint *checkpoint, const char *note, gac_error *err);
 
 #endif

@@ -15,21 +15,28 @@ typedef struct new_tensor {
     uint64_t size_bytes;
     uint64_t n_written;
     uint64_t offset; /* in its file, once laid out */
-    int32_t shard;
+    int32_t shard;   /* -1 before it is known */
 } new_tensor;
+
+typedef struct new_shard {
+    const char *name;
+    json_t *metadata;
+} new_shard;
 
 struct gac_writer {
     gac_arena arena;
     gac_new_dir *dir;
     char *path; /* the target, for messages */
     gac_writer_options options;
-    json_t *metadata;
     gac_namemap by_name;
     new_tensor *tensors;
     int32_t n_tensors, capacity;
-    int32_t n_shards; /* 0 before the layout */
-    bool broken;      /* the layout failed half way */
-    int fd;           /* the shard last written to, or -1 */
+    gac_namemap by_file;
+    new_shard *shards;
+    int32_t n_shards, shard_capacity;
+    bool laid_out;
+    bool broken; /* the layout failed half way */
+    int fd;      /* the shard last written to, or -1 */
     int32_t fd_shard;
 };
 
@@ -47,16 +54,30 @@ static gac_status bad_tensor(const char *name, const char *what, gac_error *err)
     return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %s", gac_quote(q, sizeof q, name), what);
 }
 
-/* "format" is what tells transformers that the file is for it. */
-static gac_status copy_metadata(gac_writer *w, const json_t *from, gac_error *err)
+/* Adds the strings of from (or NULL) to what a file will say of itself. */
+static bool merge_metadata(json_t *into, const json_t *from)
 {
     const char *key;
     json_t *value;
-    w->metadata = json_pack("{s:s}", "format", "pt");
-    bool ok = w->metadata != NULL;
+    bool ok = into != NULL;
     json_object_foreach((json_t *)from, key, value)
-        ok = ok && (strcmp(key, "format") == 0 || json_object_set(w->metadata, key, value) == 0);
-    return ok ? GAC_OK : gac_error_no_memory(err);
+        ok = ok && (strcmp(key, "format") == 0 || json_object_set(into, key, value) == 0);
+    return ok;
+}
+
+/* A new shard; "format" is what tells transformers that the file is for it. */
+static gac_status add_shard(gac_writer *w, const char *name, const json_t *metadata, gac_error *err)
+{
+    int32_t existing;
+    json_t *all = json_pack("{s:s}", "format", "pt");
+    const char *copy = gac_arena_strdup(&w->arena, name);
+    if (!copy || !merge_metadata(all, metadata) || !merge_metadata(all, w->options.metadata) ||
+        !gac_grow((void **)&w->shards, w->n_shards, &w->shard_capacity, sizeof *w->shards)) {
+        json_decref(all);
+        return gac_error_no_memory(err);
+    }
+    w->shards[w->n_shards] = (new_shard){ copy, all };
+    return gac_namemap_add(&w->by_file, copy, w->n_shards++, &existing, err);
 }
 
 gac_status gac_writer_create(const char *path, const gac_writer_options *options, gac_writer **out,
@@ -68,13 +89,14 @@ gac_status gac_writer_create(const char *path, const gac_writer_options *options
         return gac_error_no_memory(err);
     w->fd = w->fd_shard = -1;
     w->options = options ? *options : defaults;
+    json_incref((json_t *)w->options.metadata);
     w->path = strdup(path);
     gac_status status = w->path ? gac_namemap_init(&w->by_name, err) : gac_error_no_memory(err);
     if (status == GAC_OK && (w->options.max_shard_bytes == 0 || w->options.data_alignment < 8 ||
                              w->options.data_alignment % 8 != 0))
         status = gac_error_set(err, GAC_USAGE, "shard limit or data alignment makes no sense");
     if (status == GAC_OK)
-        status = copy_metadata(w, w->options.metadata, err);
+        status = gac_namemap_init(&w->by_file, err);
     if (status == GAC_OK)
         status = gac_new_dir_create(path, w->options.replace, &w->dir, err);
     if (status != GAC_OK) {
@@ -95,7 +117,7 @@ gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int3
     json_decref(as_json);
     if (!utf8)
         return bad_tensor(name, "its name is not UTF-8", err);
-    if (w->n_shards)
+    if (w->laid_out)
         return bad_tensor(name, "the layout is fixed already", err);
     if (strlen(name) > GAC_MAX_NAME_BYTES || strcmp(name, "__metadata__") == 0 || n_axes < 0 ||
         n_axes > GAC_MAX_AXES || w->n_tensors == GAC_MAX_TENSORS)
@@ -103,7 +125,7 @@ gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int3
     if (!gac_grow((void **)&w->tensors, w->n_tensors, &w->capacity, sizeof *w->tensors))
         return gac_error_no_memory(err);
     new_tensor *t = &w->tensors[w->n_tensors];
-    *t = (new_tensor){ .n_axes = n_axes, .dtype = dtype };
+    *t = (new_tensor){ .n_axes = n_axes, .dtype = dtype, .shard = -1 };
     if (!gac_tensor_bytes(dtype, n_axes, shape, &n_elements, &t->size_bytes))
         return bad_tensor(name, "its size overflows or fills no whole bytes", err);
     int64_t *sizes = gac_arena_alloc(&w->arena, (size_t)n_axes * sizeof *sizes + 1);
@@ -124,12 +146,31 @@ gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int3
     return GAC_OK;
 }
 
-static void shard_name(const gac_writer *w, int32_t shard, char name[64])
+bool gac_is_file_name(const char *name)
 {
-    if (w->n_shards == 1)
-        snprintf(name, 64, "%s", GAC_SINGLE_NAME);
-    else
-        snprintf(name, 64, "model-%05d-of-%05d.safetensors", shard + 1, w->n_shards);
+    return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+gac_status gac_writer_set_file(gac_writer *w, int32_t tensor, const char *file,
+                               const struct json_t *metadata, gac_error *err)
+{
+    if (w->laid_out)
+        return bad_tensor(w->tensors[tensor].name, "the layout is fixed already", err);
+    if (!gac_is_file_name(file))
+        return bad_tensor(w->tensors[tensor].name, "its file has no proper name", err);
+    int32_t shard = gac_namemap_find(&w->by_file, file);
+    gac_status status = GAC_OK;
+    if (shard < 0) {
+        shard = w->n_shards;
+        status = add_shard(w, file, metadata, err);
+    }
+    w->tensors[tensor].shard = shard;
+    return status;
+}
+
+const char *gac_writer_directory(const gac_writer *w)
+{
+    return gac_new_dir_path(w->dir);
 }
 
 static gac_status create_inside(const gac_writer *w, const char *name, int *fd, gac_error *err)
@@ -159,9 +200,11 @@ static gac_status write_all(const gac_writer *w, int fd, const char *name, uint6
     return GAC_OK;
 }
 
-static int by_dtype_then_name(const void *a, const void *b)
+static int by_shard_dtype_name(const void *a, const void *b)
 {
     const new_tensor *x = *(new_tensor *const *)a, *y = *(new_tensor *const *)b;
+    if (x->shard != y->shard)
+        return x->shard < y->shard ? -1 : 1;
     int difference = gac_dtype_bits(y->dtype) - gac_dtype_bits(x->dtype);
     return difference ? difference : strcmp(x->name, y->name);
 }
@@ -178,12 +221,12 @@ static json_t *entry_json(const new_tensor *t, uint64_t begin)
 
 /* The header text, padded so that the data behind it starts aligned; offsets
  * in the tensors are set. *text is malloc'ed. */
-static gac_status make_header(const gac_writer *w, new_tensor **tensors, int32_t n, char **text,
-                              size_t *n_bytes, gac_error *err)
+static gac_status make_header(const gac_writer *w, const new_shard *shard, new_tensor **tensors,
+                              int32_t n, char **text, size_t *n_bytes, gac_error *err)
 {
     uint64_t begin = 0, padded = 0;
     json_t *object = json_object();
-    bool ok = object && json_object_set(object, "__metadata__", w->metadata) == 0;
+    bool ok = object && json_object_set(object, "__metadata__", shard->metadata) == 0;
     for (int32_t i = 0; i < n && ok; i++) {
         ok = json_object_set_new(object, tensors[i]->name, entry_json(tensors[i], begin)) == 0;
         tensors[i]->offset = begin;
@@ -211,28 +254,23 @@ static gac_status make_header(const gac_writer *w, new_tensor **tensors, int32_t
     return *text ? GAC_OK : gac_error_no_memory(err);
 }
 
-static gac_status write_shard(gac_writer *w, int32_t shard, new_tensor **tensors, int32_t n,
-                              gac_error *err)
+static gac_status write_shard(gac_writer *w, const new_shard *shard, new_tensor **tensors,
+                              int32_t n, gac_error *err)
 {
-    char name[64];
     char *text = NULL;
     size_t n_bytes = 0;
     int fd = -1;
-    shard_name(w, shard, name);
-    qsort(tensors, (size_t)n, sizeof *tensors, by_dtype_then_name);
-    gac_status status = make_header(w, tensors, n, &text, &n_bytes, err);
+    gac_status status = make_header(w, shard, tensors, n, &text, &n_bytes, err);
     if (status == GAC_OK)
-        status = create_inside(w, name, &fd, err);
+        status = create_inside(w, shard->name, &fd, err);
     uint64_t size = n_bytes;
-    for (int32_t i = 0; i < n && status == GAC_OK; i++) {
-        tensors[i]->shard = shard;
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
         if (!gac_add_u64(size, tensors[i]->size_bytes, &size) || size > INT64_MAX)
             status = bad_tensor(tensors[i]->name, "the shard's size overflows", err);
-    }
     if (status == GAC_OK && ftruncate(fd, (off_t)size) != 0)
-        status = failed(w, name, err);
+        status = failed(w, shard->name, err);
     if (status == GAC_OK)
-        status = write_all(w, fd, name, 0, text, n_bytes, err);
+        status = write_all(w, fd, shard->name, 0, text, n_bytes, err);
     if (fd >= 0)
         close(fd);
     free(text);
@@ -255,65 +293,149 @@ static int32_t shard_end(const gac_writer *w, int32_t first)
     return i;
 }
 
-gac_status gac_writer_layout(gac_writer *w, gac_error *err)
+/* Shards filled in order, numbered as Hugging Face does. */
+static gac_status assign_shards(gac_writer *w, gac_error *err)
 {
-    if (w->n_shards)
-        return gac_error_set(err, GAC_USAGE, "the layout is fixed already");
+    char name[64];
+    int32_t n = 0;
+    gac_status status = GAC_OK;
     for (int32_t i = 0; i < w->n_tensors; i = shard_end(w, i))
-        w->n_shards++;
-    if (w->n_shards == 0)
-        w->n_shards = 1;
+        n++;
+    if (n <= 1)
+        status = add_shard(w, GAC_SINGLE_NAME, NULL, err);
+    for (int32_t shard = 0; shard < n && n > 1 && status == GAC_OK; shard++) {
+        snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", shard + 1, n);
+        status = add_shard(w, name, NULL, err);
+    }
+    int32_t first = 0;
+    for (int32_t shard = 0; shard < n && status == GAC_OK; shard++)
+        for (int32_t end = shard_end(w, first); first < end; first++)
+            w->tensors[first].shard = shard;
+    return status;
+}
+
+static gac_status write_shards(gac_writer *w, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    int32_t first = 0;
     new_tensor **order = calloc((size_t)w->n_tensors + 1, sizeof *order);
     if (!order)
         return gac_error_no_memory(err);
     for (int32_t i = 0; i < w->n_tensors; i++)
         order[i] = &w->tensors[i];
-    gac_status status = GAC_OK;
-    int32_t first = 0;
+    qsort(order, (size_t)w->n_tensors, sizeof *order, by_shard_dtype_name);
     for (int32_t shard = 0; shard < w->n_shards && status == GAC_OK; shard++) {
-        int32_t end = shard_end(w, first);
-        status = write_shard(w, shard, order + first, end - first, err);
+        int32_t end = first;
+        while (end < w->n_tensors && order[end]->shard == shard)
+            end++;
+        status = write_shard(w, &w->shards[shard], order + first, end - first, err);
         first = end;
     }
     free(order);
+    return status;
+}
+
+gac_status gac_writer_layout(gac_writer *w, gac_error *err)
+{
+    if (w->laid_out)
+        return gac_error_set(err, GAC_USAGE, "the layout is fixed already");
+    gac_status status = GAC_OK;
+    if (w->n_shards == 0)
+        status = assign_shards(w, err);
+    for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
+        if (w->tensors[i].shard < 0)
+            status = bad_tensor(w->tensors[i].name, "was not told its file", err);
+    w->laid_out = true;
+    if (status == GAC_OK)
+        status = write_shards(w, err);
     w->broken = status != GAC_OK;
     return status;
 }
 
 static gac_status open_shard(gac_writer *w, int32_t shard, gac_error *err)
 {
-    char name[64];
     char *path;
     if (w->fd_shard == shard)
         return GAC_OK;
     if (w->fd >= 0)
         close(w->fd);
     w->fd = w->fd_shard = -1;
-    shard_name(w, shard, name);
-    if (asprintf(&path, "%s/%s", gac_new_dir_path(w->dir), name) < 0)
+    if (asprintf(&path, "%s/%s", gac_new_dir_path(w->dir), w->shards[shard].name) < 0)
         return gac_error_no_memory(err);
     w->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     free(path);
     if (w->fd < 0)
-        return failed(w, name, err);
+        return failed(w, w->shards[shard].name, err);
     w->fd_shard = shard;
     return GAC_OK;
+}
+
+/* Makes ready to put n_bytes at offset of a tensor, and accounts for them. */
+static gac_status begin_write(gac_writer *w, new_tensor *t, uint64_t offset, uint64_t n_bytes,
+                              gac_error *err)
+{
+    if (!w->laid_out)
+        return bad_tensor(t->name, "written before the layout", err);
+    if (offset > t->size_bytes || n_bytes > t->size_bytes - offset)
+        return bad_tensor(t->name, "written beyond its end", err);
+    t->n_written += n_bytes;
+    return open_shard(w, t->shard, err);
 }
 
 gac_status gac_writer_write(gac_writer *w, int32_t tensor, uint64_t offset, const void *data,
                             size_t n_bytes, gac_error *err)
 {
     new_tensor *t = &w->tensors[tensor];
-    if (!w->n_shards)
-        return bad_tensor(t->name, "written before the layout", err);
-    if (offset > t->size_bytes || n_bytes > t->size_bytes - offset)
-        return bad_tensor(t->name, "written beyond its end", err);
-    gac_status status = open_shard(w, t->shard, err);
+    gac_status status = begin_write(w, t, offset, n_bytes, err);
     if (status == GAC_OK)
         status = write_all(w, w->fd, t->name, t->offset + offset, data, n_bytes, err);
-    if (status == GAC_OK)
-        t->n_written += n_bytes;
+    w->broken = w->broken || (status != GAC_OK && w->laid_out && status != GAC_USAGE);
     return status;
+}
+
+gac_status gac_writer_copy(gac_writer *w, int32_t tensor, uint64_t offset,
+                           gac_checkpoint *checkpoint, int32_t from, uint64_t from_offset,
+                           uint64_t n_bytes, gac_error *err)
+{
+    new_tensor *t = &w->tensors[tensor];
+    gac_status status = begin_write(w, t, offset, n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_checkpoint_copy(checkpoint, from, from_offset, w->fd, t->offset + offset,
+                                     n_bytes, err);
+    w->broken = w->broken || (status != GAC_OK && w->laid_out && status != GAC_USAGE);
+    return status;
+}
+
+gac_status gac_writer_read_back(gac_writer *w, int32_t tensor, uint64_t offset, void *buffer,
+                                size_t n_bytes, gac_error *err)
+{
+    new_tensor *t = &w->tensors[tensor];
+    uint64_t before = t->n_written;
+    gac_status status = begin_write(w, t, offset, n_bytes, err);
+    t->n_written = before;
+    if (status != GAC_OK)
+        return status;
+    ssize_t got = pread(w->fd, buffer, n_bytes, (off_t)(t->offset + offset));
+    return got == (ssize_t)n_bytes ? GAC_OK : failed(w, t->name, err);
+}
+
+gac_status gac_writer_rewrite(gac_writer *w, int32_t tensor, uint64_t offset, const void *data,
+                              size_t n_bytes, gac_error *err)
+{
+    new_tensor *t = &w->tensors[tensor];
+    uint64_t before = t->n_written;
+    gac_status status = gac_writer_write(w, tensor, offset, data, n_bytes, err);
+    t->n_written = before;
+    return status;
+}
+
+gac_status gac_writer_leave_zero(gac_writer *w, int32_t tensor, uint64_t n_bytes, gac_error *err)
+{
+    new_tensor *t = &w->tensors[tensor];
+    if (!w->laid_out || n_bytes > t->size_bytes)
+        return bad_tensor(t->name, "more zeros than it has bytes", err);
+    t->n_written += n_bytes;
+    return GAC_OK;
 }
 
 gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data, size_t n_bytes,
@@ -321,7 +443,7 @@ gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data
 {
     char q[160];
     int fd = -1;
-    if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+    if (!gac_is_file_name(name))
         return gac_error_set(err, GAC_USAGE, "\"%s\" is not a file name",
                              gac_quote(q, sizeof q, name));
     gac_status status = create_inside(w, name, &fd, err);
@@ -335,11 +457,10 @@ gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data
 
 static gac_status write_index(gac_writer *w, gac_error *err)
 {
-    char name[64];
     uint64_t total = 0;
     json_t *map = json_object();
     for (int32_t i = 0; i < w->n_tensors; i++) {
-        shard_name(w, w->tensors[i].shard, name);
+        const char *name = w->shards[w->tensors[i].shard].name;
         json_object_set_new(map, w->tensors[i].name, json_string(name));
         total += w->tensors[i].size_bytes;
     }
@@ -356,7 +477,7 @@ static gac_status write_index(gac_writer *w, gac_error *err)
 gac_status gac_writer_finish(gac_writer *w, gac_error *err)
 {
     gac_status status = GAC_OK;
-    if (!w->n_shards || w->broken)
+    if (!w->laid_out || w->broken)
         status = gac_error_set(err, GAC_USAGE, "%s: finished %s the layout", w->path,
                                w->broken ? "without" : "before");
     for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
@@ -381,7 +502,11 @@ void gac_writer_discard(gac_writer *w)
         close(w->fd);
     gac_new_dir_discard(w->dir);
     gac_namemap_dispose(&w->by_name);
-    json_decref(w->metadata);
+    gac_namemap_dispose(&w->by_file);
+    json_decref((json_t *)w->options.metadata);
+    for (int32_t i = 0; i < w->n_shards; i++)
+        json_decref(w->shards[i].metadata);
+    free(w->shards);
     free(w->tensors);
     free(w->path);
     gac_arena_free(&w->arena);

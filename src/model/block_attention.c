@@ -169,10 +169,11 @@ static gac_status bind_head_norms(builder *b, const attention_spec *spec, int32_
         if (size == 0 || n % size != 0)
             return builder_contradiction(b, tensor, "entries", n, b->dims[dim].first_tensor,
                                          "per head", size, err);
-        status = builder_add_place(
-            b, dim,
-            (gac_place){ tensor, 0, n == size ? GAC_REPEAT_WHOLE : GAC_REPEAT_HEAD, 0, n / size },
-            err);
+        status = builder_add_place(b, dim,
+                                   (gac_place){ tensor, 0,
+                                                n == size ? GAC_REPEAT_WHOLE : GAC_REPEAT_HEAD, 0,
+                                                n / size, false },
+                                   err);
         if (status != GAC_OK)
             return status;
     }

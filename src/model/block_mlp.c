@@ -146,8 +146,8 @@ static gac_status add_vocab(builder *b, int32_t tensor, int32_t axis, gac_error 
         return builder_contradiction(b, tensor, "entries in the vocabulary", size, d->first_tensor,
                                      "there", d->dim.size, err);
     if (status == GAC_OK)
-        status = builder_add_place(b, b->vocab, (gac_place){ tensor, axis, GAC_REPEAT_WHOLE, 0, 1 },
-                                   err);
+        status = builder_add_place(b, b->vocab,
+                                   (gac_place){ tensor, axis, GAC_REPEAT_WHOLE, 0, 1, false }, err);
     return status;
 }
 

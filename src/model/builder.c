@@ -187,7 +187,8 @@ const char *builder_display(const builder *b, const char *format, ...)
     return gac_arena_strdup(b->arena, gac_quote(quoted, sizeof quoted, from));
 }
 
-gac_status builder_bind_hidden(builder *b, int32_t tensor, int32_t axis, gac_error *err)
+/* Binds hidden; norm marks the weight of a norm. */
+static gac_status bind_hidden(builder *b, int32_t tensor, int32_t axis, bool norm, gac_error *err)
 {
     int64_t size = builder_tensor(b, tensor)->shape[axis];
     gac_status status = GAC_OK;
@@ -200,8 +201,13 @@ gac_status builder_bind_hidden(builder *b, int32_t tensor, int32_t axis, gac_err
     if (d->dim.size != size)
         return builder_contradiction(b, tensor, "on its hidden axis", size, d->first_tensor,
                                      "there", d->dim.size, err);
-    return builder_add_place(b, b->hidden, (gac_place){ tensor, axis, GAC_REPEAT_WHOLE, 0, 1 },
-                             err);
+    return builder_add_place(b, b->hidden,
+                             (gac_place){ tensor, axis, GAC_REPEAT_WHOLE, 0, 1, norm }, err);
+}
+
+gac_status builder_bind_hidden(builder *b, int32_t tensor, int32_t axis, gac_error *err)
+{
+    return bind_hidden(b, tensor, axis, false, err);
 }
 
 gac_status builder_bind_norm(builder *b, const char *module, gac_error *err)
@@ -213,7 +219,7 @@ gac_status builder_bind_norm(builder *b, const char *module, gac_error *err)
             continue;
         gac_status status = builder_expect_axes(b, tensor, 1, err);
         if (status == GAC_OK)
-            status = builder_bind_hidden(b, tensor, 0, err);
+            status = bind_hidden(b, tensor, 0, i == 0, err);
         if (status != GAC_OK)
             return status;
     }

@@ -47,6 +47,18 @@ static const char *module_in_layer(builder *b, const char *module, int32_t layer
                 : NULL;
 }
 
+/* The config has one rank for every basis of a kind. */
+static void tie_kind(builder *b, int32_t dim)
+{
+    for (int32_t i = 0; i < dim; i++)
+        if (b->dims[i].dim.config_key && b->dims[i].dim.tied_to < 0 &&
+            strcmp(b->dims[i].dim.config_key, b->dims[dim].dim.config_key) == 0 &&
+            b->dims[i].dim.size == b->dims[dim].dim.size) {
+            b->dims[dim].dim.tied_to = i;
+            return;
+        }
+}
+
 gac_status convention_basis(builder *b, const char *module, linear *out, gac_error *err)
 {
     char kind[16], key[32];
@@ -68,6 +80,10 @@ gac_status convention_basis(builder *b, const char *module, linear *out, gac_err
     if (!names.display || !names.config_key)
         return gac_error_no_memory(err);
     b->found |= FOUND_BASIS;
-    int32_t dim = gac_namemap_find(&b->dim_names, names.display);
-    return linear_from_pair(b, &names, own >= 0 ? own : first, coefficients, dim, out, err);
+    int32_t dim = gac_namemap_find(&b->dim_names, names.display), n_dims = b->n_dims;
+    gac_status status =
+        linear_from_pair(b, &names, own >= 0 ? own : first, coefficients, dim, out, err);
+    if (status == GAC_OK && b->n_dims > n_dims)
+        tie_kind(b, n_dims);
+    return status;
 }

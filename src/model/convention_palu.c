@@ -43,9 +43,9 @@ static gac_status add_group(builder *b, const char *module, int32_t i, int32_t v
         return status;
     b->dims[dim].dim.compressed = true;
     b->dims[dim].dim.config_key = "head_wise_ranks";
-    status = builder_add_place(b, dim, (gac_place){ vt, 0, GAC_REPEAT_GROUP, *row, 1 }, err);
+    status = builder_add_place(b, dim, (gac_place){ vt, 0, GAC_REPEAT_GROUP, *row, 1, false }, err);
     if (status == GAC_OK)
-        status = builder_add_place(b, dim, (gac_place){ u, 1, GAC_REPEAT_WHOLE, 0, 1 }, err);
+        status = builder_add_place(b, dim, (gac_place){ u, 1, GAC_REPEAT_WHOLE, 0, 1, false }, err);
     if (status == GAC_OK)
         status = builder_add_gemm(b, u, 0, 1, &op, err);
     out->out[i] = (segment){ u, 0, 0, t->shape[0] };

@@ -82,7 +82,7 @@ static gac_status bind_fused(builder *b, int32_t tensor, int64_t n_slices, bool 
         status = builder_add_place(b, dim,
                                    (gac_place){ tensor, width_axis,
                                                 n_slices > 1 ? GAC_REPEAT_GROUP : GAC_REPEAT_WHOLE,
-                                                0, n_slices },
+                                                0, n_slices, false },
                                    err);
     if (status == GAC_OK)
         status = builder_add_gemm(b, tensor, hidden_is_input ? width_axis : hidden_axis,

@@ -78,14 +78,15 @@ static gac_status bind_rank(builder *b, const pair_names *names, int32_t first, 
     segment bias;
     int64_t rank = b->dims[dim].dim.size;
     gac_status status =
-        builder_add_place(b, dim, (gac_place){ first, 0, GAC_REPEAT_WHOLE, 0, 1 }, err);
+        builder_add_place(b, dim, (gac_place){ first, 0, GAC_REPEAT_WHOLE, 0, 1, false }, err);
     if (status == GAC_OK)
-        status = builder_add_place(b, dim, (gac_place){ second, 1, GAC_REPEAT_WHOLE, 0, 1 }, err);
+        status =
+            builder_add_place(b, dim, (gac_place){ second, 1, GAC_REPEAT_WHOLE, 0, 1, false }, err);
     if (status == GAC_OK)
         status = find_bias(b, names->first_module, first, rank, &bias, err);
     if (status == GAC_OK && bias.tensor >= 0)
-        status =
-            builder_add_place(b, dim, (gac_place){ bias.tensor, 0, GAC_REPEAT_WHOLE, 0, 1 }, err);
+        status = builder_add_place(
+            b, dim, (gac_place){ bias.tensor, 0, GAC_REPEAT_WHOLE, 0, 1, false }, err);
     return status;
 }
 
@@ -164,9 +165,10 @@ static gac_status bind_segment(builder *b, const segment *s, int64_t from, int32
                                      b->dims[dim].first_tensor >= 0 ? b->dims[dim].first_tensor
                                                                     : s->tensor,
                                      "per slice", size, err);
-    return builder_add_place(
-        b, dim,
-        (gac_place){ s->tensor, s->axis, repeat, s->start + low - from, (high - low) / size }, err);
+    return builder_add_place(b, dim,
+                             (gac_place){ s->tensor, s->axis, repeat, s->start + low - from,
+                                          (high - low) / size, false },
+                             err);
 }
 
 gac_status linear_bind(builder *b, const linear *l, side at, int32_t dim, int64_t start,

@@ -231,6 +231,31 @@ static gac_status count_losses(const gac_model *model, const gac_target *target,
     return status;
 }
 
+gac_status gac_plan_units(const gac_model *model, const gac_target *target, dim_units *out,
+                          gac_error *err)
+{
+    int32_t n_dims = gac_model_n_dims(model);
+    units *u = calloc((size_t)n_dims + 1, sizeof *u);
+    gac_dim_advice *advice = calloc((size_t)n_dims + 1, sizeof *advice);
+    gac_status status = u && advice ? GAC_OK : gac_error_no_memory(err);
+    for (int32_t i = 0; i < n_dims && status == GAC_OK; i++)
+        u[i] = (units){ 1, 1, 1, false };
+    if (status == GAC_OK)
+        status = gather(model, target, u, advice, err);
+    bool hard = target->n_gpus > 1 || target->quant_group > 0;
+    for (int32_t i = 0; i < n_dims && status == GAC_OK; i++) {
+        out[i] = (dim_units){ u[i].contract, 1 };
+        if (!widen(&out[i].best, u[i].parallel) || !widen(&out[i].best, u[i].group))
+            status = gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow",
+                                   gac_model_dim(model, i)->name);
+        if (hard)
+            out[i].hard = out[i].best;
+    }
+    free(u);
+    free(advice);
+    return status;
+}
+
 gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
                            const gac_workload *workload, gac_dim_advice *advice, gac_error *err)
 {

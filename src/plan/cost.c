@@ -84,14 +84,19 @@ static double sdpa_ms(const gac_model *model, const gac_target *target, const ga
     return gac_contract_sdpa_us(target->contract, target->dtype, &shape) / 1e3;
 }
 
+double gac_plan_op_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                      const gac_op *op, const int64_t *sizes)
+{
+    return op->kind == GAC_OP_GEMM ? gemm_ms(model, target, phase, op, sizes)
+                                   : sdpa_ms(model, target, phase, op, sizes);
+}
+
 double gac_plan_time_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
                         const int64_t *sizes, double *op_time_ms)
 {
     double sum_ms = 0;
     for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
-        const gac_op *op = gac_model_op(model, i);
-        double time_ms = op->kind == GAC_OP_GEMM ? gemm_ms(model, target, phase, op, sizes)
-                                                 : sdpa_ms(model, target, phase, op, sizes);
+        double time_ms = gac_plan_op_ms(model, target, phase, gac_model_op(model, i), sizes);
         if (op_time_ms)
             op_time_ms[i] = time_ms;
         sum_ms += time_ms;

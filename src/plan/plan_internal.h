@@ -9,4 +9,39 @@
 void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const gac_op *op,
                          const int64_t *sizes, int64_t *n, int64_t *k);
 
+/* Predicted time of one operator in one phase, in milliseconds. */
+double gac_plan_op_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                      const gac_op *op, const int64_t *sizes);
+
+/* What a deployment asks of one dimension: its size must be a multiple of hard
+ * (tensor parallelism, quantisation groups), and is best a multiple of best. */
+typedef struct dim_units {
+    int64_t best, hard;
+} dim_units;
+gac_status gac_plan_units(const gac_model *model, const gac_target *target, dim_units *out,
+                          gac_error *err);
+
+/* Dimensions that move together, with the sizes they may take. */
+typedef struct plan_group {
+    int32_t n_dims;
+    int32_t *dims;
+    int32_t n_sizes;
+    bool locked;         /* one size only: fixed by a rule, or it cannot move */
+    int64_t *sizes;      /* candidates, ascending */
+    gac_choice *choices; /* cost in bytes, value in ms, per candidate */
+} plan_group;
+
+typedef struct plan_groups {
+    plan_group *groups;
+    int32_t n_groups;
+    double base_ms;    /* what the values add to */
+    int32_t *group_of; /* (n_dims) */
+    int64_t *slack;    /* (n_tensors, 3): most that an axis can grow by */
+} plan_groups;
+
+/* Groups of all dimensions, with candidates; priced when price is true. */
+gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, bool price,
+                           plan_groups *out, gac_error *err);
+void gac_plan_groups_dispose(plan_groups *groups);
+
 #endif

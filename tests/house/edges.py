@@ -16,6 +16,7 @@ ALLOWED = {
     "contract": {"base", "checkpoint"},  # checkpoint for the names of dtypes
     "model": {"base", "checkpoint", "contract"},
     "plan": {"base", "checkpoint", "contract", "model"},
+    "repair": {"base", "checkpoint", "model"},  # told sizes, not how they were chosen
 }
 ROOMS = set(ALLOWED) | {"device", "engine", "compress", "measure", "repair", "report"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:<gac/(\w+)\.h>|"([\w./]+)")', re.M)

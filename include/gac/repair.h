@@ -1,0 +1,92 @@
+/* repair: the same model with other sizes.
+ *
+ * Applies a choice of sizes to a checkpoint by putting zeros in at every place
+ * of a dimension, undoes that from the result alone, and checks that a result
+ * is the original with nothing but zeros added. Data is streamed; memory does
+ * not follow the size of the model. */
+#ifndef GAC_REPAIR_H
+#define GAC_REPAIR_H
+
+#include <gac/base.h>
+#include <gac/checkpoint.h>
+#include <gac/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* How a config states MLP widths that differ between layers. */
+typedef enum gac_widths {
+    GAC_WIDTHS_AUTO,             /* as the input does; per_layer_config where it is silent */
+    GAC_WIDTHS_UNIFORM,          /* one width for all layers, or an error */
+    GAC_WIDTHS_PER_LAYER_CONFIG, /* transformers 5.15 and later */
+    GAC_WIDTHS_BLOCK_CONFIGS     /* DeciLM, served by vLLM */
+} gac_widths;
+
+typedef struct gac_repair_options {
+    uint64_t max_shard_bytes; /* 0: the files of the input */
+    bool allow_rescaled;      /* also sizes that are the same up to rounding only */
+    bool replace;             /* an existing target is replaced */
+    gac_widths widths;
+    gac_progress *progress; /* NULL: none */
+} gac_repair_options;
+
+#define GAC_REPAIR_OPTIONS_INIT \
+    { \
+        0, false, false, GAC_WIDTHS_AUTO, NULL \
+    }
+
+typedef struct gac_repair_result {
+    int32_t n_dims_changed;
+    int32_t n_tensors_changed;
+    uint64_t bytes_before, bytes_after; /* of tensor data */
+} gac_repair_result;
+
+/* Whether sizes (one per dimension of model) can be applied: none smaller than
+ * now, none of a refused dimension changed, none of a rescaled one unless
+ * allowed, tied ones equal. Errors: GAC_USAGE naming the dimension. */
+gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
+                            const gac_repair_options *options, gac_error *err);
+
+/* What gac_repair_apply would do, without writing anything. */
+gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
+                              const gac_repair_options *options, gac_repair_result *result,
+                              gac_error *err);
+
+/* Writes the checkpoint of model with the given sizes to the directory out.
+ * checkpoint must be the one the model was made from. result may be NULL. */
+gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
+                            const int64_t *sizes, const char *out,
+                            const gac_repair_options *options, gac_repair_result *result,
+                            gac_error *err);
+
+/* Writes the original of a repaired checkpoint to the directory out; every
+ * tensor has its original bytes. Errors: GAC_BAD_INPUT when it was not
+ * repaired. */
+gac_status gac_repair_undo(gac_checkpoint *checkpoint, const gac_model *model, const char *out,
+                           const gac_repair_options *options, gac_repair_result *result,
+                           gac_error *err);
+
+typedef struct gac_verification {
+    bool lossless;     /* un-padding gives the original bytes, tensor by tensor */
+    bool pads_zero;    /* every byte that was put in is zero */
+    bool config_ok;    /* the config states the sizes that the tensors have */
+    bool same_tensors; /* none missing, none extra */
+    bool rescaled;     /* some tensors were scaled, and held against their kept originals */
+    int32_t n_tensors; /* compared */
+    int32_t n_dims_changed;
+    char difference[512]; /* the first one, or empty */
+} gac_verification;
+
+/* Compares a repaired checkpoint with its original. GAC_OK when the comparison
+ * could be made, whatever it found. */
+gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
+                             gac_checkpoint *repaired, const gac_model *repaired_model,
+                             gac_progress *progress, gac_verification *out, gac_error *err);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,366 @@
+/* Writing a checkpoint with other sizes: repair and its undoing. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repair/repair_internal.h"
+
+gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
+                            const gac_repair_options *options, gac_error *err)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        if (d->tied_to >= 0 && sizes[i] != sizes[d->tied_to])
+            return gac_error_set(err, GAC_USAGE, "%s: must stay equal to %s", d->name,
+                                 gac_model_dim(model, d->tied_to)->name);
+        if (sizes[i] == d->size)
+            continue;
+        if (sizes[i] < d->size || sizes[i] > INT32_MAX)
+            return gac_error_set(err, GAC_USAGE, "%s: %lld cannot become %lld", d->name,
+                                 (long long)d->size, (long long)sizes[i]);
+        if (d->exactness == GAC_REFUSED)
+            return gac_error_set(err, GAC_USAGE, "%s: refused: %s", d->name, d->reason);
+        if (d->exactness == GAC_RESCALED && !options->allow_rescaled)
+            return gac_error_set(err, GAC_USAGE, "%s: needs --allow rescaled: %s", d->name,
+                                 d->reason);
+    }
+    return GAC_OK;
+}
+
+/* One rewriting of a checkpoint. */
+typedef struct rewrite {
+    gac_checkpoint *checkpoint;
+    const gac_model *model;
+    const int64_t *sizes; /* of the target */
+    const gac_repair_options *options;
+    place_list places;
+    gac_writer *writer;
+    gac_checkpoint *originals; /* undoing: tensors that were scaled; or NULL */
+    json_t *record;            /* repairing: what goes into the metadata */
+    bool scale;                /* repairing: values change too */
+    gac_repair_result result;
+    gac_error *err;
+} rewrite;
+
+/* What a file will say of itself: as before, with the record or without. */
+static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
+{
+    const json_t *before = gac_checkpoint_metadata(w->checkpoint, file);
+    *out = before ? json_copy((json_t *)before) : json_object();
+    json_object_del(*out, GAC_RECORD_KEY);
+    if (!w->record || file != 0)
+        return *out ? GAC_OK : gac_error_no_memory(w->err);
+    char *text = json_dumps(w->record, JSON_COMPACT);
+    bool ok = text && json_object_set_new(*out, GAC_RECORD_KEY, json_string(text)) == 0;
+    free(text);
+    return ok ? GAC_OK : gac_error_no_memory(w->err);
+}
+
+/* The shape of a tensor in the target, counted into result. */
+static gac_status target_shape(const place_list *places, int32_t i, const int64_t *sizes,
+                               int64_t *shape, gac_repair_result *result, gac_error *err)
+{
+    tensor_map map;
+    const gac_tensor *t = gac_checkpoint_tensor(gac_model_checkpoint(places->model), i);
+    gac_status status = gac_map_create(places, i, sizes, &map, err);
+    uint64_t elements = 1; /* the writer refuses what overflows */
+    for (int32_t a = 0; a < t->n_axes && status == GAC_OK; a++) {
+        shape[a] = map.axes[a].n_to;
+        elements *= (uint64_t)shape[a];
+    }
+    result->n_tensors_changed += status == GAC_OK && map.last >= 0;
+    result->bytes_before += t->size_bytes;
+    result->bytes_after += elements * (uint64_t)gac_dtype_bits(t->dtype) / 8;
+    gac_map_dispose(&map);
+    return status;
+}
+
+static int32_t count_changes(const gac_model *model, const int64_t *sizes)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++)
+        n += sizes[i] != gac_model_dim(model, i)->size;
+    return n;
+}
+
+gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
+                              const gac_repair_options *options, gac_repair_result *result,
+                              gac_error *err)
+{
+    int64_t shape[GAC_MAX_AXES];
+    place_list places;
+    json_t *config = NULL;
+    *result = (gac_repair_result){ .n_dims_changed = count_changes(model, sizes) };
+    gac_status status = gac_repair_check(model, sizes, options, err);
+    if (status == GAC_OK)
+        status = gac_repair_config(model, sizes, options->widths, &config, err);
+    json_decref(config);
+    if (status != GAC_OK)
+        return status;
+    status = gac_places_create(model, &places, err);
+    int32_t n = gac_checkpoint_n_tensors(gac_model_checkpoint(model));
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
+        status = target_shape(&places, i, sizes, shape, result, err);
+    gac_places_dispose(&places);
+    return status;
+}
+
+static gac_status declare(rewrite *w, int32_t i)
+{
+    int64_t shape[GAC_MAX_AXES];
+    const gac_tensor *t = gac_checkpoint_tensor(w->checkpoint, i);
+    gac_status status = target_shape(&w->places, i, w->sizes, shape, &w->result, w->err);
+    if (status == GAC_OK)
+        status = gac_writer_add(w->writer, t->name, t->dtype, t->n_axes, shape, NULL, w->err);
+    if (status == GAC_OK && w->options->max_shard_bytes == 0) {
+        /* Tensors come file by file; a file is told its metadata once. */
+        json_t *metadata = NULL;
+        if (i == 0 || gac_checkpoint_tensor(w->checkpoint, i - 1)->file != t->file)
+            status = file_metadata(w, t->file, &metadata);
+        if (status == GAC_OK)
+            status = gac_writer_set_file(
+                w->writer, i, gac_checkpoint_file_name(w->checkpoint, t->file), metadata, w->err);
+        json_decref(metadata);
+    }
+    return status;
+}
+
+/* Scales the ranges of a tensor that was just written, in pieces. */
+static gac_status scale_tensor(rewrite *w, int32_t tensor, const tensor_scaling *scaling,
+                               uint64_t row_bytes)
+{
+    enum { BUFFER_BYTES = 1 << 20 };
+    uint64_t element = (uint64_t)gac_dtype_bits(scaling->dtype) / 8;
+    char *buffer = malloc(BUFFER_BYTES);
+    gac_status status = buffer ? GAC_OK : gac_error_no_memory(w->err);
+    for (int32_t r = 0; r < scaling->n_ranges && status == GAC_OK; r++) {
+        uint64_t offset = (uint64_t)scaling->ranges[r].start * row_bytes;
+        uint64_t left = (uint64_t)scaling->ranges[r].n_rows * row_bytes;
+        while (left && status == GAC_OK) {
+            size_t n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
+            status = gac_writer_read_back(w->writer, tensor, offset, buffer, n, w->err);
+            if (status == GAC_OK &&
+                !gac_scale_elements(buffer, n / element, scaling->dtype, scaling->ranges[r].factor))
+                status = gac_error_set(w->err, GAC_USAGE, "%s elements cannot be scaled",
+                                       gac_dtype_name(scaling->dtype));
+            if (status == GAC_OK)
+                status = gac_writer_rewrite(w->writer, tensor, offset, buffer, n, w->err);
+            offset += n;
+            left -= n;
+        }
+    }
+    free(buffer);
+    return status;
+}
+
+static gac_status move_tensor(rewrite *w, int32_t i)
+{
+    tensor_map map;
+    tensor_scaling scaling;
+    const gac_tensor *t = gac_checkpoint_tensor(w->checkpoint, i);
+    int32_t kept = w->originals ? gac_checkpoint_find(w->originals, t->name) : -1;
+    if (kept >= 0)
+        return gac_writer_copy(w->writer, i, 0, w->originals, kept, 0,
+                               gac_checkpoint_tensor(w->originals, kept)->size_bytes, w->err);
+    gac_status status = gac_map_create(&w->places, i, w->sizes, &map, w->err);
+    if (status == GAC_OK)
+        status = gac_transfer(w->checkpoint, i, &map, w->writer, i, w->err);
+    if (status == GAC_OK && w->scale && gac_scaling_of(&w->places, i, w->sizes, &scaling)) {
+        int64_t row = 1;
+        for (int32_t a = 1; a < t->n_axes; a++)
+            row *= map.axes[a].n_to;
+        status =
+            scale_tensor(w, i, &scaling, (uint64_t)row * (uint64_t)gac_dtype_bits(t->dtype) / 8);
+    }
+    gac_map_dispose(&map);
+    return status;
+}
+
+static gac_status move_all(rewrite *w)
+{
+    gac_status status = GAC_OK;
+    uint64_t n_done = 0;
+    gac_progress *progress = w->options->progress;
+    gac_progress_start(progress, "writing", "bytes", gac_checkpoint_size_bytes(w->checkpoint));
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(w->checkpoint) && status == GAC_OK; i++) {
+        status = move_tensor(w, i);
+        n_done += gac_checkpoint_tensor(w->checkpoint, i)->size_bytes;
+        gac_progress_step(progress, n_done);
+    }
+    gac_progress_finish(progress);
+    return status;
+}
+
+/* Keeps the tensors that scaling changes, as they were, in a checkpoint of
+ * their own inside the new one. */
+static gac_status keep_originals(rewrite *w)
+{
+    char *path;
+    gac_writer *keeper = NULL;
+    tensor_scaling scaling;
+    int32_t n_tensors = gac_checkpoint_n_tensors(w->checkpoint), n = 0;
+    if (asprintf(&path, "%s/%s", gac_writer_directory(w->writer), GAC_ORIGINALS_NAME) < 0)
+        return gac_error_no_memory(w->err);
+    gac_status status = gac_writer_create(path, NULL, &keeper, w->err);
+    free(path);
+    for (int pass = 0; pass < 2 && status == GAC_OK; pass++) {
+        n = 0;
+        for (int32_t i = 0; i < n_tensors && status == GAC_OK; i++) {
+            const gac_tensor *t = gac_checkpoint_tensor(w->checkpoint, i);
+            if (!gac_scaling_of(&w->places, i, w->sizes, &scaling))
+                continue;
+            status =
+                pass == 0
+                    ? gac_writer_add(keeper, t->name, t->dtype, t->n_axes, t->shape, NULL, w->err)
+                    : gac_writer_copy(keeper, n, 0, w->checkpoint, i, 0, t->size_bytes, w->err);
+            n++;
+        }
+        if (pass == 0 && status == GAC_OK)
+            status = gac_writer_layout(keeper, w->err);
+    }
+    if (status != GAC_OK) {
+        gac_writer_discard(keeper);
+        return status;
+    }
+    return gac_writer_finish(keeper, w->err);
+}
+
+/* The config as text: new where sizes changed, else NULL to carry the old. */
+static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
+{
+    const char *const skip[] = { GAC_ORIGINALS_NAME, text ? "config.json" : NULL, NULL };
+    gac_status status = gac_writer_carry(w->writer, w->checkpoint, skip, w->err);
+    if (status == GAC_OK && text)
+        status = gac_writer_add_file(w->writer, "config.json", text, n_bytes, w->err);
+    return status;
+}
+
+/* From declared tensors to a finished directory; the writer is used up. */
+static gac_status carry_out(rewrite *w, const char *config, size_t config_bytes)
+{
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(w->checkpoint) && status == GAC_OK; i++)
+        status = declare(w, i);
+    if (status == GAC_OK)
+        status = gac_writer_layout(w->writer, w->err);
+    if (status == GAC_OK)
+        status = move_all(w);
+    if (status == GAC_OK && w->scale)
+        status = keep_originals(w);
+    if (status == GAC_OK)
+        status = add_config(w, config, config_bytes);
+    if (status == GAC_OK) {
+        gac_writer *writer = w->writer;
+        w->writer = NULL;
+        status = gac_writer_finish(writer, w->err);
+    }
+    return status;
+}
+
+static gac_status begin(rewrite *w, const char *out)
+{
+    gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
+    json_t *common = NULL;
+    gac_status status = GAC_OK;
+    options.replace = w->options->replace;
+    if (w->options->max_shard_bytes) {
+        options.max_shard_bytes = w->options->max_shard_bytes;
+        status = file_metadata(w, 0, &common);
+        options.metadata = common;
+    }
+    if (status == GAC_OK)
+        status = gac_places_create(w->model, &w->places, w->err);
+    if (status == GAC_OK)
+        status = gac_writer_create(out, &options, &w->writer, w->err);
+    json_decref(common);
+    w->result.n_dims_changed = count_changes(w->model, w->sizes);
+    return status;
+}
+
+static void end(rewrite *w, gac_status status, gac_repair_result *result)
+{
+    gac_writer_discard(w->writer);
+    gac_places_dispose(&w->places);
+    gac_checkpoint_close(w->originals);
+    json_decref(w->record);
+    if (status == GAC_OK && result)
+        *result = w->result;
+}
+
+gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
+                            const int64_t *sizes, const char *out,
+                            const gac_repair_options *options, gac_repair_result *result,
+                            gac_error *err)
+{
+    static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
+    json_t *config = NULL;
+    char *text = NULL;
+    rewrite w = { .checkpoint = checkpoint,
+                  .model = model,
+                  .sizes = sizes,
+                  .options = options ? options : &defaults,
+                  .err = err };
+    gac_status status = gac_repair_check(model, sizes, w.options, err);
+    if (status == GAC_OK)
+        status = gac_repair_config(model, sizes, w.options->widths, &config, err);
+    if (status == GAC_OK)
+        status = gac_record_create(checkpoint, model, sizes, &w.record, err);
+    if (status == GAC_OK && config && !json_equal(config, gac_checkpoint_config(checkpoint))) {
+        text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+        if (!text)
+            status = gac_error_no_memory(err);
+    }
+    if (status == GAC_OK) {
+        w.scale = gac_record_is_rescaled(w.record);
+        status = begin(&w, out);
+    }
+    if (status == GAC_OK)
+        status = carry_out(&w, text, text ? strlen(text) : 0);
+    free(text);
+    json_decref(config);
+    end(&w, status, result);
+    return status;
+}
+
+/* The checkpoint of kept tensors inside a repaired one. */
+static gac_status open_originals(rewrite *w)
+{
+    char *path;
+    if (asprintf(&path, "%s/%s", gac_checkpoint_path(w->checkpoint), GAC_ORIGINALS_NAME) < 0)
+        return gac_error_no_memory(w->err);
+    gac_status status = gac_checkpoint_open(path, NULL, &w->originals, w->err);
+    free(path);
+    return status;
+}
+
+gac_status gac_repair_undo(gac_checkpoint *checkpoint, const gac_model *model, const char *out,
+                           const gac_repair_options *options, gac_repair_result *result,
+                           gac_error *err)
+{
+    static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
+    char q[256];
+    json_t *record = NULL;
+    int64_t *sizes = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *sizes);
+    rewrite w = { .checkpoint = checkpoint,
+                  .model = model,
+                  .sizes = sizes,
+                  .options = options ? options : &defaults,
+                  .err = err };
+    gac_status status =
+        sizes ? gac_record_find(checkpoint, &record, err) : gac_error_no_memory(err);
+    if (status == GAC_OK && !record)
+        status = gac_error_set(err, GAC_BAD_INPUT, "%s: was not repaired by gac",
+                               gac_quote(q, sizeof q, gac_checkpoint_path(checkpoint)));
+    if (status == GAC_OK)
+        status = gac_record_sizes(record, model, sizes, err);
+    if (status == GAC_OK && gac_record_is_rescaled(record))
+        status = open_originals(&w);
+    if (status == GAC_OK)
+        status = begin(&w, out);
+    const json_t *config = json_object_get(record, "config");
+    if (status == GAC_OK)
+        status = carry_out(&w, json_string_value(config), json_string_length(config));
+    end(&w, status, result);
+    json_decref(record);
+    free(sizes);
+    return status;
+}

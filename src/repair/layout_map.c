@@ -1,0 +1,236 @@
+/* Where the elements of a tensor go when dimensions on its axes change. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repair/repair_internal.h"
+
+gac_status gac_places_create(const gac_model *model, place_list *out, gac_error *err)
+{
+    int32_t n = 0, n_tensors = gac_checkpoint_n_tensors(gac_model_checkpoint(model));
+    *out = (place_list){ .model = model };
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++)
+        n += gac_model_dim(model, i)->n_places;
+    out->dims = calloc((size_t)n + 1, sizeof *out->dims);
+    out->places = calloc((size_t)n + 1, sizeof *out->places);
+    out->next = calloc((size_t)n + 1, sizeof *out->next);
+    out->first = calloc((size_t)n_tensors + 1, sizeof *out->first);
+    if (!out->dims || !out->places || !out->next || !out->first)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < n_tensors; i++)
+        out->first[i] = -1;
+    n = 0;
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        for (int32_t p = 0; p < d->n_places; p++, n++) {
+            int32_t *first = &out->first[d->places[p].tensor];
+            out->dims[n] = i;
+            out->places[n] = p;
+            out->next[n] = *first;
+            *first = n;
+        }
+    }
+    return GAC_OK;
+}
+
+void gac_places_dispose(place_list *list)
+{
+    free(list->dims);
+    free(list->places);
+    free(list->next);
+    free(list->first);
+}
+
+/* Appends a run, or lengthens the last one when it goes on. */
+static bool add_run(axis_map *axis, int64_t from, int64_t to, int64_t length)
+{
+    run *last = axis->n_runs ? &axis->runs[axis->n_runs - 1] : NULL;
+    if (length == 0)
+        return true;
+    if (last && last->from + last->length == from && last->to + last->length == to) {
+        last->length += length;
+        return true;
+    }
+    if (!gac_grow((void **)&axis->runs, axis->n_runs, &axis->capacity, sizeof *axis->runs))
+        return false;
+    axis->runs[axis->n_runs++] = (run){ from, to, length };
+    return true;
+}
+
+/* A changed place: its slices, each of parts that grow or shrink at their end. */
+typedef struct growth {
+    int64_t start, n_slices, from_size, to_size;
+    int64_t n_parts;
+} growth;
+
+static int by_start(const void *a, const void *b)
+{
+    const growth *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* The runs of one axis of n_from indices. */
+static gac_status fill_axis(axis_map *axis, int64_t n_from, growth *list, int32_t n, gac_error *err)
+{
+    int64_t from = 0, to = 0;
+    bool ok = true;
+    qsort(list, (size_t)n, sizeof *list, by_start);
+    for (int32_t i = 0; i < n && ok; i++) {
+        const growth *g = &list[i];
+        int64_t part_from = g->from_size / g->n_parts, part_to = g->to_size / g->n_parts;
+        ok = add_run(axis, from, to, g->start - from);
+        to += g->start - from;
+        from = g->start;
+        for (int64_t p = 0; p < g->n_slices * g->n_parts && ok; p++) {
+            ok = add_run(axis, from, to, part_from < part_to ? part_from : part_to);
+            from += part_from;
+            to += part_to;
+        }
+    }
+    ok = ok && add_run(axis, from, to, n_from - from);
+    axis->n_from = n_from;
+    axis->n_to = to + n_from - from;
+    return ok ? GAC_OK : gac_error_no_memory(err);
+}
+
+static gac_status cannot(const place_list *list, int32_t tensor, const char *what, gac_error *err)
+{
+    char q[160];
+    const gac_checkpoint *c = gac_model_checkpoint(list->model);
+    return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %s",
+                         gac_quote(q, sizeof q, gac_checkpoint_tensor(c, tensor)->name), what);
+}
+
+/* Collects what changes on one axis. room has space for all places of the
+ * tensor. */
+static gac_status collect(const place_list *list, int32_t tensor, int32_t axis,
+                          const int64_t *sizes, growth *room, int32_t *n, gac_error *err)
+{
+    *n = 0;
+    for (int32_t r = list->first[tensor]; r >= 0; r = list->next[r]) {
+        const gac_dim *d = gac_model_dim(list->model, list->dims[r]);
+        const gac_place *p = &d->places[list->places[r]];
+        int64_t to = sizes[list->dims[r]];
+        if (p->axis != axis || to == d->size)
+            continue;
+        int64_t n_parts = p->repeat == GAC_REPEAT_HALF ? 2 : 1;
+        if (d->size % n_parts != 0 || to % n_parts != 0)
+            return cannot(list, tensor, "an odd head size has no halves to rotate", err);
+        room[(*n)++] = (growth){ p->start, p->n_slices, d->size, to, n_parts };
+    }
+    return GAC_OK;
+}
+
+/* Sub-byte elements move in whole bytes or not at all. */
+static gac_status check_bits(const place_list *list, int32_t tensor, const tensor_map *map,
+                             gac_error *err)
+{
+    int64_t bits = gac_dtype_bits(map->dtype);
+    if (bits % 8 == 0 || map->last < map->n_axes - 1)
+        return GAC_OK;
+    const axis_map *axis = &map->axes[map->last];
+    for (int32_t i = 0; i < axis->n_runs; i++)
+        if (axis->runs[i].from * bits % 8 || axis->runs[i].to * bits % 8 ||
+            axis->runs[i].length * bits % 8)
+            return cannot(list, tensor, "its packed elements would have to be split", err);
+    if (axis->n_from * bits % 8 || axis->n_to * bits % 8)
+        return cannot(list, tensor, "its rows would not fill whole bytes", err);
+    return GAC_OK;
+}
+
+gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t *sizes,
+                          tensor_map *out, gac_error *err)
+{
+    const gac_tensor *t = gac_checkpoint_tensor(gac_model_checkpoint(list->model), tensor);
+    int32_t n_places = 0;
+    *out = (tensor_map){ .n_axes = t->n_axes, .last = -1, .dtype = t->dtype };
+    for (int32_t r = list->first[tensor]; r >= 0; r = list->next[r])
+        n_places++;
+    growth *room = calloc((size_t)n_places + 1, sizeof *room);
+    out->axes = calloc((size_t)t->n_axes + 1, sizeof *out->axes);
+    gac_status status = room && out->axes ? GAC_OK : gac_error_no_memory(err);
+    for (int32_t a = 0; a < t->n_axes && status == GAC_OK; a++) {
+        int32_t n;
+        status = collect(list, tensor, a, sizes, room, &n, err);
+        if (status == GAC_OK)
+            status = fill_axis(&out->axes[a], t->shape[a], room, n, err);
+        if (n > 0)
+            out->last = a;
+    }
+    free(room);
+    return status == GAC_OK && out->last >= 0 ? check_bits(list, tensor, out, err) : status;
+}
+
+void gac_map_dispose(tensor_map *map)
+{
+    for (int32_t a = 0; map->axes && a < map->n_axes; a++)
+        free(map->axes[a].runs);
+    free(map->axes);
+    map->axes = NULL;
+}
+
+/* Bytes of n elements of everything behind the last changed axis. */
+static uint64_t inner_bytes(const tensor_map *map, int64_t n)
+{
+    int64_t elements = n;
+    for (int32_t a = map->last + 1; a < map->n_axes; a++)
+        elements *= map->axes[a].n_to;
+    return (uint64_t)elements * (uint64_t)gac_dtype_bits(map->dtype) / 8;
+}
+
+void gac_map_row_bytes(const tensor_map *map, uint64_t *from, uint64_t *to)
+{
+    *from = inner_bytes(map, map->axes[map->last].n_from);
+    *to = inner_bytes(map, map->axes[map->last].n_to);
+}
+
+typedef struct row_walk {
+    const tensor_map *map;
+    row_visit visit;
+    void *user;
+} row_walk;
+
+static gac_status walk_axis(const row_walk *w, int32_t a, uint64_t from, uint64_t to,
+                            gac_error *err)
+{
+    if (a == w->map->last)
+        return w->visit(w->user, from, to, 1, err);
+    const axis_map *axis = &w->map->axes[a];
+    from *= (uint64_t)axis->n_from;
+    to *= (uint64_t)axis->n_to;
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < axis->n_runs && status == GAC_OK; i++) {
+        uint64_t run_from = from + (uint64_t)axis->runs[i].from;
+        uint64_t run_to = to + (uint64_t)axis->runs[i].to;
+        int64_t n = axis->runs[i].length;
+        if (a == w->map->last - 1)
+            status = w->visit(w->user, run_from, run_to, (uint64_t)n, err);
+        for (int64_t k = 0; k < n && a < w->map->last - 1 && status == GAC_OK; k++)
+            status = walk_axis(w, a + 1, run_from + (uint64_t)k, run_to + (uint64_t)k, err);
+    }
+    return status;
+}
+
+gac_status gac_map_rows(const tensor_map *map, row_visit visit, void *user, gac_error *err)
+{
+    row_walk w = { map, visit, user };
+    return walk_axis(&w, 0, 0, 0, err);
+}
+
+void gac_map_scatter(const tensor_map *map, const char *source, char *target, uint64_t n_rows)
+{
+    uint64_t row_from, row_to;
+    const axis_map *axis = &map->axes[map->last];
+    gac_map_row_bytes(map, &row_from, &row_to);
+    for (uint64_t r = 0; r < n_rows; r++, source += row_from, target += row_to) {
+        uint64_t done = 0;
+        for (int32_t i = 0; i < axis->n_runs; i++) {
+            uint64_t to = inner_bytes(map, axis->runs[i].to);
+            uint64_t length = inner_bytes(map, axis->runs[i].length);
+            if (to > done)
+                memset(target + done, 0, to - done);
+            memcpy(target + to, source + inner_bytes(map, axis->runs[i].from), length);
+            done = to + length;
+        }
+        memset(target + done, 0, row_to - done);
+    }
+}

@@ -1,0 +1,271 @@
+/* The config of a repaired model: every key that states a size follows. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repair/repair_internal.h"
+
+typedef struct config_edit {
+    const gac_model *model;
+    const int64_t *sizes;
+    gac_widths widths;
+    json_t *root; /* the whole config, ours to change */
+    json_t *text; /* the language model's part of it */
+    gac_error *err;
+} config_edit;
+
+static bool changed(const config_edit *e, int32_t dim)
+{
+    return e->sizes[dim] != gac_model_dim(e->model, dim)->size;
+}
+
+static gac_status set_size(config_edit *e, json_t *object, const char *key, int64_t size)
+{
+    return json_object_set_new(object, key, json_integer(size)) == 0 ? GAC_OK
+                                                                     : gac_error_no_memory(e->err);
+}
+
+/* The module of a rank: the name of its first tensor up to suffix. NULL when
+ * it has none, or no memory. The caller frees it. */
+static char *module_of(const config_edit *e, const gac_dim *d, const char *suffix)
+{
+    for (int32_t i = 0; i < d->n_places; i++) {
+        const char *name =
+            gac_checkpoint_tensor(gac_model_checkpoint(e->model), d->places[i].tensor)->name;
+        const char *at = strstr(name, suffix);
+        if (at)
+            return strndup(name, (size_t)(at - name));
+    }
+    return NULL;
+}
+
+/* head_wise_ranks: {module: [rank of each group]}; truncation_ranks:
+ * {module: rank}; num_basis_k: rank. */
+static gac_status edit_rank(config_edit *e, int32_t dim)
+{
+    const gac_dim *d = gac_model_dim(e->model, dim);
+    json_t *value = d->config_key ? json_object_get(e->text, d->config_key) : NULL;
+    if (!value)
+        return GAC_OK;
+    if (json_is_integer(value))
+        return set_size(e, e->text, d->config_key, e->sizes[dim]);
+    bool groups = strcmp(d->config_key, "head_wise_ranks") == 0;
+    char *module = module_of(e, d, groups ? ".VT." : "Linear.");
+    if (!module)
+        return GAC_OK;
+    if (!groups && *module) /* the A or B of ALinear, and the dot before it */
+        module[strlen(module) - 2] = 0;
+    json_t *of_module = json_object_get(value, module);
+    gac_status status = GAC_OK;
+    const char *group = strrchr(d->name, '.');
+    size_t index = groups && group ? strtoul(group + 1, NULL, 10) : 0;
+    if (groups && index < json_array_size(of_module))
+        json_array_set_new(of_module, index, json_integer(e->sizes[dim]));
+    else if (json_is_integer(of_module))
+        status = set_size(e, value, module, e->sizes[dim]);
+    free(module);
+    return status;
+}
+
+/* The layer of a dimension, from its name; -1 when it has none. */
+static int32_t layer_of(const gac_dim *d)
+{
+    for (const char *c = d->name; *c; c++)
+        if (*c >= '0' && *c <= '9' && c > d->name && c[-1] == '.')
+            return (int32_t)strtol(c, NULL, 10);
+    return -1;
+}
+
+/* Widths of the layers after the repair. */
+typedef struct layer_widths {
+    int64_t *of_layer; /* -1 where a layer has no MLP */
+    int32_t n_layers;
+    int64_t common; /* the most frequent */
+    bool uniform;
+    bool wrong; /* the config states something else for some layer */
+    const char *key;
+} layer_widths;
+
+static gac_status gather_widths(config_edit *e, layer_widths *w)
+{
+    w->n_layers = gac_model_n_layers(e->model);
+    w->of_layer = calloc((size_t)w->n_layers + 1, sizeof *w->of_layer);
+    if (!w->of_layer)
+        return gac_error_no_memory(e->err);
+    for (int32_t i = 0; i < w->n_layers; i++)
+        w->of_layer[i] = -1;
+    for (int32_t i = 0; i < gac_model_n_dims(e->model); i++) {
+        const gac_dim *d = gac_model_dim(e->model, i);
+        int32_t layer = layer_of(d);
+        if (d->role != GAC_ROLE_MLP_WIDTH || layer < 0 || layer >= w->n_layers || !d->config_key ||
+            strstr(d->name, "shared_expert"))
+            continue;
+        w->of_layer[layer] = e->sizes[i];
+        w->key = d->config_key;
+        w->wrong = w->wrong || (d->declared >= 0 && d->declared != e->sizes[i]);
+    }
+    int32_t best = 0;
+    w->uniform = true;
+    for (int32_t i = 0; i < w->n_layers; i++) {
+        int32_t n = 0;
+        for (int32_t k = 0; k < w->n_layers && w->of_layer[i] >= 0; k++)
+            n += w->of_layer[k] == w->of_layer[i];
+        if (n > best) {
+            best = n;
+            w->common = w->of_layer[i];
+        }
+    }
+    for (int32_t i = 0; i < w->n_layers; i++)
+        w->uniform = w->uniform && (w->of_layer[i] < 0 || w->of_layer[i] == w->common);
+    return GAC_OK;
+}
+
+/* The common width as the key, the others as overrides of their layers. */
+static gac_status state_per_layer(config_edit *e, const layer_widths *w)
+{
+    char layer[16];
+    json_t *overrides = json_object_get(e->text, "per_layer_config");
+    if (!json_is_object(overrides)) {
+        overrides = json_object();
+        if (json_object_set_new(e->text, "per_layer_config", overrides) != 0)
+            return gac_error_no_memory(e->err);
+    }
+    gac_status status = set_size(e, e->text, w->key, w->common);
+    for (int32_t i = 0; i < w->n_layers && status == GAC_OK; i++) {
+        snprintf(layer, sizeof layer, "%d", i);
+        json_t *own = json_object_get(overrides, layer);
+        bool stated = json_object_get(own, w->key) != NULL;
+        if (w->of_layer[i] < 0 || (w->of_layer[i] == w->common && !stated))
+            continue;
+        if (!json_is_object(own)) {
+            own = json_object();
+            if (json_object_set_new(overrides, layer, own) != 0)
+                return gac_error_no_memory(e->err);
+        }
+        status = set_size(e, own, w->key, w->of_layer[i]);
+    }
+    if (json_object_size(overrides) == 0)
+        json_object_del(e->text, "per_layer_config");
+    return status;
+}
+
+/* A block of DeciLM for a layer that had no such statement. */
+static json_t *new_block(const config_edit *e, int32_t layer)
+{
+    for (int32_t i = 0; i < gac_model_n_ops(e->model); i++) {
+        const gac_op *op = gac_model_op(e->model, i);
+        if (op->kind == GAC_OP_SDPA && op->layer == layer && op->n_kv_heads > 0)
+            return json_pack("{s:{s:b, s:I}, s:{s:b}}", "attention", "no_op", false,
+                             "n_heads_in_group", (json_int_t)(op->n_q_heads / op->n_kv_heads),
+                             "ffn", "no_op", false);
+    }
+    return json_pack("{s:{s:b}, s:{s:b}}", "attention", "no_op", true, "ffn", "no_op", false);
+}
+
+static gac_status state_blocks(config_edit *e, const layer_widths *w)
+{
+    json_t *blocks = json_object_get(e->text, "block_configs");
+    if (!json_is_array(blocks)) {
+        if (strcmp(gac_model_family(e->model), "llama") != 0)
+            return gac_error_set(e->err, GAC_USAGE,
+                                 "block_configs can state widths for the llama "
+                                 "family only");
+        blocks = json_array();
+        json_object_set_new(e->text, "block_configs", blocks);
+        json_object_set_new(e->text, "model_type", json_string("nemotron-nas"));
+        json_object_set_new(e->text, "architectures", json_pack("[s]", "DeciLMForCausalLM"));
+    }
+    for (int32_t i = 0; i < w->n_layers; i++) {
+        if ((size_t)i >= json_array_size(blocks) &&
+            json_array_append_new(blocks, new_block(e, i)) != 0)
+            return gac_error_no_memory(e->err);
+        json_t *ffn = json_object_get(json_array_get(blocks, (size_t)i), "ffn");
+        if (w->of_layer[i] < 0) {
+            json_object_set_new(ffn, "no_op", json_true());
+        } else if (json_is_object(ffn)) {
+            json_object_del(ffn, "ffn_mult");
+            json_object_set_new(ffn, "intermediate_size", json_integer(w->of_layer[i]));
+        }
+    }
+    return GAC_OK;
+}
+
+static gac_status edit_widths(config_edit *e)
+{
+    layer_widths w = { 0 };
+    gac_status status = gather_widths(e, &w);
+    bool blocks = json_array_size(json_object_get(e->text, "block_configs")) > 0;
+    bool layers = json_object_get(e->text, "per_layer_config") != NULL;
+    if (status != GAC_OK || !w.key || !w.wrong)
+        goto done;
+    if (e->widths == GAC_WIDTHS_UNIFORM && !w.uniform)
+        status = gac_error_set(e->err, GAC_USAGE,
+                               "the MLP widths differ between layers; a plan with --uniform "
+                               "makes them equal");
+    else if (e->widths == GAC_WIDTHS_BLOCK_CONFIGS || (e->widths == GAC_WIDTHS_AUTO && blocks))
+        status = state_blocks(e, &w);
+    else if (w.uniform && !layers)
+        status = set_size(e, e->text, w.key, w.common);
+    else
+        status = state_per_layer(e, &w);
+done:
+    free(w.of_layer);
+    return status;
+}
+
+/* One key for every dimension of a role: they must agree. */
+static gac_status edit_shared(config_edit *e, gac_role role)
+{
+    int64_t size = -1;
+    const char *key = NULL;
+    bool any = false;
+    for (int32_t i = 0; i < gac_model_n_dims(e->model); i++) {
+        const gac_dim *d = gac_model_dim(e->model, i);
+        if (d->role != role || !d->config_key)
+            continue;
+        any = any || changed(e, i);
+        if (size >= 0 && size != e->sizes[i] && any)
+            return gac_error_set(e->err, GAC_USAGE,
+                                 "%s: the config has one %s for all, and they would differ",
+                                 d->name, d->config_key);
+        size = e->sizes[i];
+        key = d->config_key;
+    }
+    return any ? set_size(e, e->text, key, size) : GAC_OK;
+}
+
+static gac_status edit_all(config_edit *e)
+{
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++)
+        if (changed(e, i) && gac_model_dim(e->model, i)->role == GAC_ROLE_RANK)
+            status = edit_rank(e, i);
+    if (status == GAC_OK)
+        status = edit_widths(e);
+    if (status == GAC_OK)
+        status = edit_shared(e, GAC_ROLE_EXPERT_WIDTH);
+    if (status == GAC_OK)
+        status = gac_rescaled_config(e->model, e->sizes, e->text, e->err);
+    return status;
+}
+
+gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,
+                             json_t **out, gac_error *err)
+{
+    const json_t *config = gac_checkpoint_config(gac_model_checkpoint(model));
+    *out = NULL;
+    if (!config)
+        return GAC_OK;
+    config_edit e = { .model = model, .sizes = sizes, .widths = widths, .err = err };
+    e.root = json_deep_copy(config);
+    if (!e.root)
+        return gac_error_no_memory(err);
+    json_t *text = json_object_get(e.root, "text_config");
+    e.text = json_is_object(text) ? text : e.root;
+    gac_status status = edit_all(&e);
+    if (status != GAC_OK) {
+        json_decref(e.root);
+        return status;
+    }
+    *out = e.root;
+    return GAC_OK;
+}

@@ -1,0 +1,216 @@
+/* Dimensions that the runtime itself computes with: head and hidden size. A
+ * factor in the weights and a statement in the config make up for the zeros,
+ * up to rounding. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repair/repair_internal.h"
+
+/* The dimension of that role with a changed size, the same in every layer;
+ * -1 when none changes. */
+static gac_status changed_dim(const gac_model *model, const int64_t *sizes, gac_role role,
+                              int32_t *out, gac_error *err)
+{
+    *out = -1;
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        if (d->role == role && sizes[i] != d->size && *out < 0)
+            *out = i;
+    }
+    for (int32_t i = 0; *out >= 0 && i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        if (d->role == role &&
+            (sizes[i] != sizes[*out] || d->size != gac_model_dim(model, *out)->size))
+            return gac_error_set(
+                err, GAC_USAGE,
+                "%s: the config states one rotation for all layers, so %s must be the same "
+                "in all, before and after",
+                d->name, gac_role_name(role));
+    }
+    return GAC_OK;
+}
+
+static double number_or(const json_t *object, const char *key, double fallback)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : fallback;
+}
+
+/* The rotation's frequencies as the config states them. */
+typedef struct rotary {
+    double base;
+    const char *type; /* default, linear or llama3 */
+    const json_t *settings;
+} rotary;
+
+static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
+{
+    char q[80];
+    const json_t *settings = json_object_get(config, "rope_parameters");
+    if (!json_is_object(settings))
+        settings = json_object_get(config, "rope_scaling");
+    const char *type = json_string_value(json_object_get(settings, "rope_type"));
+    if (!type)
+        type = json_string_value(json_object_get(settings, "type"));
+    *out = (rotary){ .type = type ? type : "default", .settings = settings };
+    out->base = number_or(settings, "rope_theta", number_or(config, "rope_theta", 10000));
+    if (strcmp(out->type, "default") != 0 && strcmp(out->type, "linear") != 0 &&
+        strcmp(out->type, "llama3") != 0)
+        return gac_error_set(err, GAC_USAGE,
+                             "rotary embedding of type \"%s\" cannot be stated for another head "
+                             "size",
+                             gac_quote(q, sizeof q, out->type));
+    return GAC_OK;
+}
+
+/* Frequency of pair i of a head of size, by the type's own rule. */
+static double frequency(const rotary *r, int64_t i, int64_t size)
+{
+    double f = pow(r->base, -2.0 * (double)i / (double)size);
+    if (strcmp(r->type, "linear") == 0)
+        return f / number_or(r->settings, "factor", 1);
+    if (strcmp(r->type, "llama3") != 0)
+        return f;
+    double factor = number_or(r->settings, "factor", 8);
+    double low = number_or(r->settings, "low_freq_factor", 1);
+    double high = number_or(r->settings, "high_freq_factor", 4);
+    double length = number_or(r->settings, "original_max_position_embeddings", 8192);
+    double wave = 2 * acos(-1) / f;
+    if (wave < length / high)
+        return f;
+    if (wave > length / low)
+        return f / factor;
+    double smooth = (length / wave - low) / (high - low);
+    return (1 - smooth) * f / factor + smooth * f;
+}
+
+/* Stock runtimes derive frequencies from the head size, except for the
+ * longrope type, which divides each by a factor of its own: factors that undo
+ * the larger size keep the frequencies. Pairs of zeros may turn at any. */
+static gac_status state_frequencies(json_t *config, int64_t from, int64_t to, gac_error *err)
+{
+    rotary r;
+    gac_status status = read_rotary(config, &r, err);
+    if (status != GAC_OK)
+        return status;
+    json_t *factors = json_array();
+    for (int64_t i = 0; i < to / 2; i++) {
+        double plain = pow(r.base, -2.0 * (double)i / (double)to);
+        json_array_append_new(factors,
+                              json_real(i < from / 2 ? plain / frequency(&r, i, from) : 1.0));
+    }
+    double length = number_or(config, "max_position_embeddings", 2048);
+    json_t *stated =
+        json_pack("{s:s, s:f, s:O, s:O, s:f, s:f, s:I}", "rope_type", "longrope", "rope_theta",
+                  r.base, "short_factor", factors, "long_factor", factors, "factor", 1.0,
+                  "attention_factor", 1.0, "original_max_position_embeddings", (json_int_t)length);
+    json_decref(factors);
+    bool parameters = json_is_object(json_object_get(config, "rope_parameters"));
+    if (!parameters)
+        json_object_set_new(config, "rope_theta", json_real(r.base));
+    const char *key = parameters ? "rope_parameters" : "rope_scaling";
+    return json_object_set_new(config, key, stated) == 0 ? GAC_OK : gac_error_no_memory(err);
+}
+
+static gac_status edit_hidden(const gac_dim *d, int64_t to, json_t *config, gac_error *err)
+{
+    double from = (double)d->size;
+    json_t *heads = json_object_get(config, "num_attention_heads");
+    if (!json_object_get(config, "head_dim") && json_integer_value(heads) > 0)
+        json_object_set_new(config, "head_dim", json_integer(d->size / json_integer_value(heads)));
+    json_object_set_new(config, "rms_norm_eps",
+                        json_real(number_or(config, "rms_norm_eps", 1e-6) * from / (double)to));
+    return json_object_set_new(config, "hidden_size", json_integer(to)) == 0
+               ? GAC_OK
+               : gac_error_no_memory(err);
+}
+
+/* Tools that choose head sizes layer by layer list them: q_ranks, v_ranks. A
+ * list is followed where it states the size that a layer has. */
+static void edit_list(json_t *config, const char *key, const gac_dim *d, int64_t to)
+{
+    const char *at = strpbrk(d->name, "0123456789");
+    size_t layer = at ? strtoul(at, NULL, 10) : 0;
+    json_t *list = json_object_get(config, key);
+    if (at && json_integer_value(json_array_get(list, layer)) == d->size)
+        json_array_set_new(list, layer, json_integer(to));
+}
+
+static void edit_lists(const gac_model *model, const int64_t *sizes, json_t *config)
+{
+    static const char *const keys[2][2] = { { "q_ranks", "k_ranks" }, { "v_ranks", "o_ranks" } };
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        if (sizes[i] == d->size || (d->role != GAC_ROLE_QK_HEAD && d->role != GAC_ROLE_V_HEAD))
+            continue;
+        for (int k = 0; k < 2; k++)
+            edit_list(config, keys[d->role == GAC_ROLE_V_HEAD][k], d, sizes[i]);
+    }
+}
+
+gac_status gac_rescaled_config(const gac_model *model, const int64_t *sizes, json_t *config,
+                               gac_error *err)
+{
+    int32_t head, hidden;
+    edit_lists(model, sizes, config);
+    gac_status status = changed_dim(model, sizes, GAC_ROLE_QK_HEAD, &head, err);
+    if (status == GAC_OK)
+        status = changed_dim(model, sizes, GAC_ROLE_HIDDEN, &hidden, err);
+    if (status == GAC_OK && hidden >= 0)
+        status = edit_hidden(gac_model_dim(model, hidden), sizes[hidden], config, err);
+    if (status != GAC_OK || head < 0)
+        return status;
+    if (json_object_set_new(config, "head_dim", json_integer(sizes[head])) != 0)
+        return gac_error_no_memory(err);
+    return state_frequencies(config, gac_model_dim(model, head)->size, sizes[head], err);
+}
+
+/* Scores are a product of q and k, so the root of the factor goes into each. */
+static double place_factor(const gac_dim *d, const gac_place *p, int64_t to)
+{
+    double ratio = (double)to / (double)d->size;
+    if (d->role == GAC_ROLE_QK_HEAD)
+        return pow(ratio, 0.25);
+    if (d->role == GAC_ROLE_HIDDEN && p->norm)
+        return sqrt(1 / ratio);
+    return 1;
+}
+
+bool gac_scaling_of(const place_list *list, int32_t tensor, const int64_t *sizes,
+                    tensor_scaling *out)
+{
+    out->n_ranges = 0;
+    int64_t grown = 0;
+    const gac_tensor *t = gac_checkpoint_tensor(gac_model_checkpoint(list->model), tensor);
+    /* Ranges in the target: what lies before a place may have grown too, but
+     * only places of the head do on such an axis, in order of start. */
+    for (int pass = 0; pass < GAC_MAX_SCALED_RANGES; pass++) {
+        int64_t best = INT64_MAX;
+        const gac_dim *dim = NULL;
+        const gac_place *place = NULL;
+        int64_t to = 0;
+        for (int32_t r = list->first[tensor]; r >= 0; r = list->next[r]) {
+            const gac_dim *d = gac_model_dim(list->model, list->dims[r]);
+            const gac_place *p = &d->places[list->places[r]];
+            int64_t from = pass ? out->last_start : -1;
+            if (p->axis == 0 && p->start > from && p->start < best &&
+                sizes[list->dims[r]] != d->size) {
+                best = p->start;
+                dim = d;
+                place = p;
+                to = sizes[list->dims[r]];
+            }
+        }
+        if (!place)
+            break;
+        out->last_start = best;
+        double factor = place_factor(dim, place, to);
+        if (factor != 1)
+            out->ranges[out->n_ranges++] =
+                (scaled_range){ place->start + grown, place->n_slices * to, factor };
+        grown += place->n_slices * (to - dim->size);
+    }
+    out->dtype = t->dtype;
+    return out->n_ranges > 0;
+}

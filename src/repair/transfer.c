@@ -1,0 +1,107 @@
+/* Streaming one tensor from a checkpoint through its map into a writer. */
+#include <stdlib.h>
+
+#include "repair/repair_internal.h"
+
+/* Runs of at least this many bytes are worth a system call of their own. */
+enum { BUFFER_BYTES = 4 << 20, LONG_RUN_BYTES = 128 << 10 };
+
+typedef struct transfer {
+    gac_checkpoint *checkpoint;
+    gac_writer *writer;
+    int32_t from, to;
+    const tensor_map *map;
+    uint64_t row_from, row_to; /* bytes */
+    char *source, *target;     /* buffers for many short rows */
+    uint64_t n_copied;
+} transfer;
+
+/* Long runs go straight from file to file; what lies between stays zero. */
+static gac_status copy_runs(transfer *t, uint64_t from_row, uint64_t to_row, gac_error *err)
+{
+    const axis_map *axis = &t->map->axes[t->map->last];
+    uint64_t inner = axis->n_from ? t->row_from / (uint64_t)axis->n_from : 0;
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < axis->n_runs && status == GAC_OK; i++) {
+        const run *r = &axis->runs[i];
+        uint64_t n = (uint64_t)r->length * inner;
+        status = gac_writer_copy(t->writer, t->to, to_row * t->row_to + (uint64_t)r->to * inner,
+                                 t->checkpoint, t->from,
+                                 from_row * t->row_from + (uint64_t)r->from * inner, n, err);
+        t->n_copied += n;
+    }
+    return status;
+}
+
+static gac_status copy_rows(void *user, uint64_t from_row, uint64_t to_row, uint64_t n_rows,
+                            gac_error *err)
+{
+    transfer *t = user;
+    gac_status status = GAC_OK;
+    if (!t->source) {
+        for (uint64_t r = 0; r < n_rows && status == GAC_OK; r++)
+            status = copy_runs(t, from_row + r, to_row + r, err);
+        return status;
+    }
+    uint64_t widest = t->row_from > t->row_to ? t->row_from : t->row_to;
+    uint64_t at_once = BUFFER_BYTES / widest;
+    while (n_rows && status == GAC_OK) {
+        uint64_t n = n_rows < at_once ? n_rows : at_once;
+        status = gac_checkpoint_read(t->checkpoint, t->from, from_row * t->row_from, t->source,
+                                     (size_t)(n * t->row_from), err);
+        if (status != GAC_OK)
+            break;
+        gac_map_scatter(t->map, t->source, t->target, n);
+        status = gac_writer_write(t->writer, t->to, to_row * t->row_to, t->target,
+                                  (size_t)(n * t->row_to), err);
+        t->n_copied += n * t->row_to;
+        from_row += n;
+        to_row += n;
+        n_rows -= n;
+    }
+    return status;
+}
+
+/* Whether rows are to be gathered in memory: they fit, and their runs are too
+ * short to be copied one by one. */
+static bool wants_buffer(const transfer *t)
+{
+    const axis_map *axis = &t->map->axes[t->map->last];
+    if (t->row_from > BUFFER_BYTES || t->row_to > BUFFER_BYTES || t->row_from == 0 ||
+        t->row_to == 0)
+        return false;
+    return t->row_from / (uint64_t)(axis->n_runs ? axis->n_runs : 1) < LONG_RUN_BYTES;
+}
+
+static uint64_t target_bytes(const tensor_map *map)
+{
+    uint64_t row_from, row_to;
+    gac_map_row_bytes(map, &row_from, &row_to);
+    for (int32_t a = 0; a < map->last; a++)
+        row_to *= (uint64_t)map->axes[a].n_to;
+    return row_to;
+}
+
+gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_map *map,
+                        gac_writer *writer, int32_t to, gac_error *err)
+{
+    if (map->last < 0)
+        return gac_writer_copy(writer, to, 0, checkpoint, from, 0,
+                               gac_checkpoint_tensor(checkpoint, from)->size_bytes, err);
+    transfer t = { .checkpoint = checkpoint, .writer = writer, .from = from, .to = to, .map = map };
+    gac_map_row_bytes(map, &t.row_from, &t.row_to);
+    gac_status status = GAC_OK;
+    if (wants_buffer(&t)) {
+        t.source = malloc(BUFFER_BYTES);
+        t.target = malloc(BUFFER_BYTES);
+        if (!t.source || !t.target)
+            status = gac_error_no_memory(err);
+    }
+    if (status == GAC_OK)
+        status = gac_map_rows(map, copy_rows, &t, err);
+    if (status == GAC_OK)
+        status = gac_writer_leave_zero(writer, to, target_bytes(map) - t.n_copied, err);
+    free(t.source);
+    free(t.target);
+    return status;
+}

@@ -1,0 +1,369 @@
+/* Is a repaired checkpoint its original with nothing but zeros added? */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repair/repair_internal.h"
+
+enum { BUFFER_BYTES = 4 << 20 };
+
+typedef struct comparison {
+    gac_checkpoint *original, *repaired;
+    const gac_model *model, *repaired_model;
+    place_list places;
+    int64_t *sizes;       /* of the repaired model, per dimension of the original */
+    gac_checkpoint *kept; /* originals of scaled tensors, or NULL */
+    gac_verification *out;
+    char *source, *expected, *found; /* buffers */
+    gac_error *err;
+} comparison;
+
+static void differ(gac_verification *out, const char *tensor, const char *format, long long a)
+{
+    char q[160], what[256];
+    if (out->difference[0])
+        return;
+    snprintf(what, sizeof what, format, a);
+    snprintf(out->difference, sizeof out->difference, "tensor \"%s\": %s",
+             gac_quote(q, sizeof q, tensor), what);
+}
+
+/* Sizes by name: a repair changes sizes and nothing else of the graph. */
+static void match_dims(comparison *c)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(c->model); i++) {
+        const gac_dim *d = gac_model_dim(c->model, i);
+        int32_t other = gac_model_find_dim(c->repaired_model, d->name);
+        c->sizes[i] = other < 0 ? d->size : gac_model_dim(c->repaired_model, other)->size;
+        c->out->n_dims_changed += c->sizes[i] != d->size;
+    }
+}
+
+static void check_names(comparison *c)
+{
+    const gac_checkpoint *checkpoints[2] = { c->original, c->repaired };
+    for (int side = 0; side < 2; side++)
+        for (int32_t i = 0; i < gac_checkpoint_n_tensors(checkpoints[side]); i++) {
+            const char *name = gac_checkpoint_tensor(checkpoints[side], i)->name;
+            if (gac_checkpoint_find(checkpoints[1 - side], name) >= 0)
+                continue;
+            c->out->same_tensors = false;
+            differ(c->out, name, side ? "is extra" : "is missing", 0);
+        }
+}
+
+/* A key that states another size than the tensors have is the repair's fault
+ * unless it was so before and the size stayed. */
+static void check_config(comparison *c)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(c->repaired_model); i++) {
+        const gac_dim *d = gac_model_dim(c->repaired_model, i);
+        int32_t before = gac_model_find_dim(c->model, d->name);
+        if (d->declared < 0 || d->declared == d->size)
+            continue;
+        const gac_dim *old = before < 0 ? NULL : gac_model_dim(c->model, before);
+        if (old && old->size == d->size && old->declared == d->declared)
+            continue;
+        c->out->config_ok = false;
+        if (!c->out->difference[0])
+            snprintf(c->out->difference, sizeof c->out->difference,
+                     "config: %s states %lld for %s, the tensors have %lld", d->config_key,
+                     (long long)d->declared, d->name, (long long)d->size);
+    }
+}
+
+/* Rows of one tensor under comparison. */
+typedef struct row_check {
+    comparison *c;
+    const tensor_map *map;
+    const tensor_scaling *scaling; /* or NULL */
+    int32_t from, to;
+    uint64_t row_from, row_to;
+    uint64_t next_row; /* of the target: rows before it are done */
+    bool equal, zero;
+    uint64_t where; /* offset of the first difference */
+} row_check;
+
+/* Target rows [from, to) must be zero. */
+static gac_status check_zero_rows(row_check *k, uint64_t from, uint64_t to, gac_error *err)
+{
+    uint64_t offset = from * k->row_to, left = (to - from) * k->row_to;
+    while (left && k->zero) {
+        size_t n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
+        gac_status status = gac_checkpoint_read(k->c->repaired, k->to, offset, k->c->found, n, err);
+        if (status != GAC_OK)
+            return status;
+        for (size_t i = 0; i < n && k->zero; i++)
+            if (k->c->found[i]) {
+                k->zero = false;
+                k->where = offset + i;
+            }
+        offset += n;
+        left -= n;
+    }
+    return GAC_OK;
+}
+
+/* Whether a byte of a target row is one that was put in. */
+static bool is_pad(const tensor_map *map, uint64_t row_to, uint64_t byte)
+{
+    const axis_map *axis = &map->axes[map->last];
+    uint64_t inner = axis->n_to ? row_to / (uint64_t)axis->n_to : 1;
+    int64_t index = inner ? (int64_t)(byte / inner) : 0;
+    for (int32_t i = 0; i < axis->n_runs; i++)
+        if (index >= axis->runs[i].to && index < axis->runs[i].to + axis->runs[i].length)
+            return false;
+    return true;
+}
+
+/* Applies the scaling of target rows to the expected bytes. Rows here are of
+ * the last changed axis; ranges are of axis 0. */
+static void scale_expected(const row_check *k, char *bytes, uint64_t offset, uint64_t n_bytes)
+{
+    uint64_t axis0 = (uint64_t)k->map->axes[0].n_to;
+    uint64_t total = k->row_to;
+    for (int32_t a = 0; a < k->map->last; a++)
+        total *= (uint64_t)k->map->axes[a].n_to;
+    uint64_t row0 = axis0 ? total / axis0 : 0;
+    for (int32_t r = 0; k->scaling && r < k->scaling->n_ranges; r++) {
+        const scaled_range *s = &k->scaling->ranges[r];
+        uint64_t from = (uint64_t)s->start * row0, to = from + (uint64_t)s->n_rows * row0;
+        uint64_t low = from > offset ? from : offset;
+        uint64_t high = to < offset + n_bytes ? to : offset + n_bytes;
+        uint64_t element = (uint64_t)gac_dtype_bits(k->scaling->dtype) / 8;
+        if (low < high)
+            gac_scale_elements(bytes + (low - offset), (high - low) / element, k->scaling->dtype,
+                               s->factor);
+    }
+}
+
+static void note_difference(row_check *k, uint64_t offset, uint64_t n_bytes)
+{
+    uint64_t i = 0;
+    while (i < n_bytes && k->c->expected[i] == k->c->found[i])
+        i++;
+    if (i == n_bytes)
+        return;
+    if (is_pad(k->map, k->row_to, (offset + i) % k->row_to))
+        k->zero = false;
+    else
+        k->equal = false;
+    k->where = offset + i;
+}
+
+/* Few long rows: their runs one by one, and the gaps between. */
+static gac_status check_long_row(row_check *k, uint64_t from_row, uint64_t to_row, gac_error *err)
+{
+    const axis_map *axis = &k->map->axes[k->map->last];
+    uint64_t inner = axis->n_to ? k->row_to / (uint64_t)axis->n_to : 0, done = 0;
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i <= axis->n_runs && status == GAC_OK && k->equal && k->zero; i++) {
+        uint64_t to = i < axis->n_runs ? (uint64_t)axis->runs[i].to * inner : k->row_to;
+        for (uint64_t at = done; at < to && status == GAC_OK && k->zero;) {
+            size_t n = to - at < BUFFER_BYTES ? (size_t)(to - at) : BUFFER_BYTES;
+            status = gac_checkpoint_read(k->c->repaired, k->to, to_row * k->row_to + at,
+                                         k->c->found, n, err);
+            memset(k->c->expected, 0, n);
+            if (status == GAC_OK)
+                note_difference(k, to_row * k->row_to + at, n);
+            at += n;
+        }
+        if (i == axis->n_runs)
+            break;
+        uint64_t from = (uint64_t)axis->runs[i].from * inner;
+        uint64_t length = (uint64_t)axis->runs[i].length * inner;
+        for (uint64_t at = 0; at < length && status == GAC_OK && k->equal;) {
+            size_t n = length - at < BUFFER_BYTES ? (size_t)(length - at) : BUFFER_BYTES;
+            uint64_t offset = to_row * k->row_to + to + at;
+            status =
+                gac_checkpoint_read(k->c->original, k->from, from_row * k->row_from + from + at,
+                                    k->c->expected, n, err);
+            if (status == GAC_OK)
+                status = gac_checkpoint_read(k->c->repaired, k->to, offset, k->c->found, n, err);
+            if (status == GAC_OK) {
+                scale_expected(k, k->c->expected, offset, n);
+                note_difference(k, offset, n);
+            }
+            at += n;
+        }
+        done = to + length;
+    }
+    return status;
+}
+
+static gac_status check_rows(void *user, uint64_t from_row, uint64_t to_row, uint64_t n_rows,
+                             gac_error *err)
+{
+    row_check *k = user;
+    gac_status status = check_zero_rows(k, k->next_row, to_row, err);
+    k->next_row = to_row + n_rows;
+    uint64_t at_once = k->row_to ? BUFFER_BYTES / k->row_to : 0;
+    for (uint64_t r = 0; r < n_rows && at_once == 0 && k->row_to && status == GAC_OK; r++)
+        status = check_long_row(k, from_row + r, to_row + r, err);
+    while (n_rows && at_once && status == GAC_OK && k->equal && k->zero) {
+        uint64_t n = n_rows < at_once ? n_rows : at_once;
+        status = gac_checkpoint_read(k->c->original, k->from, from_row * k->row_from, k->c->source,
+                                     (size_t)(n * k->row_from), err);
+        if (status == GAC_OK)
+            status = gac_checkpoint_read(k->c->repaired, k->to, to_row * k->row_to, k->c->found,
+                                         (size_t)(n * k->row_to), err);
+        if (status == GAC_OK) {
+            gac_map_scatter(k->map, k->c->source, k->c->expected, n);
+            scale_expected(k, k->c->expected, to_row * k->row_to, n * k->row_to);
+            note_difference(k, to_row * k->row_to, n * k->row_to);
+        }
+        from_row += n;
+        to_row += n;
+        n_rows -= n;
+    }
+    return status;
+}
+
+static bool same_shape(const gac_tensor *t, const tensor_map *map)
+{
+    if (t->n_axes != map->n_axes || t->dtype != map->dtype)
+        return false;
+    for (int32_t a = 0; a < t->n_axes; a++)
+        if (t->shape[a] != map->axes[a].n_to)
+            return false;
+    return true;
+}
+
+/* A tensor that was scaled must have its original kept, to the byte. */
+static gac_status check_kept(comparison *c, int32_t tensor)
+{
+    const gac_tensor *t = gac_checkpoint_tensor(c->original, tensor);
+    int32_t kept = c->kept ? gac_checkpoint_find(c->kept, t->name) : -1;
+    c->out->rescaled = true;
+    if (kept < 0 || gac_checkpoint_tensor(c->kept, kept)->size_bytes != t->size_bytes) {
+        c->out->lossless = false;
+        differ(c->out, t->name, "was scaled, and its original is not kept", 0);
+        return GAC_OK;
+    }
+    gac_status status = GAC_OK;
+    for (uint64_t at = 0; at < t->size_bytes && status == GAC_OK;) {
+        uint64_t left = t->size_bytes - at;
+        size_t n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
+        status = gac_checkpoint_read(c->original, tensor, at, c->source, n, c->err);
+        if (status == GAC_OK)
+            status = gac_checkpoint_read(c->kept, kept, at, c->found, n, c->err);
+        if (status == GAC_OK && memcmp(c->source, c->found, n) != 0) {
+            c->out->lossless = false;
+            differ(c->out, t->name, "its kept original differs near byte %lld", (long long)at);
+            break;
+        }
+        at += n;
+    }
+    return status;
+}
+
+static gac_status check_tensor(comparison *c, int32_t i)
+{
+    tensor_map map;
+    tensor_scaling scaling;
+    const gac_tensor *t = gac_checkpoint_tensor(c->original, i);
+    int32_t to = gac_checkpoint_find(c->repaired, t->name);
+    if (to < 0)
+        return GAC_OK;
+    gac_status status = gac_map_create(&c->places, i, c->sizes, &map, c->err);
+    if (status == GAC_OK && !same_shape(gac_checkpoint_tensor(c->repaired, to), &map)) {
+        c->out->lossless = false;
+        differ(c->out, t->name, "its shape or dtype is not the original's with larger sizes", 0);
+    } else if (status == GAC_OK) {
+        bool scaled = gac_scaling_of(&c->places, i, c->sizes, &scaling);
+        /* An unchanged tensor is one row of its last axis, or a scalar. */
+        bool scalar = map.n_axes == 0;
+        axis_map one = { 1, 1, &(run){ 0, 0, 1 }, 1, 1 };
+        if (map.last < 0)
+            map.last = scalar ? 0 : map.n_axes - 1;
+        tensor_map view = map;
+        if (scalar) {
+            view.axes = &one;
+            view.n_axes = 1;
+        }
+        row_check k = { .c = c,
+                        .map = &view,
+                        .scaling = scaled ? &scaling : NULL,
+                        .from = i,
+                        .to = to,
+                        .equal = true,
+                        .zero = true };
+        gac_map_row_bytes(&view, &k.row_from, &k.row_to);
+        status = gac_map_rows(&view, check_rows, &k, c->err);
+        uint64_t n_rows =
+            k.row_to ? gac_checkpoint_tensor(c->repaired, to)->size_bytes / k.row_to : 0;
+        if (status == GAC_OK && k.equal && k.next_row < n_rows)
+            status = check_zero_rows(&k, k.next_row, n_rows, c->err);
+        c->out->lossless = c->out->lossless && k.equal;
+        c->out->pads_zero = c->out->pads_zero && k.zero;
+        if (!k.equal)
+            differ(c->out, t->name, "differs from the original at byte %lld", (long long)k.where);
+        else if (!k.zero)
+            differ(c->out, t->name, "a byte that was put in is not zero: %lld", (long long)k.where);
+        if (status == GAC_OK && scaled)
+            status = check_kept(c, i);
+    }
+    gac_map_dispose(&map);
+    return status;
+}
+
+static gac_status open_kept(comparison *c)
+{
+    char *path;
+    json_t *record = NULL;
+    gac_status status = gac_record_find(c->repaired, &record, c->err);
+    bool rescaled = gac_record_is_rescaled(record);
+    json_decref(record);
+    if (status != GAC_OK || !rescaled)
+        return status;
+    if (asprintf(&path, "%s/%s", gac_checkpoint_path(c->repaired), GAC_ORIGINALS_NAME) < 0)
+        return gac_error_no_memory(c->err);
+    status = gac_checkpoint_open(path, NULL, &c->kept, c->err);
+    free(path);
+    return status;
+}
+
+gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
+                             gac_checkpoint *repaired, const gac_model *repaired_model,
+                             gac_progress *progress, gac_verification *out, gac_error *err)
+{
+    *out = (gac_verification){
+        .lossless = true, .pads_zero = true, .config_ok = true, .same_tensors = true
+    };
+    comparison c = { .original = original,
+                     .repaired = repaired,
+                     .model = model,
+                     .repaired_model = repaired_model,
+                     .out = out,
+                     .err = err };
+    c.sizes = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *c.sizes);
+    c.source = malloc(BUFFER_BYTES);
+    c.expected = malloc(BUFFER_BYTES);
+    c.found = malloc(BUFFER_BYTES);
+    gac_status status =
+        c.sizes && c.source && c.expected && c.found ? GAC_OK : gac_error_no_memory(err);
+    if (status == GAC_OK)
+        status = gac_places_create(model, &c.places, err);
+    if (status == GAC_OK)
+        status = open_kept(&c);
+    if (status == GAC_OK) {
+        match_dims(&c);
+        check_names(&c);
+        check_config(&c);
+    }
+    uint64_t n_done = 0;
+    gac_progress_start(progress, "comparing", "bytes", gac_checkpoint_size_bytes(original));
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(original) && status == GAC_OK; i++) {
+        status = check_tensor(&c, i);
+        out->n_tensors++;
+        n_done += gac_checkpoint_tensor(original, i)->size_bytes;
+        gac_progress_step(progress, n_done);
+    }
+    gac_progress_finish(progress);
+    gac_places_dispose(&c.places);
+    gac_checkpoint_close(c.kept);
+    free(c.sizes);
+    free(c.source);
+    free(c.expected);
+    free(c.found);
+    return status;
+}
