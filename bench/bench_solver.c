@@ -259,18 +259,52 @@ static bool make_instance(instance *in, const char *kind)
     return false;
 }
 
-/* CPLEX LP format. */
-static void write_lp(const instance *in, FILE *file)
+static int64_t gcd(int64_t a, int64_t b)
 {
-    fprintf(file, "Minimize\n obj:");
+    return b == 0 ? a : gcd(b, a % b);
+}
+
+/* What values are multiplied by for the peer: 1 for integers, else the power of
+ * two that brings the largest difference to 2^20. */
+static double peer_scale(const instance *in, const int32_t *picks)
+{
+    bool integer = true;
+    double most = 0;
+    int exponent;
+    for (int32_t i = 0; i < in->n_classes; i++)
+        for (int32_t j = 0; j < in->n_choices; j++) {
+            const gac_choice *c = in->classes[i].choices;
+            integer = integer && c[j].value == rint(c[j].value);
+            most = fmax(most, fabs(c[j].value - c[picks[i]].value));
+        }
+    frexp(most, &exponent);
+    return integer ? 1 : ldexp(1, 20 - exponent);
+}
+
+/* CPLEX LP format. Costs are divided by their common divisor, the budget too
+ * and rounded down; values are counted from those of picks, which makes their
+ * objective 0 and a peer's relative tolerances as small as they can be. */
+static void write_lp(const instance *in, const int32_t *picks, FILE *file)
+{
+    int64_t unit = 0;
+    double scale = peer_scale(in, picks);
     for (int32_t i = 0; i < in->n_classes; i++)
         for (int32_t j = 0; j < in->n_choices; j++)
-            fprintf(file, " %+.17g x%d_%d\n", in->classes[i].choices[j].value, i, j);
+            unit = gcd(in->classes[i].choices[j].cost, unit);
+    if (unit == 0)
+        unit = 1;
+    fprintf(file, "Minimize\n obj:");
+    for (int32_t i = 0; i < in->n_classes; i++) {
+        const gac_choice *c = in->classes[i].choices;
+        for (int32_t j = 0; j < in->n_choices; j++)
+            fprintf(file, " %+.17g x%d_%d\n", scale * (c[j].value - c[picks[i]].value), i, j);
+    }
     fprintf(file, "Subject To\n budget:");
     for (int32_t i = 0; i < in->n_classes; i++)
         for (int32_t j = 0; j < in->n_choices; j++)
-            fprintf(file, " + %lld x%d_%d\n", (long long)in->classes[i].choices[j].cost, i, j);
-    fprintf(file, " <= %lld\n", (long long)in->budget);
+            fprintf(file, " + %lld x%d_%d\n", (long long)(in->classes[i].choices[j].cost / unit), i,
+                    j);
+    fprintf(file, " <= %lld\n", (long long)(in->budget / unit));
     for (int32_t i = 0; i < in->n_classes; i++) {
         fprintf(file, " class%d:", i);
         for (int32_t j = 0; j < in->n_choices; j++)
@@ -306,7 +340,8 @@ static bool picks_hold(const instance *in, const int32_t *picks, const gac_solut
            fabs(value - solution->value) <= 1e-12 * size && solution->bound <= solution->value;
 }
 
-static int solve(const instance *in, int n_runs, double time_limit_s, json_t *result)
+static int solve(const instance *in, int n_runs, double time_limit_s, const char *lp_path,
+                 json_t *result)
 {
     gac_error err = GAC_ERROR_INIT;
     gac_solve_options options = { .time_limit_s = time_limit_s };
@@ -323,6 +358,11 @@ static int solve(const instance *in, int n_runs, double time_limit_s, json_t *re
             code = 1;
         }
         json_array_append_new(samples, json_real(seconds() - start));
+    }
+    FILE *file = lp_path != NULL && code == 0 ? fopen(lp_path, "w") : NULL;
+    if (file != NULL) {
+        write_lp(in, picks, file);
+        fclose(file);
     }
     json_object_set_new(result, "time_s", samples);
     json_object_set_new(result, "optimal", json_boolean(solution.optimal));
@@ -381,13 +421,8 @@ int main(int argc, char **argv)
     in.classes = calloc((size_t)in.n_classes, sizeof *in.classes);
     json_t *result = json_object();
     if (in.choices != NULL && in.classes != NULL && make_instance(&in, argv[1])) {
-        FILE *file = lp_path != NULL ? fopen(lp_path, "w") : NULL;
-        if (file != NULL) {
-            write_lp(&in, file);
-            fclose(file);
-        }
         struct rusage use;
-        code = solve(&in, n_runs, time_limit_s, result);
+        code = solve(&in, n_runs, time_limit_s, lp_path, result);
         if (code == 0 && pareto)
             code = trace_front(&in, result);
         getrusage(RUSAGE_SELF, &use);

@@ -34,6 +34,18 @@ make_one svdllm-llama3-8b
 show inspect "$out/svdllm-llama3-8b" --gpu h200
 
 echo
+echo "--- Plan, repair, verify, undo: a small SVD-LLM model with real bytes in it"
+small="$out/svdllm"
+rm -rf "$small" "$small-fit" "$small-back" "$out/plan.json"
+python3 tools/make_checkpoint.py svdllm "$small" --fill 1 >/dev/null
+show plan "$small" --strategy solve --max-overhead 10 -o "$out/plan.json"
+show repair "$small" -o "$small-fit" --plan "$out/plan.json"
+show verify "$small" "$small-fit"
+show repair "$small-fit" -o "$small-back" --undo
+show verify "$small" "$small-back"
+cmp "$small/config.json" "$small-back/config.json"
+
+echo
 echo "--- In your CI: exit 5 when a size is misaligned"
 status=0
 "$gac" inspect "$out/svdllm-llama3-8b" --fail-on misaligned >/dev/null || status=$?

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #define DEFAULT_STATES ((int64_t)1 << 21)
-#define LEAST_STATES 64
+#define LEAST_STATES 8
 #define MOST_STATES ((int64_t)1 << 26)
 
 static gac_status check_options(const gac_solve_options *options, gac_error *err)
@@ -43,10 +43,10 @@ static gac_status search_picks(const gac_mck *mck, const gac_solve_options *opti
         return status;
     int64_t max_states =
         options != NULL && options->max_states > 0 ? options->max_states : DEFAULT_STATES;
+    int32_t max_moves = mck->max_items > mck->n_classes ? mck->max_items : mck->n_classes + 1;
     search.lp = &lp;
     search.max_states = (size_t)(max_states > LEAST_STATES ? max_states : LEAST_STATES);
-    if (!gac_mck_moves_init(&search.moves, mck->max_items) ||
-        gac_mck_run(&search) == GAC_MCK_NO_MEMORY)
+    if (!gac_mck_moves_init(&search.moves, max_moves) || gac_mck_run(&search) == GAC_MCK_NO_MEMORY)
         status = gac_error_no_memory(err);
     *value = search.best_value;
     *proved = search.bound;

@@ -54,7 +54,9 @@ double gac_mck_real(const gac_mck *mck, int64_t value);
 typedef struct gac_mck_unit {
     int32_t first; /* in members */
     int32_t n_members;
-    int32_t low_pick; /* the lower of the at most two picks among them */
+    int32_t low_pick;            /* the lower of the at most two picks among them */
+    int32_t line_low, line_high; /* first and last item on the relaxation's line */
+    int32_t n_line;              /* items on it */
     bool has_up, has_down;
     gac_mck_slope up;   /* the best a member can still gain by spending more */
     gac_mck_slope down; /* the least a member loses by spending less */
@@ -85,9 +87,9 @@ int64_t gac_gcd_i64(int64_t a, int64_t b);               /* of numbers >= 0 */
 
 /* One decision other than the relaxation's, and those before it. */
 typedef struct gac_mck_node {
-    int32_t parent; /* -1: none */
-    int32_t class_index;
-    int32_t pick;
+    int32_t parent;      /* -1: none */
+    int32_t class_index; /* or ~unit: so many of its classes move along the line */
+    int32_t pick;        /* at least 0; n_members of a unit stands for none moved */
 } gac_mck_node;
 
 /* The relaxation's picks with some classes changed. */
@@ -174,8 +176,12 @@ gac_mck_outcome gac_mck_collect(gac_mck_search *search, gac_mck_list *const *lis
 int64_t gac_mck_state_bound(int64_t capacity, const gac_mck_rule *rule, const gac_mck_state *state);
 
 bool gac_mck_list_reserve(gac_mck_list *list, size_t n_states);
-bool gac_mck_moves_init(gac_mck_moves *moves, int32_t max_items);
+bool gac_mck_moves_init(gac_mck_moves *moves, int32_t max_moves);
 void gac_mck_moves_dispose(gac_mck_moves *moves);
+
+/* Writes one decision, as a node has it, over pick. */
+void gac_mck_apply_one(const gac_mck_search *search, int32_t class_index, int32_t chosen,
+                       int32_t *pick);
 
 /* Writes the decisions of node and those before it over pick. */
 void gac_mck_apply(const gac_mck_search *search, int32_t node, int32_t *pick);

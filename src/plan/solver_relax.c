@@ -187,6 +187,25 @@ static void find_slopes(const gac_mck *mck, const gac_mck_lp *lp, int32_t class_
     }
 }
 
+/* Finds the items that lose nothing at the break's slope, from the pick of one
+ * class, which is one of them. */
+static void find_line(const gac_mck *mck, const gac_mck_lp *lp, int32_t class_index,
+                      gac_mck_unit *unit)
+{
+    const gac_mck_item *items = mck->items + mck->first[class_index];
+    const gac_mck_item *base = &items[lp->pick[class_index]];
+    int32_t n_items = (int32_t)(mck->first[class_index + 1] - mck->first[class_index]);
+    for (int32_t j = 0; j < n_items; j++) {
+        gac_i128 loss = (gac_i128)(items[j].value - base->value) * lp->slope.cost +
+                        (gac_i128)(items[j].cost - base->cost) * lp->slope.value;
+        if (loss != 0)
+            continue;
+        if (unit->n_line++ == 0)
+            unit->line_low = j;
+        unit->line_high = j;
+    }
+}
+
 /* Writes a unit's classes so that those with the higher pick are spread evenly
  * (the search's window of costs relies on it), and finds its slopes. */
 static void fill_unit(const gac_mck *mck, gac_mck_lp *lp, const member *group, int32_t *hull,
@@ -201,6 +220,7 @@ static void fill_unit(const gac_mck *mck, gac_mck_lp *lp, const member *group, i
         bool take_high = (k + 1) * (n - n_low) / n > k * (n - n_low) / n;
         lp->members[unit->first + k] = group[take_high ? high++ : low++].class_index;
     }
+    find_line(mck, lp, group[0].class_index, unit);
     find_slopes(mck, lp, group[0].class_index, hull, unit);
     find_slopes(mck, lp, group[n - 1].class_index, hull, unit);
 }

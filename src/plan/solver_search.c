@@ -106,7 +106,7 @@ static void keep_found(gac_mck_search *search)
     if (!search->found)
         return;
     keep_solution(search, search->found_parent, -1);
-    search->best_pick[search->found_class] = search->found_pick;
+    gac_mck_apply_one(search, search->found_class, search->found_pick, search->best_pick);
 }
 
 /* Merges the listed moves into *list, spare being room to do it in. */
@@ -224,8 +224,10 @@ static gac_mck_outcome improve(gac_mck_search *search, size_t n_keep, int32_t n_
     gac_mck_outcome outcome = GAC_MCK_NO_MEMORY;
     core c = { 0 };
     int n_taken = 0;
-    search->limit = IMPROVE_LIMIT;
-    search->keep = n_keep;
+    search->limit = 2 * n_keep > IMPROVE_LIMIT ? 2 * n_keep : IMPROVE_LIMIT;
+    if (search->limit > search->max_states)
+        search->limit = search->max_states;
+    search->keep = n_keep < search->limit / 2 ? n_keep : search->limit / 2;
     search->wanted_cost = lp->cost + (search->mck->capacity - lp->cost) / 2; /* half each */
     search->n_nodes = 0;
     if (!core_init(&c, lp) || !start_list(lp, &lists[0]) || !start_list(lp, &lists[1]))
@@ -245,35 +247,94 @@ done:
     return outcome;
 }
 
-/* Equal classes may be put in any order, so one is enough: that in which the
- * sum of costs stays near the straight line from the state a solution had
- * before the unit to the one it has after, within twice the largest
- * difference of two choices (once for the solution's own order, once for the
- * relaxation's, which fill_unit spreads). The end of that line is bounded by
- * what the classes outside can still mend. */
-static void set_window(const gac_mck_search *search, const gac_mck_list *list,
-                       const gac_mck_rule *after, gac_mck_rule *rule)
+/* The costs that a state which leads to a better solution can have once the
+ * rule holds: beyond them, the classes outside cannot mend it. */
+static void find_reach(const gac_mck_search *search, const gac_mck_rule *after, double *low,
+                       double *high)
 {
     const gac_mck_lp *lp = search->lp;
-    const gac_mck_moves *m = &search->moves;
     double capacity = (double)search->mck->capacity, slack = capacity - (double)lp->cost;
     double slope = (double)lp->slope.value / (double)lp->slope.cost;
     double gap = (double)(search->best_value - lp->value) + slack * slope;
     double gain = slope - (double)after->up.value / (double)after->up.cost;
     double loss = (double)after->down.value / (double)after->down.cost - slope;
-    double spread = 2 * (double)(m->cost[m->n_moves - 1] - m->cost[0]);
-    double low = gain > 1e-9 * slope ? capacity - gap / gain : -(double)FAR_COST;
-    double high = capacity;
+    *low = gain > 1e-9 * slope ? capacity - gap / gain : -(double)FAR_COST;
+    *high = capacity;
     if (after->has_down)
-        high = loss > 1e-9 * slope ? capacity + gap / loss : (double)FAR_COST;
+        *high = loss > 1e-9 * slope ? capacity + gap / loss : (double)FAR_COST;
+    *low -= 1 + 1e-6 * fabs(*low); /* more than what rounding can do */
+    *high += 1 + 1e-6 * fabs(*high);
+}
+
+/* Equal classes may be put in any order, so one is enough: that in which the
+ * sum of costs stays near the straight line from the state a solution had
+ * before the unit to the one it has after, within twice the largest
+ * difference of two choices (once for the solution's own order, once for the
+ * relaxation's, which fill_unit spreads). */
+static void set_window(const gac_mck_search *search, const gac_mck_list *list,
+                       const gac_mck_rule *after, gac_mck_rule *rule)
+{
+    const gac_mck_moves *m = &search->moves;
+    double spread = 2 * (double)(m->cost[m->n_moves - 1] - m->cost[0]), low, high;
+    find_reach(search, after, &low, &high);
     low = fmin(low, (double)list->states[0].cost) - spread;
     high = fmax(high, (double)list->states[list->n_states - 1].cost) + spread;
-    low -= 1 + 1e-6 * fabs(low); /* more than what rounding can do */
+    low -= 1 + 1e-6 * fabs(low);
     high += 1 + 1e-6 * fabs(high);
     if (low > -(double)FAR_COST)
         rule->least_cost = (int64_t)low;
     if (high < (double)FAR_COST)
         rule->most_cost = (int64_t)high;
+}
+
+/* How many classes of a unit a better solution can have off the line: each
+ * loses, and what may be lost in all is known. */
+static int32_t count_off_line(const gac_mck_search *search, const gac_mck_unit *unit)
+{
+    const gac_mck_lp *lp = search->lp;
+    const gac_mck_moves *m = &search->moves;
+    gac_i128 room = (gac_i128)(search->best_value - 1 - lp->value) * lp->slope.cost +
+                    (gac_i128)(search->mck->capacity - lp->cost) * lp->slope.value;
+    gac_i128 least = 0;
+    for (int32_t j = 0; j < m->n_moves; j++) {
+        gac_i128 loss =
+            (gac_i128)m->value[j] * lp->slope.cost + (gac_i128)m->cost[j] * lp->slope.value;
+        if (loss != 0 && (least == 0 || loss < least))
+            least = loss;
+    }
+    gac_i128 n = least == 0 ? 0 : room / least;
+    return n < unit->n_members ? (int32_t)n : unit->n_members;
+}
+
+/* Sets moves to what the unit's classes from n_done on can do together when
+ * each takes one of the line's two choices: a number of them changes. */
+static void list_shifts(gac_mck_search *search, int32_t unit_index, int32_t n_done,
+                        const gac_mck_list *list, const gac_mck_rule *after)
+{
+    const gac_mck_lp *lp = search->lp;
+    const gac_mck_unit *unit = &lp->units[unit_index];
+    const gac_mck_item *items = search->mck->items + search->mck->first[lp->members[unit->first]];
+    int64_t cost = items[unit->line_high].cost - items[unit->line_low].cost, n_up = 0, n_down = 0;
+    int64_t value = items[unit->line_high].value - items[unit->line_low].value;
+    gac_mck_moves *m = &search->moves;
+    double low, high;
+    for (int32_t k = n_done; k < unit->n_members; k++) {
+        bool is_low = lp->pick[lp->members[unit->first + k]] == unit->line_low;
+        n_up += is_low;
+        n_down += !is_low;
+    }
+    find_reach(search, after, &low, &high);
+    low = floor((low - (double)list->states[list->n_states - 1].cost) / (double)cost) - 1;
+    high = ceil((high - (double)list->states[0].cost) / (double)cost) + 1;
+    int64_t first = low > (double)-n_down ? (int64_t)low : -n_down;
+    int64_t last = high < (double)n_up ? (int64_t)high : n_up;
+    m->class_index = ~unit_index;
+    m->n_moves = 0;
+    for (int64_t n = first; n <= last; n++) {
+        m->cost[m->n_moves] = n * cost;
+        m->value[m->n_moves] = n * value;
+        m->pick[m->n_moves++] = unit->n_members + (int32_t)n;
+    }
 }
 
 /* A round's lists: the current one, and room for the next. */
@@ -282,33 +343,51 @@ typedef struct sweep {
     gac_mck_rule rule; /* under which list is complete */
 } sweep;
 
-static gac_mck_outcome add_unit(gac_mck_search *search, const gac_mck_unit *unit,
+/* Merges the listed moves and drops what history is no longer needed. */
+static gac_mck_outcome advance_sweep(gac_mck_search *search, const gac_mck_rule *rule, sweep *r)
+{
+    gac_mck_list *const lists[1] = { &r->list };
+    gac_mck_outcome outcome = step(search, rule, &r->list, &r->spare);
+    if (outcome != GAC_MCK_DONE)
+        return outcome;
+    r->rule = *rule;
+    return gac_mck_collect(search, lists, 1);
+}
+
+/* Adds a unit's classes one by one; where few of them can leave the line, the
+ * others at once. */
+static gac_mck_outcome add_unit(gac_mck_search *search, int32_t unit_index,
                                 const gac_mck_rule *after, sweep *r)
 {
+    const gac_mck_unit *unit = &search->lp->units[unit_index];
     gac_mck_rule within = join_unit(*after, unit);
-    gac_mck_list *const lists[1] = { &r->list };
-    for (int32_t k = 0; k < unit->n_members && r->list.n_states > 0; k++) {
+    int32_t n_single = unit->n_members;
+    for (int32_t k = 0; k < n_single && r->list.n_states > 0; k++) {
         list_moves(search, search->lp->members[unit->first + k]);
         if (search->moves.n_moves == 0) {
             r->list.n_states = 0; /* nothing better is left */
             break;
         }
+        if (k == 0 && unit->n_members > 1) {
+            int32_t n_off = count_off_line(search, unit);
+            if (unit->n_line <= 2 && n_off <= unit->n_members / 4)
+                n_single = n_off;
+            else
+                set_window(search, &r->list, after, &within);
+            if (n_single == 0)
+                break;
+        }
         if (search->moves.n_moves == 1 && search->moves.cost[0] == 0)
             continue;
-        if (k == 0 && unit->n_members > 1)
-            set_window(search, &r->list, after, &within);
-        gac_mck_rule rule = k == unit->n_members - 1 ? *after : within;
-        gac_mck_outcome outcome = step(search, &rule, &r->list, &r->spare);
-        if (outcome != GAC_MCK_DONE)
-            return outcome;
-        r->rule = rule;
-        if (search->best_value <= search->bound)
-            return GAC_MCK_DONE;
-        outcome = gac_mck_collect(search, lists, 1);
-        if (outcome != GAC_MCK_DONE)
+        bool last = k == unit->n_members - 1 || (k == n_single - 1 && unit->n_line == 1);
+        gac_mck_outcome outcome = advance_sweep(search, last ? after : &within, r);
+        if (outcome != GAC_MCK_DONE || search->best_value <= search->bound)
             return outcome;
     }
-    return GAC_MCK_DONE;
+    if (n_single == unit->n_members || unit->n_line == 1 || r->list.n_states == 0)
+        return GAC_MCK_DONE;
+    list_shifts(search, unit_index, n_single, &r->list, after);
+    return advance_sweep(search, after, r);
 }
 
 /* What an unfinished round has proved: a better solution grows out of a state
@@ -336,7 +415,7 @@ static gac_mck_outcome run_round(gac_mck_search *search, size_t limit, bool beam
     gac_mck_outcome outcome = GAC_MCK_NO_MEMORY;
     core c;
     search->limit = limit;
-    search->keep = beam ? BEAM_STATES : 0;
+    search->keep = !beam ? 0 : BEAM_STATES < limit / 2 ? BEAM_STATES : limit / 2;
     search->wanted_cost = search->mck->capacity;
     search->thinned = false;
     search->lost_bound = INT64_MAX;
@@ -346,7 +425,7 @@ static gac_mck_outcome run_round(gac_mck_search *search, size_t limit, bool beam
     outcome = GAC_MCK_DONE;
     for (int32_t u; r.list.n_states > 0 && (u = core_take(&c, lp)) >= 0;) {
         gac_mck_rule after = core_rule(&c, lp);
-        outcome = add_unit(search, &lp->units[u], &after, &r);
+        outcome = add_unit(search, u, &after, &r);
         if (outcome != GAC_MCK_DONE || search->best_value <= search->bound)
             break;
     }

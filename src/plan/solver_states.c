@@ -33,9 +33,9 @@ bool gac_mck_list_reserve(gac_mck_list *list, size_t n_states)
     return true;
 }
 
-bool gac_mck_moves_init(gac_mck_moves *moves, int32_t max_items)
+bool gac_mck_moves_init(gac_mck_moves *moves, int32_t max_moves)
 {
-    size_t n = (size_t)max_items + 1; /* one more stands for a move that has ended */
+    size_t n = (size_t)max_moves + 1; /* one more stands for a move that has ended */
     *moves = (gac_mck_moves){ .cost = reallocarray(NULL, n, sizeof *moves->cost),
                               .value = reallocarray(NULL, n, sizeof *moves->value),
                               .pick = reallocarray(NULL, n, sizeof *moves->pick),
@@ -59,10 +59,39 @@ void gac_mck_moves_dispose(gac_mck_moves *moves)
     free(moves->tree);
 }
 
+/* Changes n classes of a unit from the lower of its two choices on the line to
+ * the higher, or -n the other way, from the last one backwards. */
+static void shift_unit(const gac_mck_search *search, const gac_mck_unit *unit, int32_t n,
+                       int32_t *pick)
+{
+    const gac_mck_lp *lp = search->lp;
+    int32_t from = n > 0 ? unit->line_low : unit->line_high;
+    int32_t to = n > 0 ? unit->line_high : unit->line_low;
+    int32_t left = n > 0 ? n : -n;
+    for (int32_t k = unit->n_members - 1; k >= 0 && left > 0; k--) {
+        int32_t class_index = lp->members[unit->first + k];
+        if (lp->pick[class_index] == from) {
+            pick[class_index] = to;
+            left--;
+        }
+    }
+}
+
+void gac_mck_apply_one(const gac_mck_search *search, int32_t class_index, int32_t chosen,
+                       int32_t *pick)
+{
+    if (class_index >= 0) {
+        pick[class_index] = chosen;
+    } else {
+        const gac_mck_unit *unit = &search->lp->units[~class_index];
+        shift_unit(search, unit, chosen - unit->n_members, pick);
+    }
+}
+
 void gac_mck_apply(const gac_mck_search *search, int32_t node, int32_t *pick)
 {
     for (; node >= 0; node = search->nodes[node].parent)
-        pick[search->nodes[node].class_index] = search->nodes[node].pick;
+        gac_mck_apply_one(search, search->nodes[node].class_index, search->nodes[node].pick, pick);
 }
 
 int64_t gac_mck_state_bound(int64_t capacity, const gac_mck_rule *rule, const gac_mck_state *state)
@@ -289,9 +318,8 @@ static gac_mck_outcome push_state(gac_mck_search *search, const gac_mck_rule *ru
     }
     if (!gac_mck_list_reserve(to, to->n_states + 1))
         return GAC_MCK_NO_MEMORY;
-    int32_t pick = search->moves.pick[move];
-    if (!search->no_history && pick != search->lp->pick[search->moves.class_index] &&
-        !add_node(search, state.node, pick, &state.node))
+    if (!search->no_history && search->moves.cost[move] != 0 && /* 0: as the relaxation has it */
+        !add_node(search, state.node, search->moves.pick[move], &state.node))
         return GAC_MCK_NO_MEMORY;
     to->states[to->n_states++] = state;
     return GAC_MCK_DONE;
