@@ -329,15 +329,15 @@ static double seconds(void)
 static bool picks_hold(const instance *in, const int32_t *picks, const gac_solution *solution)
 {
     int64_t cost = 0;
-    double value = 0, size = 0;
+    long double value = 0, size = 0;
     for (int32_t i = 0; i < in->n_classes; i++) {
         const gac_choice *choice = &in->classes[i].choices[picks[i]];
         cost += choice->cost;
         value += choice->value;
-        size += fabs(choice->value);
+        size += fabsl(choice->value);
     }
     return cost == solution->cost && cost <= in->budget &&
-           fabs(value - solution->value) <= 1e-12 * size && solution->bound <= solution->value;
+           fabsl(value - solution->value) <= 1e-14L * size && solution->bound <= solution->value;
 }
 
 static int solve(const instance *in, int n_runs, double time_limit_s, const char *lp_path,
