@@ -118,6 +118,19 @@ static gac_status parse(cli *c, int argc, char **argv, repair_command *o, bool *
     return GAC_OK;
 }
 
+/* What a plan file asks for that cannot be done is a fault of the file. */
+static gac_status check_plan(cli *c, const repair_command *o, const gac_model *model,
+                             gac_plan *plan)
+{
+    char q[200];
+    gac_error why = GAC_ERROR_INIT;
+    if (gac_repair_check(model, plan->sizes, &o->options, &why) == GAC_OK)
+        return GAC_OK;
+    gac_plan_dispose(plan);
+    return gac_error_set(&c->error, GAC_BAD_INPUT, "%s: %s", gac_quote(q, sizeof q, o->plan_file),
+                         why.text);
+}
+
 /* The sizes to apply: of a plan file, or planned now. */
 static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_plan *plan)
 {
@@ -130,6 +143,8 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
             status = gac_json_load(file, 64u << 20, &json, &c->error);
         if (status == GAC_OK)
             status = gac_plan_from_json(json, model, o->plan_file, plan, &c->error);
+        if (status == GAC_OK)
+            status = check_plan(c, o, model, plan);
         json_decref(json);
         gac_file_close(file);
     } else {

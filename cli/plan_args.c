@@ -154,6 +154,7 @@ json_t *cli_changes_json(const gac_model *model, const int64_t *sizes)
 
 typedef struct change {
     char pattern[128];
+    const char *name; /* of one of them */
     int64_t from, to;
     int32_t count;
 } change;
@@ -181,6 +182,7 @@ void cli_print_changes(const gac_model *model, const int64_t *sizes)
         if (sizes[i] == d->size)
             continue;
         cli_pattern(list[n].pattern, sizeof list[n].pattern, d->name);
+        list[n].name = d->name;
         list[n].from = d->size;
         list[n].to = sizes[i];
         list[n++].count = 1;
@@ -193,8 +195,8 @@ void cli_print_changes(const gac_model *model, const int64_t *sizes)
             list[kept++] = list[i];
     printf("  %-44s %6s %10s %10s\n", "dimension", "count", "from", "to");
     for (int32_t i = 0; i < kept && i < MAX_LINES; i++)
-        printf("  %-44s %6d %10lld %10lld\n", list[i].pattern, list[i].count,
-               (long long)list[i].from, (long long)list[i].to);
+        printf("  %-44s %6d %10lld %10lld\n", list[i].count == 1 ? list[i].name : list[i].pattern,
+               list[i].count, (long long)list[i].from, (long long)list[i].to);
     if (kept > MAX_LINES)
         printf("  and %d more lines (--json lists every dimension)\n", kept - MAX_LINES);
     free(list);

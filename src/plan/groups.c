@@ -290,6 +290,22 @@ static gac_status price_all(grouping *g)
     return status;
 }
 
+/* A rule that matches nothing is a slip of the pen. */
+static gac_status check_rules(const gac_model *model, const gac_plan_options *options,
+                              gac_error *err)
+{
+    char q[160];
+    for (int32_t r = 0; r < options->n_rules; r++) {
+        bool matched = false;
+        for (int32_t i = 0; i < gac_model_n_dims(model) && !matched; i++)
+            matched = fnmatch(options->rules[r].pattern, gac_model_dim(model, i)->name, 0) == 0;
+        if (!matched)
+            return gac_error_set(err, GAC_USAGE, "no dimension is named \"%s\"",
+                                 gac_quote(q, sizeof q, options->rules[r].pattern));
+    }
+    return GAC_OK;
+}
+
 gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, bool price,
                            plan_groups *out, gac_error *err)
 {
@@ -298,7 +314,8 @@ gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *optio
     grouping g = { .model = model, .options = options, .out = out, .err = err };
     g.leader = calloc(n, sizeof *g.leader);
     g.units = calloc(n, sizeof *g.units);
-    gac_status status = g.leader && g.units ? GAC_OK : gac_error_no_memory(err);
+    gac_status status =
+        g.leader && g.units ? check_rules(model, options, err) : gac_error_no_memory(err);
     if (status == GAC_OK)
         status = gac_plan_units(model, &options->target, g.units, err);
     if (status == GAC_OK) {

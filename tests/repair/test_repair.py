@@ -1,0 +1,911 @@
+#!/usr/bin/env python3
+"""gac plan, repair, verify and repair --undo, held against a judge of our own.
+
+    python3 tests/repair/test_repair.py --gac build/gac [--python build/venv/bin/python] [CASE...]
+
+Random small models of every family and compressor get random plans. What a
+repair must give is computed here from the original bytes, the sizes and the
+places of the dimensions. With --python, the reference safetensors package of
+that interpreter opens every result. Ends with a line "N passed, N failed".
+"""
+import argparse
+import fnmatch
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import repair_support as support
+from small_models import MODELS, mk
+
+OPTIONS = argparse.Namespace()
+SEED = 20261
+N_ROUNDS = 4
+STRATEGIES = ("minimal", "optimal", "predefined", "tradeoff", "solve")
+DTYPES = (None, "F32", "F64", "F16", "BF16", "F8_E4M3", "I8")
+# Keys that a repair may change; everything else stays, in its order.
+SIZE_KEYS = {"intermediate_size", "ffn_dim", "n_inner", "per_layer_config", "block_configs",
+             "head_wise_ranks", "truncation_ranks", "moe_intermediate_size", "gate_ranks",
+             "v_ranks", "o_ranks"}
+RESCALED_KEYS = {"hidden_size", "head_dim", "rms_norm_eps", "rope_scaling", "rope_theta",
+                 "rope_parameters", "q_ranks", "k_ranks"}
+UNKNOWN = {"zz_unknown": {"b": [1, 2.5, None, True, "ä\n\u2028"], "a": 1e-300}, "_x": 2 ** 53 + 1,
+           "null_key": None, "big": 123456789012345678}
+
+REFERENCE = """
+import glob, json, sys
+from safetensors import safe_open
+for line in sys.stdin:
+    shapes = {}
+    for path in sorted(glob.glob(glob.escape(line.rstrip("\\n")) + "/*.safetensors")):
+        with safe_open(path, "np") as file:
+            for name in file.keys():
+                shapes[name] = file.get_slice(name).get_shape()
+    print(json.dumps(shapes), flush=True)
+"""
+
+
+class Reference:
+    """The reference package in a process of its own: a folder in, shapes out."""
+
+    def __init__(self, python):
+        self.child = subprocess.Popen([python, "-c", REFERENCE], stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, text=True)
+
+    def shapes(self, folder):
+        self.child.stdin.write(folder + "\n")
+        self.child.stdin.flush()
+        line = self.child.stdout.readline()
+        if not line:
+            raise AssertionError(f"the reference package could not open {folder}")
+        return {name: tuple(shape) for name, shape in json.loads(line).items()}
+
+    def close(self):
+        self.child.stdin.close()
+        self.child.wait()
+        self.child.stdout.close()
+
+
+class RepairCase(unittest.TestCase):
+    maxDiff = 2000
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(prefix="gac-repair-", dir=support.scratch_folder())
+        self.addCleanup(holder.cleanup)
+        self.folder = holder.name
+        self.gac = OPTIONS.gac
+        self.rng = support.seeded(SEED, self.id())
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def fresh(self):
+        """Empties the folder, for the next of several parts."""
+        shutil.rmtree(self.folder)
+        os.mkdir(self.folder)
+
+    def make(self, model, folder="in", dtype=None, n_files=1, rng=None, **options):
+        """A model on disk: its path and tensors."""
+        rng = rng or self.rng
+        ck = MODELS[model](rng)
+        items = list(ck.config.items())
+        for item in UNKNOWN.items():
+            items.insert(rng.randint(0, len(items)), item)
+        config = json.dumps(dict(items), indent=rng.choice((None, 1, 3)),
+                            ensure_ascii=rng.random() < 0.5) + rng.choice(("", "\n", " \n"))
+        tensors = support.fill(ck, rng, dtype)
+        path = self.path(folder)
+        support.write_folder(path, tensors, config, n_files, {"made by": "a \"test\""}, **options)
+        return path, tensors
+
+    def write_plan(self, dims, name="plan.json", **changes):
+        """dims: {name: (from, to)} or a list of entries."""
+        if isinstance(dims, dict):
+            dims = [{"name": n, "from": a, "to": b} for n, (a, b) in dims.items()]
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            json.dump({"schema": "gac.plan/1", "dims": dims, **changes}, file)
+        return self.path(name)
+
+    def ok(self, *args):
+        result = self.gac(*args)
+        self.assertEqual(result.returncode, 0, f"gac {args}: {result.stderr[-3000:]}")
+        return result
+
+    def refused(self, code, *args, says=None):
+        """gac must answer with code, one line, and leave no result."""
+        result = self.gac(*args, "-q")
+        self.assertEqual(result.returncode, code, f"gac {args}: {result.stdout} {result.stderr}")
+        self.assertTrue(support.one_line(result.stderr), result.stderr)
+        for word in [says] if isinstance(says, str) else says or []:
+            self.assertIn(word, result.stderr)
+        return result.stderr
+
+    def nothing_left(self, allowed):
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted(allowed))
+
+
+class Property(RepairCase):
+    """repair, verify, undo over random models and plans; methods are added below."""
+
+    def hand_plan(self, graph, model):
+        """Sizes of a plan as a person might write it."""
+        rng, sizes = self.rng, {}
+        experts = rng.randint(0, 20)  # one config key for all of them
+        width = rng.randint(0, 40) if model in ("gpt2", "opt", "opt-350m") else None
+        for name, dim in graph.items():
+            tied = dim.get("tied_to")
+            if dim["exactness"] != "exact":
+                continue
+            to = dim["size"] + rng.choice((0, 1, rng.randint(1, 40), -dim["size"] % 8))
+            if dim["role"] == "expert_width":
+                to = dim["size"] + experts
+            elif dim["role"] == "mlp_width" and width is not None:
+                to = dim["size"] + width
+            if tied:
+                to = sizes.get(tied, graph[tied]["size"])
+            sizes[name] = to
+        rows = {n: (graph[n]["size"], to) for n, to in sizes.items()
+                if to != graph[n]["size"] or rng.random() < 0.5}
+        order = list(rows.items())
+        rng.shuffle(order)
+        return self.write_plan(dict(order), strategy=rng.choice(("by hand, of any length at all",
+                                                                 "minimal", "")))
+
+    def choose(self, path, graph, model, round_number):
+        """Arguments of a random plan, and whether gac may refuse it."""
+        rng = self.rng
+        if round_number % 2 == 1:
+            return ["--plan", self.hand_plan(graph, model)], False
+        args, may_refuse = ["--strategy", rng.choice(STRATEGIES), "--dtype", "F16"], False
+        if rng.random() < 0.3:
+            args += ["--tp", rng.choice((1, 2, 4))]
+            may_refuse = True  # heads that cannot be divided
+        if rng.random() < 0.3:
+            args += ["--quant-group", rng.choice((16, 32))]
+            may_refuse = True
+        if rng.random() < 0.4:
+            args += ["--uniform"]
+        if rng.random() < 0.3:
+            args += ["--widths", rng.choice(("uniform", "per_layer_config", "block_configs"))]
+            may_refuse = True
+        pattern = rng.choice((None, "*.rank", "*.width", "layers.0.mlp.width"))
+        sizes = [d["size"] for n, d in graph.items() if pattern and fnmatch.fnmatch(n, pattern)]
+        if sizes and rng.random() < 0.5:
+            args += ["--set", f"{pattern}={max(sizes) + rng.randint(0, 9)}"]
+            may_refuse = may_refuse or "solve" in args
+        if rng.random() < 0.3:
+            args += ["--max-overhead", rng.choice((3, 50))]
+            may_refuse = may_refuse or "solve" in args
+        if rng.random() < 0.5 and not may_refuse:
+            plan = self.path("made.json")
+            self.ok("plan", path, *args, "-o", plan)
+            args = ["--plan", plan]
+        return args, may_refuse
+
+    def check_config(self, before, after, graph, sizes, rescaled=False):
+        """New sizes are stated; nothing else moved."""
+        allowed = SIZE_KEYS | {k for k in before if k.startswith("num_basis_")}
+        allowed |= RESCALED_KEYS if rescaled else set()
+        if "block_configs" in after and "block_configs" not in before:
+            allowed |= {"model_type", "architectures"}
+        self.assertEqual([k for k in after if k in before], list(before), "order of config keys")
+        for key in set(before) | set(after):
+            if key not in allowed:
+                self.assertEqual(after.get(key), before.get(key), key)
+        for name, dim in graph.items():
+            if name in sizes or dim["role"] == "mlp_width":
+                stated = support.stated_size(after, dim)
+                if stated not in (None, "ffn_mult"):
+                    self.assertEqual(stated, sizes.get(name, dim["size"]), name)
+        for key, role in (("gate_ranks", "mlp_width"), ("q_ranks", "qk_head"),
+                          ("v_ranks", "v_head")):
+            for i, size in enumerate(after.get(key, [])):
+                name = next(n for n, d in graph.items()
+                            if d["role"] == role and support.layer_of(n) == i)
+                self.assertEqual(size, sizes.get(name, graph[name]["size"]), f"{key}[{i}]")
+
+    def check_files(self, original, result, config_too):
+        before, after = support.other_files(original), support.other_files(result)
+        if not config_too:
+            before.pop("config.json")
+            after.pop("config.json")
+        self.assertEqual(after, before)
+
+    def check_layout(self, original, result, same_files=True):
+        if not same_files:
+            return
+        self.assertEqual(support.tensor_files(result), support.tensor_files(original))
+        for file in support.tensor_files(original):
+            a, b = (support.read_header(os.path.join(d, file))[0] for d in (original, result))
+            for header in (a, b):
+                header["__metadata__"].pop("gac_repair", None)
+            self.assertEqual(b["__metadata__"], a["__metadata__"])
+            self.assertEqual(set(b), set(a))
+
+    def check_undo(self, repaired, original, tensors, same_files=True, name="undone"):
+        undone = self.path(name)
+        self.ok("repair", repaired, "--undo", "-o", undone)
+        got = support.read_folder(undone)
+        self.assertEqual(set(got), set(tensors))
+        for tensor, value in tensors.items():
+            self.assertEqual(got[tensor][:2], value[:2], tensor)
+            self.assertTrue(got[tensor][2] == value[2], f"{tensor}: undone to other bytes")
+        self.check_files(original, undone, config_too=True)
+        self.check_layout(original, undone, same_files)
+        for file in support.tensor_files(undone):
+            self.assertNotIn("gac_repair",
+                             support.read_header(os.path.join(undone, file))[0]["__metadata__"])
+        self.assertFalse(os.path.exists(os.path.join(undone, "gac_originals")))
+        self.assertTrue(self.gac.json("verify", original, undone)["ok"])
+
+    def check_verify(self, original, repaired):
+        result = self.gac("verify", original, repaired, "--json")
+        self.assertEqual(result.returncode, 0, result.stdout[-600:] + result.stderr)
+        answer = json.loads(result.stdout)
+        for key in ("ok", "lossless", "pads_zero", "config_ok", "same_tensors"):
+            self.assertIs(answer[key], True, key)
+        return answer
+
+    def check_exact(self, original, tensors, graph, repaired, answer, n_files):
+        sizes = {d["name"]: d["to"] for d in answer["dims"]}
+        for d in answer["dims"]:
+            self.assertEqual(d["from"], graph[d["name"]]["size"])
+        wanted = support.enlarged(tensors, graph, sizes)
+        got = support.read_folder(repaired)
+        self.assertEqual(set(got), set(wanted))
+        for name, value in wanted.items():
+            self.assertEqual(got[name][:2], value[:2], name)
+            self.assertTrue(got[name][2] == value[2], f"{name}: not the original plus zeros")
+        self.assertEqual(answer["bytes_before"], sum(len(t[2]) for t in tensors.values()))
+        self.assertEqual(answer["bytes_after"], sum(len(t[2]) for t in wanted.values()))
+        self.assertEqual(answer["n_dims_changed"], len(sizes))
+        self.assertEqual(answer["n_tensors_changed"],
+                         sum(wanted[n][1] != tensors[n][1] for n in tensors))
+        self.check_files(original, repaired, config_too=False)
+        self.check_config(support.read_config(original), support.read_config(repaired), graph,
+                          sizes)
+        if n_files:
+            self.check_layout(original, repaired)
+        if OPTIONS.reference:
+            self.assertEqual(OPTIONS.reference.shapes(repaired),
+                             {n: t[1] for n, t in wanted.items()})
+        return sizes
+
+    def one_round(self, model, round_number):
+        rng = self.rng
+        n_files = rng.choice((1, 1, 3))
+        original, tensors = self.make(model, dtype=rng.choice(DTYPES), n_files=n_files)
+        before = support.other_files(original)
+        graph = self.gac.graph(original)
+        args, may_refuse = self.choose(original, graph, model, round_number)
+        repaired = self.path("out")
+        shards = ["--max-shard-size", rng.choice(("20KB", "100000", "1GB"))]
+        shards = shards if rng.random() < 0.25 else []
+        result = self.gac("repair", original, "-o", repaired, "--json", *args, *shards)
+        if result.returncode and may_refuse:
+            self.assertIn(result.returncode, (2, 5), result.stderr)
+            self.assertTrue(support.one_line(result.stderr), result.stderr)
+            self.assertFalse(os.path.exists(repaired))
+            Property.n_refused += 1
+            return
+        self.assertEqual(result.returncode, 0, f"{args}: {result.stderr[-3000:]}")
+        Property.n_repaired += 1
+        answer = json.loads(result.stdout)
+        sizes = self.check_exact(original, tensors, graph, repaired, answer, not shards)
+        if "--uniform" in args and "--plan" not in args:
+            widths = {sizes.get(n, d["size"]) for n, d in graph.items() if d["role"] == "mlp_width"}
+            self.assertLessEqual(len(widths), 1)
+        checked = self.check_verify(original, repaired)
+        self.assertEqual(checked["n_dims_changed"], len(sizes))
+        self.check_undo(repaired, original, tensors, not shards)
+        self.assertEqual(support.other_files(original), before, "the input was touched")
+
+    def test_zz_most_plans_were_carried_out(self):
+        """Refusals must stay the exception, or the rounds above show nothing."""
+        if Property.n_repaired + Property.n_refused >= len(MODELS):
+            self.assertGreater(Property.n_repaired, 4 * Property.n_refused)
+
+    n_repaired = n_refused = 0
+
+
+def add_round(model, number):
+    def test(self):
+        self.one_round(model, number)
+    setattr(Property, f"test_{model.replace('-', '_')}_{number}", test)
+
+
+for _model in MODELS:
+    for _number in range(N_ROUNDS):
+        add_round(_model, _number)
+
+
+class Rescaled(Property):
+    """Heads and hidden size: values change by a factor, originals are kept."""
+
+    def rescale(self, model, sizes, dtype="F32", **options):
+        original, tensors = self.make(model, dtype=dtype, **options)
+        graph = self.gac.graph(original)
+        movable = [n for n, d in graph.items() if d["exactness"] == "rescaled" and d["role"] in sizes]
+        if not movable:
+            self.skipTest(f"{model}: nothing to rescale")
+        args = []
+        for role, to in sizes.items():
+            args += ["--set", f"*{role}={to}"]
+        repaired = self.path("out")
+        needs = self.refused(2, "repair", original, "-o", repaired, *args)
+        self.assertTrue(any(n in needs for n in graph), needs)
+        answer = self.gac.json("repair", original, "-o", repaired, *args, "--allow", "rescaled",
+                               "--strategy", "minimal")
+        new = {d["name"]: d["to"] for d in answer["dims"]}
+        self.assertTrue(all(new.get(n) == sizes[graph[n]["role"]] for n in movable))
+        self.check_rescaled(original, tensors, graph, repaired, new)
+        return original, tensors, repaired
+
+    def check_rescaled(self, original, tensors, graph, repaired, sizes):
+        factors = support.scaled_tensors(graph, sizes)
+        kept = support.read_tensors(os.path.join(repaired, "gac_originals", "model.safetensors"))
+        self.assertEqual(kept, {n: tensors[n] for n in factors})
+        wanted = support.enlarged(tensors, graph, sizes)
+        got = support.read_folder(repaired)
+        self.assertEqual(set(got), set(wanted))
+        for name, (dtype, shape, data) in wanted.items():
+            self.assertEqual(got[name][:2], (dtype, shape), name)
+            if name not in factors:
+                self.assertTrue(got[name][2] == data, name)
+                continue
+            form = {"F32": "f", "F64": "d", "F16": "e"}[dtype]
+            count = len(data) * 8 // support.BITS[dtype]
+            old = struct.unpack(f"<{count}{form}", data)
+            new = struct.unpack(f"<{count}{form}", got[name][2])
+            step = {"F32": 1e-7, "F64": 1e-15, "F16": 1e-3}[dtype]
+            for a, b in zip(old, new):
+                self.assertLessEqual(abs(a * factors[name] - b), step * abs(a) + (6e-8 if form == "e" else 3e-45),
+                                     name)
+        self.check_config(support.read_config(original), support.read_config(repaired), graph,
+                          sizes, rescaled=True)
+        self.assertTrue(self.check_verify(original, repaired)["rescaled"])
+        self.check_undo(repaired, original, tensors)
+
+    def test_head(self):
+        for model in ("llama", "mistral", "qwen2", "gemma", "palu", "palu-qwen2", "svdllm", "asvd",
+                      "dobi", "lowrank-generic", "basis-sharing", "phi3", "pruned-heads", "flap",
+                      "deci", "mixtral"):
+            with self.subTest(model):
+                self.fresh()
+                self.rescale(model, {"qk_head": 40}, rng=support.seeded(SEED, model))
+
+    def test_hidden(self):
+        for model in ("llama", "qwen2", "qwen3", "qwen3-moe", "qwen3-moe-fused", "mixtral", "palu",
+                      "svdllm", "asvd", "basis-sharing", "phi3", "pruned-mlp", "deci"):
+            with self.subTest(model):
+                self.fresh()
+                self.rescale(model, {"hidden": 144}, rng=support.seeded(SEED, model))
+
+    def test_both_in_half_precision_and_shards(self):
+        _, _, repaired = self.rescale("llama", {"qk_head": 48, "hidden": 128}, dtype="F16",
+                                      n_files=3)
+        self.refused(2, "repair", repaired, "-o", self.path("again"), "--strategy", "optimal",
+                     says="undo")
+
+    def test_a_changed_kept_original_is_found(self):
+        original, _, repaired = self.rescale("llama", {"hidden": 128})
+        path = os.path.join(repaired, "gac_originals", "model.safetensors")
+        kept = support.read_tensors(path)
+        name = sorted(kept)[0]
+        dtype, shape, data = kept[name]
+        kept[name] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+        support.write_tensors(path, kept)
+        self.refused(5, "verify", original, repaired, says=name)
+        shutil.rmtree(os.path.dirname(path))
+        self.assertIn(self.gac("verify", original, repaired).returncode, (3, 5))
+        self.refused(3, "repair", repaired, "--undo", "-o", self.path("no"))
+
+
+for _name in [n for n in dir(Property) if n.startswith("test_")]:
+    setattr(Rescaled, _name, None)  # inherited rounds run once
+
+
+class Edges(RepairCase):
+    """Sizes at which a graph could be read another way, and other corners."""
+
+    check_undo, check_verify = Property.check_undo, Property.check_verify
+    check_files, check_layout = Property.check_files, Property.check_layout
+
+    def there_and_back(self, model, sizes, *args):
+        """A repair to just these sizes either works in full or is refused in full."""
+        original, tensors = self.make(model)
+        graph = self.gac.graph(original)
+        plan = self.write_plan({n: (graph[n]["size"], to) for n, to in sizes.items()})
+        repaired = self.path("out")
+        result = self.gac("repair", original, "-o", repaired, "--plan", plan, *args)
+        if result.returncode:
+            self.assertEqual(result.returncode, 2, result.stderr[-2000:])
+            self.assertTrue(support.one_line(result.stderr), result.stderr)
+            self.assertFalse(os.path.exists(repaired))
+            return None
+        wanted = support.enlarged(tensors, graph, sizes)
+        self.assertEqual(support.read_folder(repaired), wanted)
+        self.check_verify(original, repaired)
+        self.check_undo(repaired, original, tensors)
+        return repaired
+
+    def test_rank_as_large_as_the_matrix(self):
+        """Square factors, whose order shapes no longer tell."""
+        for model in ("dobi", "asvd", "lowrank-generic", "svdllm", "basis-sharing"):
+            for to in (64, 128, 200):
+                with self.subTest(model=model, to=to):
+                    self.fresh()
+                    sizes = {f"layers.{i}.self_attn.{p}_proj.rank": to
+                             for i in range(2) for p in "qkvo"}
+                    if model == "basis-sharing":
+                        sizes = {"layers.0.self_attn.q_proj.rank": to,
+                                 "layers.2.self_attn.q_proj.rank": to}
+                    self.there_and_back(model, sizes)
+
+    def test_width_of_one_layer(self):
+        for model, name in (("gpt2", "h.0.mlp.width"), ("opt", "layers.0.mlp.width"),
+                            ("opt-350m", "layers.1.mlp.width"), ("phi3", "layers.0.mlp.width"),
+                            ("qwen3-moe", "layers.0.mlp.width"), ("deci", "layers.3.mlp.width"),
+                            ("per-layer-config", "layers.1.mlp.width")):
+            with self.subTest(model):
+                self.fresh()
+                self.there_and_back(model, {name: 304})
+
+    def test_width_statements(self):
+        """The three ways to state widths, from every kind of input."""
+        for model in ("llama", "pruned-mlp", "per-layer-config", "deci", "svdllm", "pruned-heads"):
+            for form in ("uniform", "per_layer_config", "block_configs"):
+                with self.subTest(model=model, form=form):
+                    self.fresh()
+                    original, tensors = self.make(model)
+                    graph = self.gac.graph(original)
+                    args = ["--uniform"] if form == "uniform" else []
+                    if form == "per_layer_config" and model == "deci":
+                        continue
+                    out = self.path("out")
+                    self.ok("repair", original, "-o", out, "--strategy", "optimal", "--widths",
+                            form, *args, "--set", f"layers.0.mlp.width=400")
+                    config = support.read_config(out)
+                    after = self.gac.graph(out)
+                    for name, dim in graph.items():
+                        if dim["role"] == "mlp_width":
+                            self.assertEqual(support.stated_size(config, dim),
+                                             after[name]["size"], name)
+                    if form == "uniform":
+                        self.assertEqual({d["size"] for d in after.values()
+                                          if d["role"] == "mlp_width"}, {400})
+                        if model != "deci":
+                            self.assertEqual(config["intermediate_size"], 400)
+                    self.assertEqual("block_configs" in config,
+                                     form == "block_configs" or model == "deci")
+                    self.check_verify(original, out)
+                    self.check_undo(out, original, tensors)
+
+    def test_twice_then_undo(self):
+        for model in ("palu", "svdllm", "pruned-mlp", "asvd", "basis-sharing"):
+            with self.subTest(model):
+                self.fresh()
+                original, tensors = self.make(model, n_files=2)
+                self.ok("repair", original, "-o", self.path("one"), "--strategy", "minimal")
+                self.ok("repair", self.path("one"), "-o", self.path("two"), "--strategy",
+                        "predefined")
+                self.check_verify(original, self.path("two"))
+                self.check_verify(self.path("one"), self.path("two"))
+                self.check_undo(self.path("two"), original, tensors)
+
+    def test_nothing_to_do(self):
+        original, tensors = self.make("llama")
+        plan = self.write_plan({})
+        answer = self.gac.json("repair", original, "-o", self.path("out"), "--plan", plan)
+        self.assertEqual((answer["n_dims_changed"], answer["overhead_pct"]), (0, 0))
+        self.assertEqual(support.read_folder(self.path("out")), tensors)
+        self.check_files(original, self.path("out"), config_too=True)
+        self.check_undo(self.path("out"), original, tensors)
+
+    def test_one_file_without_config(self):
+        """A bare .safetensors file needs no directory around it."""
+        original, tensors = self.make("svdllm")
+        file = os.path.join(original, "model.safetensors")
+        result = self.gac("repair", file, "-o", self.path("out"), "--strategy", "minimal")
+        if result.returncode == 0:
+            self.assertTrue(self.gac.json("verify", file, self.path("out"))["ok"])
+            self.ok("repair", self.path("out"), "--undo", "-o", self.path("back"))
+            self.assertEqual(support.read_folder(self.path("back")), tensors)
+        else:
+            self.assertTrue(support.one_line(result.stderr), result.stderr)
+
+    def test_packed_dtypes(self):
+        """F4 and F6: exact where whole bytes move, refused where not."""
+        for dtype, to, code in (("F4", 64, 0), ("F4", 61, 2), ("F6_E2M3", 64, 0),
+                                ("F6_E2M3", 62, 2)):
+            with self.subTest(dtype=dtype, to=to):
+                self.fresh()
+                ck = mk.llama_like(n_layers=1, mlp=48)
+                tensors = support.fill(ck, self.rng, dtype)
+                original = self.path("in")
+                support.write_folder(original, tensors, json.dumps(ck.config))
+                args = ("repair", original, "-o", self.path("out"), "--plan",
+                        self.write_plan({"layers.0.mlp.width": (48, to)}))
+                if code:
+                    self.refused(code, *args, says="tensor")
+                    self.nothing_left(["in", "plan.json"])
+                    continue
+                self.ok(*args)
+                graph = self.gac.graph(original)
+                self.assertEqual(support.read_folder(self.path("out")),
+                                 support.enlarged(tensors, graph, {"layers.0.mlp.width": to}))
+                self.check_verify(original, self.path("out"))
+                self.check_undo(self.path("out"), original, tensors)
+
+    def test_max_shard_size(self):
+        original, tensors = self.make("svdllm")
+        out = self.path("out")
+        self.ok("repair", original, "-o", out, "--strategy", "minimal", "--max-shard-size", "50KB")
+        files = support.tensor_files(out)
+        self.assertGreater(len(files), 5)
+        self.assertEqual(files, [f"model-{i + 1:05}-of-{len(files):05}.safetensors"
+                                 for i in range(len(files))])
+        for file in files:
+            held = support.read_tensors(os.path.join(out, file))
+            self.assertTrue(len(held) == 1 or sum(len(t[2]) for t in held.values()) <= 50000)
+        self.check_verify(original, out)
+        self.check_undo(out, original, tensors, same_files=False)
+        for bad in ("0", "-5", "x", "5XB", "nan", "inf", "1e30", ""):
+            with self.subTest(bad):
+                self.refused(2, "repair", original, "-o", self.path("no"), "--max-shard-size", bad)
+
+    def test_dry_run(self):
+        original, _ = self.make("palu")
+        args = ("repair", original, "--strategy", "optimal")
+        dry = self.gac.json(*args, "--dry-run")
+        self.nothing_left(["in"])
+        dry_out = self.gac.json(*args, "--dry-run", "-o", self.path("out"))
+        self.nothing_left(["in"])
+        real = self.gac.json(*args, "-o", self.path("out"))
+        keys = ("n_dims_changed", "n_tensors_changed", "bytes_before", "bytes_after",
+                "overhead_pct", "dims")
+        for answer in (dry, dry_out):
+            self.assertEqual([answer[k] for k in keys], [real[k] for k in keys])
+        self.assertEqual((dry["dry_run"], real["dry_run"]), (True, False))
+        self.refused(2, "repair", original, "--dry-run", "--widths", "uniform", "--set",
+                     "layers.0.mlp.width=400")
+
+    def test_dry_run_of_undo(self):
+        original, _ = self.make("palu")
+        self.ok("repair", original, "-o", self.path("out"), "--strategy", "optimal")
+        for out in ([], ["-o", self.path("back")]):
+            with self.subTest(out):
+                result = self.gac("repair", self.path("out"), "--undo", "--dry-run", *out)
+                self.assertIn(result.returncode, (0, 2), result.stderr[-500:])
+                self.assertNotIn("runtime error", result.stderr)
+                self.assertFalse(os.path.exists(self.path("back")))
+
+    def test_existing_target(self):
+        original, _ = self.make("llama")
+        out = self.path("out")
+        os.mkdir(out)
+        self.refused(1, "repair", original, "-o", out, says="exists")
+        self.assertEqual(os.listdir(out), [])
+        with open(os.path.join(out, "old"), "w", encoding="utf-8") as file:
+            file.write("old")
+        self.ok("repair", original, "-o", out, "--force")
+        self.assertNotIn("old", os.listdir(out))
+        self.check_verify(original, out)
+        self.ok("repair", out, "--undo", "-o", self.path("back"))
+        self.refused(1, "repair", out, "--undo", "-o", self.path("back"), says="exists")
+        self.nothing_left(["in", "out", "back"])
+
+    def test_undo_of_what_was_not_repaired(self):
+        original, _ = self.make("llama")
+        self.refused(3, "repair", original, "--undo", "-o", self.path("out"), says="repaired")
+        self.nothing_left(["in"])
+
+    def test_undo_of_a_record_that_lies(self):
+        """The record is input like any other."""
+        original, _ = self.make("llama")
+        out = self.path("out")
+        self.ok("repair", original, "-o", out, "--set", "layers.0.mlp.width=304")
+        path = os.path.join(out, "model.safetensors")
+        header, _ = support.read_header(path)
+        tensors = support.read_tensors(path)
+        true = json.loads(header["__metadata__"]["gac_repair"])
+        row = true["dims"][0]
+        twice = {**true, "dims": [row, {**row, "from": row["from"] + 1}]}
+        lies = [{**true, "dims": [{**row, **change}]} for change in (
+            {"name": "nosuch"}, {"from": 0}, {"from": -1}, {"from": 10 ** 15}, {"from": "7"},
+            {"to": 5}, {"from": None})]
+        lies += [{}, [], 7, {**true, "dims": {}}, {**true, "schema": "gac.record/9"},
+                 {**true, "dims": [7]}, twice,
+                 {**true, "dims": [{"name": "vocab", "from": 3, "to": 80}]}]
+        texts = [json.dumps(x) for x in lies] + ["", "{", "[" * 100000]
+        for i, text in enumerate(texts):
+            with self.subTest(text[:200]):
+                header["__metadata__"]["gac_repair"] = text
+                support.write_tensors(path, tensors, header["__metadata__"])
+                self.refused(3, "repair", out, "--undo", "-o", self.path(f"no{i}"))
+                self.assertFalse(os.path.exists(self.path(f"no{i}")))
+
+    def test_set(self):
+        original, _ = self.make("llama")
+        self.refused(2, "repair", original, "-o", self.path("no"), "--set", "nosuch=32",
+                     says="nosuch")
+        for bad in ("x", "=5", "a=", "a=b", "a=0", "a=-5", "a=1e9", "a=99999999999999999999"):
+            with self.subTest(bad):
+                self.refused(2, "repair", original, "-o", self.path("no"), "--set", bad)
+        self.refused(2, "repair", original, "-o", self.path("no"), "--set", "vocab=96",
+                     says="vocab")
+        self.refused(2, "repair", original, "-o", self.path("no"), "--set",
+                     "layers.0.mlp.width=8", says="layers.0.mlp.width")
+        self.nothing_left(["in"])
+
+    def test_a_made_plan_can_be_carried_out(self):
+        """What gac plan writes, gac repair takes, with the same flags."""
+        for model in MODELS:
+            for flags in ([], ["--allow", "rescaled"], ["--uniform"], ["--tp", "2"]):
+                with self.subTest(model=model, flags=flags):
+                    self.fresh()
+                    original, _ = self.make(model, rng=support.seeded(SEED, model), carried={})
+                    plan = self.path("plan.json")
+                    made = self.gac("plan", original, *flags, "-o", plan)
+                    if made.returncode:
+                        self.assertEqual(made.returncode, 2, made.stderr)
+                        self.assertTrue(support.one_line(made.stderr), made.stderr)
+                        continue
+                    allow = flags if "--allow" in flags else []
+                    result = self.gac("repair", original, "--plan", plan, *allow, "--dry-run")
+                    self.assertEqual(result.returncode, 0, result.stderr)
+
+
+class Detects(RepairCase):
+    """verify finds every kind of damage and names the tensor."""
+
+    def setUp(self):
+        super().setUp()
+        self.original, _ = self.make("svdllm", dtype="F32")
+        self.out = self.path("out")
+        self.ok("repair", self.original, "-o", self.out, "--set", "*.rank=72", "--set",
+                "*.mlp.width=208")
+        self.file = os.path.join(self.out, "model.safetensors")
+        self.metadata = support.read_header(self.file)[0]["__metadata__"]
+        self.tensors = support.read_tensors(self.file)
+
+    def damaged(self, tensors, *says, code=5):
+        support.write_tensors(self.file, tensors, self.metadata)
+        self.refused(code, "verify", self.original, self.out, says=says)
+        answer = self.gac("verify", self.original, self.out, "--json")
+        if code == 5:
+            self.assertIs(json.loads(answer.stdout)["ok"], False)
+            return json.loads(answer.stdout)
+        return None
+
+    def flip(self, name, at, value=None):
+        dtype, shape, data = self.tensors[name]
+        data = bytearray(data)
+        data[at] = data[at] ^ 1 if value is None else value
+        return {**self.tensors, name: (dtype, shape, bytes(data))}
+
+    def test_one_flipped_byte(self):
+        for name in sorted(self.tensors)[::5]:
+            _, shape, data = self.tensors[name]
+            if len(data) == 0:
+                continue
+            with self.subTest(name):
+                self.damaged(self.flip(name, 0), name)
+
+    def test_every_position_of_a_row(self):
+        """Weights and pads, first to last byte of the first, a middle and the last row."""
+        name = "model.layers.1.mlp.gate_u_proj.weight"  # (208 of fewer rows, 72 of fewer ranks)
+        _, (n_rows, n_columns), data = self.tensors[name]
+        row = len(data) // n_rows
+        before = support.read_tensors(os.path.join(self.original, "model.safetensors"))[name][1]
+        for r, c in ((0, 0), (0, n_columns - 1), (before[0] - 1, before[1] - 1),
+                     (before[0] - 1, before[1]), (before[0], 0), (n_rows - 1, n_columns - 1)):
+            with self.subTest(row=r, column=c):
+                pad = r >= before[0] or c >= before[1]
+                answer = self.damaged(self.flip(name, r * row + c * 4 + 3, 1 if pad else None), name)
+                self.assertEqual((answer["pads_zero"], answer["lossless"]), (not pad, pad))
+
+    def test_missing_and_extra(self):
+        name = "model.layers.0.input_layernorm.weight"
+        self.damaged({n: t for n, t in self.tensors.items() if n != name}, name)
+        inv_freq = "model.layers.0.self_attn.rotary_emb.inv_freq"
+        self.damaged({n: t for n, t in self.tensors.items() if n != inv_freq}, inv_freq)
+        self.damaged({**self.tensors, "extra.weight": ("F32", (1,), bytes(4))}, "extra.weight")
+
+    def test_swapped(self):
+        a, b = (f"model.layers.{i}.self_attn.q_u_proj.weight" for i in range(2))
+        self.damaged({**self.tensors, a: self.tensors[b], b: self.tensors[a]}, "q_u_proj")
+
+    def test_changed_dtype(self):
+        name = "model.layers.0.self_attn.q_u_proj.weight"
+        _, shape, data = self.tensors[name]
+        self.damaged({**self.tensors, name: ("I32", shape, data)}, name)
+
+    def test_other_shape(self):
+        name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+        dtype, shape, data = self.tensors[name]
+        self.damaged({**self.tensors, name: (dtype, (shape[0] // 2, 2), data)}, name)
+
+    def test_a_model_of_another_kind(self):
+        other, _ = self.make("gpt2", folder="other")
+        self.assertIn(self.gac("verify", self.original, other).returncode, (3, 5))
+        self.assertIn(self.gac("verify", other, self.original).returncode, (3, 5))
+
+
+class ConfigDetects(RepairCase):
+    """verify finds a config that states another size."""
+
+    def check(self, model, change, *says):
+        self.fresh()
+        original, _ = self.make(model)
+        out = self.path("out")
+        self.ok("repair", original, "-o", out, "--strategy", "optimal", "--set",
+                "layers.0.mlp.width=400")
+        config = support.read_config(out)
+        change(config)
+        with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        result = self.gac("verify", original, out, "-q")
+        self.assertEqual(result.returncode, 5, f"{model}: {result.stdout}{result.stderr}")
+        for word in says:
+            self.assertIn(word, result.stderr)
+
+    def test_wrong_sizes(self):
+        def put(*path):
+            def change(config):
+                at = config
+                for key in path[:-2]:
+                    at = at[key]
+                self.assertIn(path[-2], at if isinstance(at, dict) else range(len(at)))
+                at[path[-2]] = path[-1]
+            return change
+        attn = "model.layers.0.self_attn."
+        cases = [("llama", put("intermediate_size", 8), "intermediate_size"),
+                 ("pruned-mlp", lambda config: next(iter(config["per_layer_config"].values()))
+                  .update(intermediate_size=8), "intermediate_size"),
+                 ("deci", put("block_configs", 0, "ffn", "intermediate_size", 8),
+                  "intermediate_size"),
+                 ("palu", put("head_wise_ranks", attn + "k_proj", 1, 3), "head_wise_ranks"),
+                 ("asvd", put("truncation_ranks", attn + "q_proj", 3), "truncation_ranks"),
+                 ("basis-sharing", put("num_basis_q", 3), "num_basis_q")]
+        for model, change, *says in cases:
+            with self.subTest(model):
+                self.check(model, change, *says)
+
+
+class PlanFiles(RepairCase):
+    """A hand-edited plan is validated as strictly as any input."""
+
+    def setUp(self):
+        super().setUp()
+        self.original, _ = self.make("llama", rng=support.seeded(SEED, "plan files"))
+        self.size = self.gac.graph(self.original)["layers.0.mlp.width"]["size"]
+
+    def bad(self, plan, code=3, says=()):
+        result = self.refused(code, "repair", self.original, "-o", self.path("out"), "--plan", plan,
+                              says=says)
+        self.assertFalse(os.path.exists(self.path("out")))
+        return result
+
+    def entry(self, **changes):
+        row = {"name": "layers.0.mlp.width", "from": self.size, "to": self.size + 9, **changes}
+        return {k: v for k, v in row.items() if v is not ...}
+
+    def test_the_entry_itself_is_fine(self):
+        self.ok("repair", self.original, "-o", self.path("out"), "--plan",
+                self.write_plan([self.entry()]))
+
+    def test_bad_entries(self):
+        wrong = {"unknown name": dict(name="layers.9.mlp.width"), "no name": dict(name=...),
+                 "name is a number": dict(name=7), "name with NUL": dict(name="a\0b"),
+                 "wrong from": {"from": 7}, "no from": {"from": ...}, "smaller": dict(to=8),
+                 "no to": dict(to=...), "text": dict(to="304"), "real": dict(to=304.0),
+                 "zero": dict(to=0), "negative": dict(to=-8), "huge": dict(to=2 ** 31),
+                 "huger": dict(to=2 ** 63), "null": dict(to=None), "bool": dict(to=True)}
+        for what, changes in wrong.items():
+            with self.subTest(what):
+                self.bad(self.write_plan([self.entry(**changes)]))
+
+    def test_says_which(self):
+        says = ("dims[1]", "layers.1.mlp.width")
+        self.bad(self.write_plan([self.entry(), self.entry(name="layers.1.mlp.width", to=3)])
+                 if "layers.1.mlp.width" in self.gac.graph(self.original) else
+                 self.write_plan([self.entry(), self.entry(name="layers.1.mlp.width")]), says=says)
+
+    def test_duplicate(self):
+        self.bad(self.write_plan([self.entry(), self.entry()]), says="twice")
+
+    def test_bad_files(self):
+        good = {"schema": "gac.plan/1", "dims": [self.entry()]}
+        texts = {"no JSON": "hello", "empty": "", "cut off": json.dumps(good)[:-3],
+                 "array": json.dumps([good]), "number": "7", "deep": "[" * 200000,
+                 "no schema": json.dumps({"dims": []}),
+                 "other schema": json.dumps({**good, "schema": "gac.plan/2"}),
+                 "schema is a number": json.dumps({**good, "schema": 1}),
+                 "no dims": json.dumps({"schema": "gac.plan/1"}),
+                 "dims is an object": json.dumps({**good, "dims": {}}),
+                 "entry is a number": json.dumps({**good, "dims": [7]}),
+                 "duplicate key": '{"schema":"gac.plan/1","dims":[],"dims":[]}',
+                 "trailing": json.dumps(good) + "x", "NUL": json.dumps(good) + "\0",
+                 "bad UTF-8": b'{"schema":"gac.plan/1","dims":[{"name":"\xff"}]}'}
+        for what, text in texts.items():
+            with self.subTest(what):
+                with open(self.path("plan.json"), "wb") as file:
+                    file.write(text if isinstance(text, bytes) else text.encode())
+                self.bad(self.path("plan.json"))
+
+    def test_not_a_file(self):
+        for plan in (self.path("missing.json"), self.folder, "/dev/null"):
+            with self.subTest(plan):
+                result = self.gac("repair", self.original, "-o", self.path("out"), "--plan", plan)
+                self.assertIn(result.returncode, (1, 3), result.stderr)
+                self.assertTrue(support.one_line(result.stderr), result.stderr)
+
+    def test_too_large_for_any_disk(self):
+        """Sizes within int32 whose product is beyond any file fail at once and leave nothing."""
+        hidden = self.gac.graph(self.original)["hidden"]["size"]
+        plan = self.write_plan([self.entry(to=2 ** 31 - 1),
+                                {"name": "hidden", "from": hidden, "to": 2 ** 31 - 2}])
+        for extra in ([], ["--dry-run"]):
+            result = self.gac("repair", self.original, "-o", self.path("out"), "--plan", plan,
+                              "--allow", "rescaled", *extra)
+            self.assertIn(result.returncode, (1, 2, 3), result.stdout)
+            self.assertTrue(support.one_line(result.stderr), result.stderr)
+        self.nothing_left(["in", "plan.json"])
+
+    def test_refused_and_rescaled_dimensions(self):
+        graph = self.gac.graph(self.original)
+        for name, says in (("vocab", "vocab"), ("hidden", "--allow rescaled")):
+            with self.subTest(name):
+                plan = self.write_plan({name: (graph[name]["size"], graph[name]["size"] + 16)})
+                result = self.gac("repair", self.original, "-o", self.path("out"), "--plan", plan)
+                self.assertIn(result.returncode, (2, 3), result.stderr)
+                self.assertTrue(support.one_line(result.stderr), result.stderr)
+                self.assertIn(says, result.stderr)
+        self.nothing_left(["in", "plan.json"])
+
+    def test_tied_dimensions(self):
+        original, _ = self.make("basis-sharing", folder="basis")
+        graph = self.gac.graph(original)
+        name, tied = next((n, d["tied_to"]) for n, d in graph.items()
+                          if d["tied_to"] and d["role"] == "rank")
+        size = graph[name]["size"]
+        plan = self.write_plan({tied: (size, size + 8), name: (size, size + 16)})
+        result = self.gac("repair", original, "-o", self.path("out"), "--plan", plan)
+        self.assertIn(result.returncode, (2, 3), result.stderr)
+        self.assertTrue(support.one_line(result.stderr) and name in result.stderr, result.stderr)
+        plan = self.write_plan({tied: (size, size + 8)})  # the others follow
+        self.ok("repair", original, "-o", self.path("out"), "--plan", plan)
+        self.assertEqual(self.gac.graph(self.path("out"))[name]["size"], size + 8)
+
+    def test_plan_and_strategy_exclude_each_other(self):
+        plan = self.write_plan([self.entry()])
+        for extra in (["--strategy", "minimal"], ["--undo"], ["--set", "*=304"], ["--uniform"],
+                      ["--tp", "2"]):
+            with self.subTest(extra):
+                self.bad_usage(plan, extra)
+
+    def bad_usage(self, plan, extra):
+        self.refused(2, "repair", self.original, "-o", self.path("out"), "--plan", plan, *extra)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gac", required=True)
+    parser.add_argument("--python", help="an interpreter that has the safetensors package")
+    parser.add_argument("cases", nargs="*")
+    args = parser.parse_args()
+    OPTIONS.gac = support.Gac(os.path.abspath(args.gac))
+    OPTIONS.reference = Reference(args.python) if args.python else None
+    status = support.run_tests(args.cases)
+    if OPTIONS.reference:
+        OPTIONS.reference.close()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
