@@ -1,5 +1,6 @@
 #include "plan_args.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -198,12 +199,30 @@ static gac_status dry_run(cli *c, const repair_command *o, const gac_model *mode
     return status == GAC_OK ? report(c, o, model, plan->sizes, &r) : status;
 }
 
+static volatile int interrupted;
+
+static void note_signal(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+/* The first interrupt ends in an orderly way; a second one ends at once. */
+static void catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, const gac_model *model)
 {
     gac_repair_result result;
     gac_plan plan;
     o->options.allow_rescaled = o->args.options.allow_rescaled;
     o->options.progress = c->progress;
+    o->options.cancel = &interrupted;
+    catch_signals();
     if (o->undo) {
         gac_status undone =
             gac_repair_undo(checkpoint, model, o->out, &o->options, &result, &c->error);

@@ -137,7 +137,8 @@ gac_status gac_new_file_commit(gac_new_file *file, gac_error *err);
 /* Removes the temporary file. NULL is fine. */
 void gac_new_file_discard(gac_new_file *file);
 
-/* A directory that appears under its name complete or not at all. */
+/* A directory that appears under its name complete or not at all. What a
+ * killed process left of an attempt at the same path is removed. */
 typedef struct gac_new_dir gac_new_dir;
 
 gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err);

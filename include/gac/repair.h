@@ -29,12 +29,13 @@ typedef struct gac_repair_options {
     bool allow_rescaled;      /* also sizes that are the same up to rounding only */
     bool replace;             /* an existing target is replaced */
     gac_widths widths;
-    gac_progress *progress; /* NULL: none */
+    gac_progress *progress;     /* NULL: none */
+    const volatile int *cancel; /* set from outside to stop; NULL: never */
 } gac_repair_options;
 
 #define GAC_REPAIR_OPTIONS_INIT \
     { \
-        0, false, false, GAC_WIDTHS_AUTO, NULL \
+        0, false, false, GAC_WIDTHS_AUTO, NULL, NULL \
     }
 
 typedef struct gac_repair_result {

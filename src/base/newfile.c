@@ -1,10 +1,12 @@
 #include <gac/base.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@ struct gac_new_file {
 
 struct gac_new_dir {
     target target;
+    int lock; /* the temporary directory, locked while its maker lives */
 };
 
 static gac_status failed(const char *path, gac_error *err)
@@ -192,14 +195,54 @@ static void remove_directory(const char *path)
     nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+/* Removes what a process that was killed left of an earlier attempt at the
+ * same target. One that lives holds the lock on its directory. */
+static void remove_stale(const target *t)
+{
+    const char *slash = strrchr(t->path, '/');
+    const char *base = slash ? slash + 1 : t->path;
+    char *parent = slash ? strndup(t->path, (size_t)(slash + 1 - t->path)) : strdup("./");
+    char *prefix = NULL;
+    DIR *stream = parent ? opendir(parent) : NULL;
+    if (stream && asprintf(&prefix, ".%s.gac-", base) < 0)
+        prefix = NULL;
+    struct dirent *entry;
+    while (stream && prefix && (entry = readdir(stream))) {
+        char *path;
+        size_t n = strlen(prefix);
+        if (strncmp(entry->d_name, prefix, n) != 0 || strlen(entry->d_name) != n + 16 ||
+            asprintf(&path, "%s%s", parent, entry->d_name) < 0)
+            continue;
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+            remove_directory(path);
+        if (fd >= 0)
+            close(fd);
+        free(path);
+    }
+    if (stream)
+        closedir(stream);
+    free(prefix);
+    free(parent);
+}
+
 gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err)
 {
     gac_new_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
         return gac_error_no_memory(err);
+    dir->lock = -1;
     gac_status status = target_init(&dir->target, path, replace, err);
+    if (status == GAC_OK)
+        remove_stale(&dir->target);
     if (status == GAC_OK && mkdir(dir->target.temporary, 0777) != 0)
         status = failed(path, err);
+    if (status == GAC_OK) {
+        /* A file system without locks loses the tidying up, no more. */
+        dir->lock = open(dir->target.temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (dir->lock >= 0)
+            flock(dir->lock, LOCK_EX | LOCK_NB);
+    }
     if (status != GAC_OK) {
         target_dispose(&dir->target);
         free(dir);
@@ -260,6 +303,8 @@ void gac_new_dir_discard(gac_new_dir *dir)
     if (!dir)
         return;
     remove_directory(dir->target.temporary);
+    if (dir->lock >= 0)
+        close(dir->lock);
     target_dispose(&dir->target);
     free(dir);
 }

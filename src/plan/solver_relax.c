@@ -289,29 +289,41 @@ static bool rank_units(gac_mck_lp *lp)
     return true;
 }
 
+/* Counts slope for or against the majority so far: each other slope cancels
+ * one vote, so that what more than half share is left. */
+static void vote(gac_mck_slope slope, gac_mck_slope *common, int64_t *n_votes)
+{
+    if (slope.cost < 0)
+        slope = (gac_mck_slope){ -slope.value, -slope.cost };
+    if (slope.cost == 0 && slope.value == 0)
+        return;
+    if (slope.cost == 0 || slope.value <= 0) {
+        *n_votes -= *n_votes > 0;
+    } else if (*n_votes == 0) {
+        *common = slope;
+        *n_votes = 1;
+    } else {
+        *n_votes += gac_slope_compare(slope, *common) == 0 ? 1 : -1;
+    }
+}
+
 /* Where values are a multiple of the cost plus something with few amounts,
- * steps from item to item differ by that multiple: the slope between steps
- * that more than half share, reduced, or 0/1. One pass: each other slope
- * cancels one vote. */
-static gac_mck_slope common_slope(const gac_mck *mck)
+ * steps from item to item differ by that multiple. Finds the slope, reduced,
+ * that most pairs of steps share: with across, steps at the same place of two
+ * classes, else steps that follow each other. */
+static gac_mck_slope common_slope(const gac_mck *mck, bool across)
 {
     gac_mck_slope common = { 0, 1 }, last = { 0, 0 };
     int64_t n_votes = 0;
-    for (int32_t i = 0; i < mck->n_classes; i++)
+    for (int32_t i = across; i < mck->n_classes; i++)
         for (int64_t j = mck->first[i] + 1; j < mck->first[i + 1]; j++) {
             gac_mck_slope step = slope_between(&mck->items[j - 1], &mck->items[j]);
-            gac_mck_slope slope = { step.value - last.value, step.cost - last.cost };
+            int64_t other = j - mck->first[i] + mck->first[across ? i - 1 : i];
+            if (across && other < mck->first[i])
+                last = slope_between(&mck->items[other - 1], &mck->items[other]);
+            vote((gac_mck_slope){ step.value - last.value, step.cost - last.cost }, &common,
+                 &n_votes);
             last = step;
-            if (slope.cost < 0)
-                slope = (gac_mck_slope){ -slope.value, -slope.cost };
-            if (slope.cost == 0 || slope.value <= 0) {
-                n_votes -= n_votes > 0;
-            } else if (n_votes == 0) {
-                common = slope;
-                n_votes = 1;
-            } else {
-                n_votes += gac_slope_compare(slope, common) == 0 ? 1 : -1;
-            }
         }
     int64_t divisor = gac_gcd_i64(common.value, common.cost);
     return (gac_mck_slope){ common.value / divisor, common.cost / divisor };
@@ -321,9 +333,8 @@ static gac_mck_slope common_slope(const gac_mck *mck)
  * w = q value + p cost is q bound + p capacity. Where the w of each class
  * differ by multiples of one number (strongly correlated values), their sum
  * may be rounded up to it, and value >= (sum of w - p capacity) / q. */
-static int64_t rounded_bound(const gac_mck *mck, const gac_mck_lp *lp)
+static int64_t rounded_bound(const gac_mck *mck, const gac_mck_lp *lp, gac_mck_slope common)
 {
-    gac_mck_slope common = common_slope(mck);
     int64_t p = common.value, q = common.cost, unit = 0, w, cost_part;
     gac_i128 offset = 0;
     if (p > 1 << 20 || q > 1 << 20 || gac_slope_compare(common, lp->slope) > 0)
@@ -375,7 +386,8 @@ gac_status gac_mck_relax(const gac_mck *mck, gac_mck_lp *out, gac_error *err)
     buy_until_break(steps, list_increments(mck, hull, steps), mck->capacity, &lp);
     lp.bound =
         lp.value - (int64_t)((gac_i128)(mck->capacity - lp.cost) * lp.slope.value / lp.slope.cost);
-    lp.bound = rounded_bound(mck, &lp);
+    for (int across = 0; across < 2; across++)
+        lp.bound = rounded_bound(mck, &lp, common_slope(mck, across));
     if (!group_classes(mck, &lp, hull) || !rank_units(&lp))
         status = gac_error_no_memory(err);
 done:

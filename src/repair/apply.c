@@ -182,7 +182,9 @@ static gac_status move_all(rewrite *w)
     gac_progress *progress = w->options->progress;
     gac_progress_start(progress, "writing", "bytes", gac_checkpoint_size_bytes(w->checkpoint));
     for (int32_t i = 0; i < gac_checkpoint_n_tensors(w->checkpoint) && status == GAC_OK; i++) {
-        status = move_tensor(w, i);
+        status = w->options->cancel && *w->options->cancel
+                     ? gac_error_set(w->err, GAC_FAILED, "interrupted; nothing was left behind")
+                     : move_tensor(w, i);
         n_done += gac_checkpoint_tensor(w->checkpoint, i)->size_bytes;
         gac_progress_step(progress, n_done);
     }

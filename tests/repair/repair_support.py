@@ -258,16 +258,17 @@ def enlarged(tensors, graph, sizes):
     return result
 
 
-def scaled_tensors(graph, sizes):
-    """{tensor: factor} of the tensors whose values a rescaled repair changes."""
+def scaled_rows(graph, sizes):
+    """{tensor: {row: factor}} of the rows, as they were, that a rescaled repair multiplies."""
     factors = {}
     for dim, to in sizes.items():
-        ratio = to / graph[dim]["size"]
+        old, role = graph[dim]["size"], graph[dim]["role"]
         for p in graph[dim]["places"]:
-            if graph[dim]["role"] == "qk_head" and p["axis"] == 0:
-                factors[p["tensor"]] = ratio ** 0.25
-            if graph[dim]["role"] == "hidden" and "norm" in p["tensor"] and p["axis"] == 0:
-                factors[p["tensor"]] = ratio ** -0.5
+            norm = role == "hidden" and "norm" in p["tensor"]
+            if p["axis"] == 0 and (norm or role == "qk_head"):
+                factor = (old / to) ** 0.5 if norm else (to / old) ** 0.25
+                rows = range(p["start"], p["start"] + p["n_slices"] * old)
+                factors.setdefault(p["tensor"], {}).update(dict.fromkeys(rows, factor))
     return factors
 
 
