@@ -210,6 +210,15 @@ gac_status builder_bind_hidden(builder *b, int32_t tensor, int32_t axis, gac_err
     return bind_hidden(b, tensor, axis, false, err);
 }
 
+gac_status builder_bind_positions(builder *b, const char *module, gac_error *err)
+{
+    int32_t tensor = builder_find(b, "%s.weight", module);
+    if (tensor < 0)
+        return GAC_OK;
+    gac_status status = builder_expect_axes(b, tensor, 2, err);
+    return status == GAC_OK ? builder_bind_hidden(b, tensor, 1, err) : status;
+}
+
 gac_status builder_bind_norm(builder *b, const char *module, gac_error *err)
 {
     static const char *const parts[] = { "weight", "bias" };

@@ -83,12 +83,9 @@ static gac_status build(builder *b, gac_error *err)
     b->hidden_reason = "LayerNorm takes mean and variance over the hidden size";
     snprintf(module, sizeof module, "%swte", b->prefix);
     gac_status status = block_embedding(b, module, "lm_head", err);
-    int32_t positions = builder_find(b, "%swpe.weight", b->prefix);
-    if (status == GAC_OK && positions >= 0) {
-        status = builder_expect_axes(b, positions, 2, err);
-        if (status == GAC_OK)
-            status = builder_bind_hidden(b, positions, 1, err);
-    }
+    snprintf(module, sizeof module, "%swpe", b->prefix);
+    if (status == GAC_OK)
+        status = builder_bind_positions(b, module, err);
     snprintf(module, sizeof module, "%sln_f", b->prefix);
     if (status == GAC_OK)
         status = builder_bind_norm(b, module, err);

@@ -28,8 +28,10 @@ static int64_t width_from_multiple(double multiple, int64_t hidden)
     return n % 256 ? n + 256 - n % 256 : n;
 }
 
-gac_status llama_declared_width(builder *b, int32_t layer, int64_t *width, bool *chosen,
-                                gac_error *err)
+/* The MLP width that the config states for a layer; *chosen when a per-layer
+ * key does. */
+static gac_status declared_width(builder *b, int32_t layer, int64_t *width, bool *chosen,
+                                 gac_error *err)
 {
     const json_t *stated = json_object_get(b->config, "intermediate_size");
     const json_t *overrides = layer_overrides(b, layer);
@@ -57,19 +59,19 @@ gac_status llama_declared_width(builder *b, int32_t layer, int64_t *width, bool 
     return status;
 }
 
-static gac_status gated_mlp(builder *b, int32_t layer, gac_error *err)
+static gac_status gated_mlp(builder *b, int32_t layer, const llama_options *options, gac_error *err)
 {
     char module[GAC_MAX_NAME_BYTES], name[GAC_MAX_NAME_BYTES + 16];
     int64_t declared = -1;
     bool chosen;
-    gac_status status = llama_declared_width(b, layer, &declared, &chosen, err);
+    gac_status status = declared_width(b, layer, &declared, &chosen, err);
     if (status != GAC_OK)
         return status;
     snprintf(module, sizeof module, "%slayers.%d.mlp", b->prefix, layer);
     snprintf(name, sizeof name, "%s.width", module);
     mlp_spec spec = { .module = module,
-                      .gate = "gate_proj",
-                      .up = "up_proj",
+                      .gate = options->gate,
+                      .up = options->up,
                       .down = "down_proj",
                       .name = name,
                       .role = GAC_ROLE_MLP_WIDTH,
@@ -171,7 +173,7 @@ static gac_status one_layer(builder *b, int32_t layer, const llama_options *opti
     if (status == GAC_OK)
         status = layer_attention(b, layer, options->qkv, err);
     if (status == GAC_OK)
-        status = options->mlp(b, layer, err);
+        status = options->mlp ? options->mlp(b, layer, err) : gated_mlp(b, layer, options, err);
     b->layer = -1;
     return status;
 }
@@ -221,7 +223,7 @@ gac_status llama_build(builder *b, const llama_options *options, gac_error *err)
 
 static gac_status build(builder *b, gac_error *err)
 {
-    static const llama_options options = { NULL, gated_mlp };
+    static const llama_options options = { NULL, "gate_proj", "up_proj", NULL };
     return llama_build(b, &options, err);
 }
 

@@ -200,13 +200,13 @@ static gac_status qwen_layer(builder *b, int32_t layer, gac_error *err)
 
 static gac_status build_mixtral(builder *b, gac_error *err)
 {
-    static const llama_options options = { NULL, mixtral_layer };
+    static const llama_options options = { .mlp = mixtral_layer };
     return llama_build(b, &options, err);
 }
 
 static gac_status build_qwen(builder *b, gac_error *err)
 {
-    static const llama_options options = { NULL, qwen_layer };
+    static const llama_options options = { .mlp = qwen_layer };
     return llama_build(b, &options, err);
 }
 

@@ -113,12 +113,9 @@ static gac_status build(builder *b, gac_error *err)
     gac_status status = builder_find(b, "%sproject_in.weight", b->prefix) >= 0
                             ? projected_embedding(b, module, err)
                             : block_embedding(b, module, "lm_head", err);
-    int32_t positions = builder_find(b, "%sembed_positions.weight", b->prefix);
-    if (status == GAC_OK && positions >= 0) {
-        status = builder_expect_axes(b, positions, 2, err);
-        if (status == GAC_OK)
-            status = builder_bind_hidden(b, positions, 1, err);
-    }
+    snprintf(module, sizeof module, "%sembed_positions", b->prefix);
+    if (status == GAC_OK)
+        status = builder_bind_positions(b, module, err);
     snprintf(module, sizeof module, "%sfinal_layer_norm", b->prefix);
     if (status == GAC_OK)
         status = builder_bind_norm(b, module, err);

@@ -101,6 +101,9 @@ const char *builder_display(const builder *b, const char *format, ...) GAC_PRINT
 /* The hidden size on one axis: created by the first, held against after. */
 gac_status builder_bind_hidden(builder *b, int32_t tensor, int32_t axis, gac_error *err);
 
+/* Binds a table of positions "module.weight" (n, hidden), if there is one. */
+gac_status builder_bind_positions(builder *b, const char *module, gac_error *err);
+
 /* Binds every one-axis tensor "module.weight" and "module.bias" to hidden. */
 gac_status builder_bind_norm(builder *b, const char *module, gac_error *err);
 
@@ -224,16 +227,11 @@ extern const family *const gac_families[];
 extern const family family_llama, family_mistral, family_qwen2, family_qwen3, family_gemma;
 extern const family family_phi3, family_mixtral, family_qwen3_moe, family_gpt2, family_opt;
 
-/* Shared by the families with Llama's layout. The MLP of a layer is a
- * function, since experts replace it. */
+/* Shared by the families with Llama's layout. */
 typedef struct llama_options {
-    const char *qkv; /* name of the fused projection, or NULL */
-    gac_status (*mlp)(builder *b, int32_t layer, gac_error *err);
+    const char *qkv;       /* name of a projection that holds q, k and v, or NULL */
+    const char *gate, *up; /* of the MLP; up NULL: gate holds both */
+    gac_status (*mlp)(builder *b, int32_t layer, gac_error *err); /* experts instead, or NULL */
 } llama_options;
 gac_status llama_build(builder *b, const llama_options *options, gac_error *err);
-/* The MLP width that the config states for a layer; *chosen when a per-layer
- * key does. */
-gac_status llama_declared_width(builder *b, int32_t layer, int64_t *width, bool *chosen,
-                                gac_error *err);
-
 #endif
