@@ -9,7 +9,7 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 JOBS ?= $(shell nproc)
-SOURCES = $(wildcard include/gac/*.h src/*/*.[ch] cli/*.[ch] tests/*/*.[ch] fuzz/*.[ch])
+SOURCES = $(wildcard include/gac/*.h src/*/*.[ch] cli/*.[ch] tests/*/*.[ch] fuzz/*.[ch] bench/*.c)
 
 all: build/gac
 
@@ -36,9 +36,13 @@ demo: build/gac
 	@tools/demo.sh build/gac
 
 bench: build/gac
-	@tools/setup.sh check
+	@tools/setup.sh bench
+	@cmake --build build --target bench_solver
 	@python3 bench/bench_inspect.py --gac build/gac --python build/venv/bin/python \
 	    --out bench/results/inspect.json
+	@python3 bench/bench_solver.py --bench build/bench_solver --out bench/results/solver.json
+	@python3 bench/bench_repair.py --gac build/gac --python build/venv/bin/python \
+	    --out bench/results/repair.json
 
 fuzz:
 	@tools/setup.sh check

@@ -113,8 +113,12 @@ static gac_status parse(cli *c, int argc, char **argv, repair_command *o, bool *
     if (argc - optind != 1 || (!o->out && !o->dry_run))
         return gac_error_set(&c->error, GAC_USAGE,
                              "repair takes one directory and -o OUT; see gac repair --help");
-    if (o->plan_file && (o->args.strategy_given || o->undo))
-        return gac_error_set(&c->error, GAC_USAGE, "--plan excludes --strategy and --undo");
+    if (o->plan_file && (o->args.given || o->undo))
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--plan has the sizes: it excludes --undo and options for choosing");
+    if (o->undo && (o->dry_run || o->args.given))
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--undo excludes --dry-run and options for choosing");
     o->path = argv[optind];
     return GAC_OK;
 }
@@ -213,6 +217,7 @@ static void catch_signals(void)
     struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
 }
 
 static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, const gac_model *model)
@@ -224,8 +229,7 @@ static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, con
     o->options.cancel = &interrupted;
     catch_signals();
     if (o->undo) {
-        gac_status undone =
-            gac_repair_undo(checkpoint, model, o->out, &o->options, &result, &c->error);
+        gac_status undone = gac_repair_undo(checkpoint, o->out, &o->options, &result, &c->error);
         return undone == GAC_OK ? report(c, o, model, NULL, &result) : undone;
     }
     gac_status status = choose(c, o, model, &plan);
@@ -252,7 +256,11 @@ static gac_status run(cli *c, int argc, char **argv)
     gac_status status = parse(c, argc, argv, &o, &done);
     if (status != GAC_OK || done)
         return status;
-    status = cli_open_model(c, o.path, &checkpoint, &model);
+    /* Undoing goes by the record, whatever the shapes look like by now. */
+    gac_checkpoint_options opening = { .progress = c->progress, .log = &c->log };
+    status = gac_checkpoint_open(o.path, &opening, &checkpoint, &c->error);
+    if (status == GAC_OK && !o.undo)
+        status = gac_model_create(checkpoint, &model, &c->error);
     if (status == GAC_OK)
         status = act(c, &o, checkpoint, model);
     plan_args_dispose(&o.args);

@@ -52,7 +52,6 @@ static gac_status take_target(cli *c, plan_args *a)
 static gac_status take_strategy(cli *c, plan_args *a)
 {
     char q[80];
-    a->strategy_given = true;
     a->options.solve = strcmp(optarg, "solve") == 0;
     if (a->options.solve || gac_strategy_parse(optarg, &a->options.strategy))
         return GAC_OK;
@@ -65,6 +64,7 @@ static gac_status take_strategy(cli *c, plan_args *a)
 gac_status plan_args_take(cli *c, plan_args *a, int letter)
 {
     char q[80];
+    a->given = a->given || letter != 'A';
     switch (letter) {
     case 'g':
         a->gpu = optarg;

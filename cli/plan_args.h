@@ -12,7 +12,7 @@ typedef struct plan_args {
     gac_workload workload;
     gac_plan_options options;
     gac_plan_rule rules[MAX_RULES];
-    bool strategy_given;
+    bool given;        /* any option but --allow */
     double time_ratio; /* of --time-target 0.5x, or 0 */
 } plan_args;
 

@@ -4,14 +4,19 @@
 #   tools/setup.sh build    compiler, CMake, jansson
 #   tools/setup.sh demo     also Python, for the scripts that make checkpoints
 #   tools/setup.sh check    also the test tools and the Python environment
+#   tools/setup.sh bench    also the peers that benchmarks compare with
 set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc g++ cmake ninja-build pkg-config libjansson-dev"
 if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
-elif [ "${1:-build}" = check ]; then
+elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then
     packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev python3 python3-venv"
+fi
+
+if [ "${1:-build}" = bench ]; then
+    packages="$packages glpk-utils coinor-cbc"
 fi
 
 installed() {
@@ -24,6 +29,8 @@ present() {
     ninja-build) command -v ninja >/dev/null || installed "$1" ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *-dev) installed "$1" || installed "$(echo "$1" | sed 's/libclang-rt-dev/libclang-rt-14-dev/')" ;;
+    glpk-utils) command -v glpsol >/dev/null ;;
+    coinor-cbc) command -v cbc >/dev/null ;;
     llvm) command -v llvm-symbolizer >/dev/null || ls /usr/bin/llvm-symbolizer-* >/dev/null 2>&1 ;;
     *) command -v "$1" >/dev/null || installed "$1" ;;
     esac
@@ -48,7 +55,7 @@ if [ -n "$missing" ]; then
 fi
 
 # The reference implementation that the tests compare with.
-if [ "${1:-build}" = check ]; then
+if [ "${1:-build}" = check ] || [ "$1" = bench ]; then
     stamp=build/venv/requirements.txt
     if ! cmp -s tests/requirements.txt "$stamp"; then
         echo "setup: making build/venv" >&2

@@ -106,7 +106,7 @@ typedef struct gac_choice_class {
 
 typedef struct gac_solve_options {
     double time_limit_s; /* 0: none */
-    int64_t max_states;  /* partial solutions held at once, about 150 bytes each in all; 0: 2^21 */
+    int64_t max_states;  /* partial solutions held at once, about 250 bytes each; 0: 2^21 */
 } gac_solve_options;
 
 typedef struct gac_solution {

@@ -64,8 +64,8 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
 
 /* Writes the original of a repaired checkpoint to the directory out; every
  * tensor has its original bytes. Errors: GAC_BAD_INPUT when it was not
- * repaired. */
-gac_status gac_repair_undo(gac_checkpoint *checkpoint, const gac_model *model, const char *out,
+ * repaired, or when values stand where zeros were put in. */
+gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
                            const gac_repair_options *options, gac_repair_result *result,
                            gac_error *err);
 

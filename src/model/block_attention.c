@@ -237,15 +237,18 @@ static gac_status settle_heads(builder *b, const attention_spec *spec, const hea
         qk->exactness = exactness;
         qk->reason = reason;
     }
+    qk->declared = spec->head_dim;
+    qk->config_key = spec->head_is_fixed ? NULL : "head_dim";
+    /* Of two sizes, a config's one key states the first. */
     if (h->qk_size == h->v_size) {
         v->tied_to = dims[0];
+        v->declared = qk->declared;
+        v->config_key = qk->config_key;
         if (v->exactness < qk->exactness) {
             v->exactness = qk->exactness;
             v->reason = qk->exactness == GAC_REFUSED ? qk->reason : tied_rescaled;
         }
     }
-    qk->declared = v->declared = spec->head_dim;
-    qk->config_key = v->config_key = spec->head_is_fixed ? NULL : "head_dim";
     /* A stated size that no designer picks was picked by a compressor. */
     bool odd_stated = spec->head_dim_stated && h->qk_size % 8 != 0;
     qk->compressed = h->qk_size != spec->head_dim || odd_stated;

@@ -83,7 +83,8 @@ gac_status convention_basis(builder *b, const char *module, linear *out, gac_err
     int32_t dim = gac_namemap_find(&b->dim_names, names.display), n_dims = b->n_dims;
     gac_status status =
         linear_from_pair(b, &names, own >= 0 ? own : first, coefficients, dim, out, err);
-    if (status == GAC_OK && b->n_dims > n_dims)
-        tie_kind(b, n_dims);
-    return status;
+    if (status != GAC_OK || b->n_dims == n_dims)
+        return status;
+    tie_kind(b, n_dims);
+    return config_size(b, b->config, key, &b->dims[n_dims].dim.declared, err);
 }

@@ -119,7 +119,9 @@ static gac_status any_pair(builder *b, const char *module, side hidden_at, linea
         return GAC_OK;
     const gac_tensor *f = builder_tensor(b, factors[0]), *s = builder_tensor(b, factors[1]);
     int64_t smaller = f->shape[1] < s->shape[0] ? f->shape[1] : s->shape[0];
-    if (f->shape[0] > smaller)
+    /* Where the hidden size tells the order, a rank padded beyond the smaller
+     * side is still a rank. */
+    if (f->shape[0] > smaller && b->hidden < 0)
         return GAC_OK;
     pair_names names = { builder_display(b, "%s.rank", module), module_of(b, factors[0]),
                          module_of(b, factors[1]), NULL };

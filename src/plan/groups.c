@@ -14,6 +14,7 @@ typedef struct grouping {
     const gac_plan_options *options;
     int32_t *leader; /* (n_dims): first dimension of the group */
     dim_units *units;
+    bool heads_equal; /* q and k have one head size in all layers */
     plan_groups *out;
     gac_error *err;
 } grouping;
@@ -26,11 +27,22 @@ static bool is_width(gac_role role)
 static void find_leaders(grouping *g)
 {
     int32_t first[GAC_ROLE_COUNT];
+    int64_t head = -1;
     memset(first, 0xff, sizeof first);
+    g->heads_equal = true;
+    for (int32_t i = 0; i < gac_model_n_dims(g->model); i++) {
+        const gac_dim *d = gac_model_dim(g->model, i);
+        if (d->role != GAC_ROLE_QK_HEAD)
+            continue;
+        g->heads_equal = g->heads_equal && (head < 0 || head == d->size);
+        head = d->size;
+    }
     for (int32_t i = 0; i < gac_model_n_dims(g->model); i++) {
         const gac_dim *d = gac_model_dim(g->model, i);
         g->leader[i] = d->tied_to >= 0 ? g->leader[d->tied_to] : i;
-        if (!g->options->uniform || !is_width(d->role))
+        /* A config states one rotation, so rescaled heads move together. */
+        bool heads = d->role == GAC_ROLE_QK_HEAD && g->options->allow_rescaled && g->heads_equal;
+        if (!heads && (!g->options->uniform || !is_width(d->role)))
             continue;
         if (first[d->role] < 0)
             first[d->role] = g->leader[i];
@@ -84,7 +96,8 @@ static gac_status gather_facts(const grouping *g, const plan_group *group, group
         f->largest = d->size > f->largest ? d->size : f->largest;
         f->movable = f->movable && d->size > 0 &&
                      (d->exactness == GAC_EXACT ||
-                      (d->exactness == GAC_RESCALED && g->options->allow_rescaled));
+                      (d->exactness == GAC_RESCALED && g->options->allow_rescaled &&
+                       (d->role == GAC_ROLE_HIDDEN || g->heads_equal)));
         if (!gac_lcm_i64(f->best, g->units[i].best, &f->best) ||
             !gac_lcm_i64(f->hard, g->units[i].hard, &f->hard))
             return gac_error_set(g->err, GAC_USAGE, "the units that %s asks for overflow", d->name);

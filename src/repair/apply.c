@@ -1,4 +1,7 @@
 /* Writing a checkpoint with other sizes: repair and its undoing. */
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,8 +32,8 @@ gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
 /* One rewriting of a checkpoint. */
 typedef struct rewrite {
     gac_checkpoint *checkpoint;
-    const gac_model *model;
-    const int64_t *sizes; /* of the target */
+    const int64_t *sizes;  /* repairing: of the target, per dimension */
+    const history *undone; /* undoing: what was done */
     const gac_repair_options *options;
     place_list places;
     gac_writer *writer;
@@ -55,23 +58,22 @@ static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
     return ok ? GAC_OK : gac_error_no_memory(w->err);
 }
 
-/* The shape of a tensor in the target, counted into result. */
-static gac_status target_shape(const place_list *places, int32_t i, const int64_t *sizes,
-                               int64_t *shape, gac_repair_result *result, gac_error *err)
+/* Counts a tensor and what becomes of it. */
+static gac_status count_tensor(const gac_tensor *t, const tensor_map *map,
+                               gac_repair_result *result, gac_error *err)
 {
-    tensor_map map;
-    const gac_tensor *t = gac_checkpoint_tensor(gac_model_checkpoint(places->model), i);
-    gac_status status = gac_map_create(places, i, sizes, &map, err);
-    uint64_t elements = 1; /* the writer refuses what overflows */
-    for (int32_t a = 0; a < t->n_axes && status == GAC_OK; a++) {
-        shape[a] = map.axes[a].n_to;
-        elements *= (uint64_t)shape[a];
-    }
-    result->n_tensors_changed += status == GAC_OK && map.last >= 0;
+    char q[160];
+    uint64_t bits = (uint64_t)gac_dtype_bits(t->dtype);
+    bool fits = true;
+    for (int32_t a = 0; a < t->n_axes; a++)
+        fits = fits && gac_mul_u64(bits, (uint64_t)map->axes[a].n_to, &bits);
+    result->n_tensors_changed += map->last >= 0;
     result->bytes_before += t->size_bytes;
-    result->bytes_after += elements * (uint64_t)gac_dtype_bits(t->dtype) / 8;
-    gac_map_dispose(&map);
-    return status;
+    if (!fits || !gac_add_u64(result->bytes_after, bits / 8, &result->bytes_after) ||
+        result->bytes_after > INT64_MAX)
+        return gac_error_set(err, GAC_USAGE, "tensor \"%s\": its size would overflow",
+                             gac_quote(q, sizeof q, t->name));
+    return GAC_OK;
 }
 
 static int32_t count_changes(const gac_model *model, const int64_t *sizes)
@@ -86,9 +88,9 @@ gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
                               const gac_repair_options *options, gac_repair_result *result,
                               gac_error *err)
 {
-    int64_t shape[GAC_MAX_AXES];
     place_list places;
     json_t *config = NULL;
+    const gac_checkpoint *c = gac_model_checkpoint(model);
     *result = (gac_repair_result){ .n_dims_changed = count_changes(model, sizes) };
     gac_status status = gac_repair_check(model, sizes, options, err);
     if (status == GAC_OK)
@@ -97,18 +99,41 @@ gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
     if (status != GAC_OK)
         return status;
     status = gac_places_create(model, &places, err);
-    int32_t n = gac_checkpoint_n_tensors(gac_model_checkpoint(model));
-    for (int32_t i = 0; i < n && status == GAC_OK; i++)
-        status = target_shape(&places, i, sizes, shape, result, err);
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(c) && status == GAC_OK; i++) {
+        tensor_map map;
+        const gac_tensor *t = gac_checkpoint_tensor(c, i);
+        status = gac_map_create(&places, i, t->shape, sizes, &map, err);
+        if (status == GAC_OK)
+            status = count_tensor(t, &map, result, err);
+        gac_map_dispose(&map);
+    }
     gac_places_dispose(&places);
+    return status;
+}
+
+/* From the checkpoint to the target, one way or the other. */
+static gac_status map_tensor(const rewrite *w, int32_t i, tensor_map *map)
+{
+    if (!w->undone)
+        return gac_map_create(&w->places, i, gac_checkpoint_tensor(w->checkpoint, i)->shape,
+                              w->sizes, map, w->err);
+    gac_status status = gac_history_map(w->undone, w->checkpoint, i, map, w->err);
+    if (status == GAC_OK)
+        gac_map_invert(map);
     return status;
 }
 
 static gac_status declare(rewrite *w, int32_t i)
 {
     int64_t shape[GAC_MAX_AXES];
+    tensor_map map;
     const gac_tensor *t = gac_checkpoint_tensor(w->checkpoint, i);
-    gac_status status = target_shape(&w->places, i, w->sizes, shape, &w->result, w->err);
+    gac_status status = map_tensor(w, i, &map);
+    if (status == GAC_OK)
+        status = count_tensor(t, &map, &w->result, w->err);
+    for (int32_t a = 0; a < t->n_axes && status == GAC_OK; a++)
+        shape[a] = map.axes[a].n_to;
+    gac_map_dispose(&map);
     if (status == GAC_OK)
         status = gac_writer_add(w->writer, t->name, t->dtype, t->n_axes, shape, NULL, w->err);
     if (status == GAC_OK && w->options->max_shard_bytes == 0) {
@@ -152,16 +177,43 @@ static gac_status scale_tensor(rewrite *w, int32_t tensor, const tensor_scaling 
     return status;
 }
 
+/* What undoing cuts away must be the zeros that were put in: a model that was
+ * trained on since is not the original any more. */
+static gac_status check_pads(const rewrite *w, int32_t i)
+{
+    char q[160];
+    tensor_map map;
+    bool zero = true;
+    gac_status status = gac_history_map(w->undone, w->checkpoint, i, &map, w->err);
+    if (status == GAC_OK)
+        status = gac_pads_are_zero(w->checkpoint, i, &map, &zero, w->err);
+    gac_map_dispose(&map);
+    if (status == GAC_OK && !zero)
+        status =
+            gac_error_set(w->err, GAC_BAD_INPUT,
+                          "tensor \"%s\": values stand where zeros were put in; undoing "
+                          "would lose them",
+                          gac_quote(q, sizeof q, gac_checkpoint_tensor(w->checkpoint, i)->name));
+    return status;
+}
+
+/* Copies the original of a tensor that had been scaled. */
+static gac_status take_kept(rewrite *w, int32_t i, int32_t kept)
+{
+    return gac_writer_copy(w->writer, i, 0, w->originals, kept, 0,
+                           gac_checkpoint_tensor(w->originals, kept)->size_bytes, w->err);
+}
+
 static gac_status move_tensor(rewrite *w, int32_t i)
 {
     tensor_map map;
     tensor_scaling scaling;
     const gac_tensor *t = gac_checkpoint_tensor(w->checkpoint, i);
     int32_t kept = w->originals ? gac_checkpoint_find(w->originals, t->name) : -1;
-    if (kept >= 0)
-        return gac_writer_copy(w->writer, i, 0, w->originals, kept, 0,
-                               gac_checkpoint_tensor(w->originals, kept)->size_bytes, w->err);
-    gac_status status = gac_map_create(&w->places, i, w->sizes, &map, w->err);
+    gac_status status = w->undone ? check_pads(w, i) : GAC_OK;
+    if (status != GAC_OK || kept >= 0)
+        return status == GAC_OK ? take_kept(w, i, kept) : status;
+    status = map_tensor(w, i, &map);
     if (status == GAC_OK)
         status = gac_transfer(w->checkpoint, i, &map, w->writer, i, w->err);
     if (status == GAC_OK && w->scale && gac_scaling_of(&w->places, i, w->sizes, &scaling)) {
@@ -258,23 +310,56 @@ static gac_status carry_out(rewrite *w, const char *config, size_t config_bytes)
     return status;
 }
 
+/* True when a lies in b, or is b; both resolved. */
+static bool lies_in(const char *a, const char *b)
+{
+    size_t n = strlen(b);
+    return strncmp(a, b, n) == 0 && (a[n] == 0 || a[n] == '/' || (n == 1 && *b == '/'));
+}
+
+/* The target must not touch the input: not be it, lie in it or hold it. */
+static gac_status check_target(const rewrite *w, const char *out)
+{
+    char q[256], input[PATH_MAX], target[PATH_MAX], parent[PATH_MAX];
+    const char *from = gac_checkpoint_path(w->checkpoint);
+    if (!realpath(from, input))
+        return gac_error_set(w->err, GAC_FAILED, "%s: %s", from, strerror(errno));
+    if (!realpath(out, target)) {
+        /* Not there yet: its parent tells where it will be. */
+        char *copy = strdup(out);
+        if (!copy)
+            return gac_error_no_memory(w->err);
+        const char *name = basename(copy);
+        snprintf(target, sizeof target, "%s", name);
+        char *above = dirname(copy);
+        bool found = realpath(above, parent) != NULL;
+        free(copy);
+        if (!found)
+            return GAC_OK; /* creating it will say what is wrong */
+        char last[NAME_MAX + 1];
+        snprintf(last, sizeof last, "%s", target);
+        snprintf(target, sizeof target, "%s/%s", strcmp(parent, "/") ? parent : "", last);
+    }
+    if (!lies_in(target, input) && !lies_in(input, target))
+        return GAC_OK;
+    return gac_error_set(w->err, GAC_USAGE, "%s: the target must lie outside of the input",
+                         gac_quote(q, sizeof q, out));
+}
+
 static gac_status begin(rewrite *w, const char *out)
 {
     gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
     json_t *common = NULL;
-    gac_status status = GAC_OK;
+    gac_status status = check_target(w, out);
     options.replace = w->options->replace;
-    if (w->options->max_shard_bytes) {
+    if (status == GAC_OK && w->options->max_shard_bytes) {
         options.max_shard_bytes = w->options->max_shard_bytes;
         status = file_metadata(w, 0, &common);
         options.metadata = common;
     }
     if (status == GAC_OK)
-        status = gac_places_create(w->model, &w->places, w->err);
-    if (status == GAC_OK)
         status = gac_writer_create(out, &options, &w->writer, w->err);
     json_decref(common);
-    w->result.n_dims_changed = count_changes(w->model, w->sizes);
     return status;
 }
 
@@ -288,37 +373,66 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
         *result = w->result;
 }
 
+/* A config as text whose numbers are as short as they can be; the caller
+ * frees it. NULL when out of memory. */
+static char *config_text(const json_t *config)
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        char *text = json_dumps(config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits));
+        json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+        bool same = again && json_equal(again, config);
+        json_decref(again);
+        if (same || digits == 17)
+            return text;
+        free(text);
+    }
+    return NULL;
+}
+
+/* The new config as text with a last newline, or NULL where nothing changed. */
+static gac_status new_config(const rewrite *w, const gac_model *model, char **out)
+{
+    json_t *config = NULL;
+    *out = NULL;
+    gac_status status = gac_repair_config(model, w->sizes, w->options->widths, &config, w->err);
+    if (status == GAC_OK && config && !json_equal(config, gac_checkpoint_config(w->checkpoint))) {
+        char *text = config_text(config);
+        if (!text || asprintf(out, "%s\n", text) < 0) {
+            *out = NULL;
+            status = gac_error_no_memory(w->err);
+        }
+        free(text);
+    }
+    json_decref(config);
+    return status;
+}
+
 gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
                             const int64_t *sizes, const char *out,
                             const gac_repair_options *options, gac_repair_result *result,
                             gac_error *err)
 {
     static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
-    json_t *config = NULL;
     char *text = NULL;
     rewrite w = { .checkpoint = checkpoint,
-                  .model = model,
                   .sizes = sizes,
                   .options = options ? options : &defaults,
                   .err = err };
     gac_status status = gac_repair_check(model, sizes, w.options, err);
     if (status == GAC_OK)
-        status = gac_repair_config(model, sizes, w.options->widths, &config, err);
+        status = new_config(&w, model, &text);
     if (status == GAC_OK)
         status = gac_record_create(checkpoint, model, sizes, &w.record, err);
-    if (status == GAC_OK && config && !json_equal(config, gac_checkpoint_config(checkpoint))) {
-        text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-        if (!text)
-            status = gac_error_no_memory(err);
-    }
+    if (status == GAC_OK)
+        status = gac_places_create(model, &w.places, err);
     if (status == GAC_OK) {
         w.scale = gac_record_is_rescaled(w.record);
+        w.result.n_dims_changed = count_changes(model, sizes);
         status = begin(&w, out);
     }
     if (status == GAC_OK)
         status = carry_out(&w, text, text ? strlen(text) : 0);
     free(text);
-    json_decref(config);
     end(&w, status, result);
     return status;
 }
@@ -334,35 +448,35 @@ static gac_status open_originals(rewrite *w)
     return status;
 }
 
-gac_status gac_repair_undo(gac_checkpoint *checkpoint, const gac_model *model, const char *out,
+gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
                            const gac_repair_options *options, gac_repair_result *result,
                            gac_error *err)
 {
     static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
     char q[256];
     json_t *record = NULL;
-    int64_t *sizes = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *sizes);
+    history done = { 0 };
     rewrite w = { .checkpoint = checkpoint,
-                  .model = model,
-                  .sizes = sizes,
+                  .undone = &done,
                   .options = options ? options : &defaults,
                   .err = err };
-    gac_status status =
-        sizes ? gac_record_find(checkpoint, &record, err) : gac_error_no_memory(err);
+    gac_status status = gac_record_find(checkpoint, &record, err);
     if (status == GAC_OK && !record)
         status = gac_error_set(err, GAC_BAD_INPUT, "%s: was not repaired by gac",
                                gac_quote(q, sizeof q, gac_checkpoint_path(checkpoint)));
     if (status == GAC_OK)
-        status = gac_record_sizes(record, model, sizes, err);
+        status = gac_history_create(record, checkpoint, &done, err);
     if (status == GAC_OK && gac_record_is_rescaled(record))
         status = open_originals(&w);
     if (status == GAC_OK)
         status = begin(&w, out);
-    const json_t *config = json_object_get(record, "config");
+    const json_t *oldest = gac_record_oldest(record);
+    const json_t *config = json_object_get(oldest, "config");
+    w.result.n_dims_changed = gac_record_n_dims(oldest);
     if (status == GAC_OK)
         status = carry_out(&w, json_string_value(config), json_string_length(config));
     end(&w, status, result);
+    gac_history_dispose(&done);
     json_decref(record);
-    free(sizes);
     return status;
 }

@@ -4,39 +4,49 @@
 
 #include "repair/repair_internal.h"
 
+gac_status gac_places_start(const gac_checkpoint *checkpoint, place_list *out, gac_error *err)
+{
+    int32_t n = gac_checkpoint_n_tensors(checkpoint);
+    *out = (place_list){ .checkpoint = checkpoint };
+    out->first = calloc((size_t)n + 1, sizeof *out->first);
+    if (!out->first)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < n; i++)
+        out->first[i] = -1;
+    return GAC_OK;
+}
+
+gac_status gac_places_add(place_list *list, int32_t tensor, place_entry entry, gac_error *err)
+{
+    if (!gac_grow((void **)&list->entries, list->n_entries, &list->capacity, sizeof *list->entries))
+        return gac_error_no_memory(err);
+    entry.next = list->first[tensor];
+    list->first[tensor] = list->n_entries;
+    list->entries[list->n_entries++] = entry;
+    return GAC_OK;
+}
+
 gac_status gac_places_create(const gac_model *model, place_list *out, gac_error *err)
 {
-    int32_t n = 0, n_tensors = gac_checkpoint_n_tensors(gac_model_checkpoint(model));
-    *out = (place_list){ .model = model };
-    for (int32_t i = 0; i < gac_model_n_dims(model); i++)
-        n += gac_model_dim(model, i)->n_places;
-    out->dims = calloc((size_t)n + 1, sizeof *out->dims);
-    out->places = calloc((size_t)n + 1, sizeof *out->places);
-    out->next = calloc((size_t)n + 1, sizeof *out->next);
-    out->first = calloc((size_t)n_tensors + 1, sizeof *out->first);
-    if (!out->dims || !out->places || !out->next || !out->first)
-        return gac_error_no_memory(err);
-    for (int32_t i = 0; i < n_tensors; i++)
-        out->first[i] = -1;
-    n = 0;
-    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+    gac_status status = gac_places_start(gac_model_checkpoint(model), out, err);
+    out->model = model;
+    for (int32_t i = 0; i < gac_model_n_dims(model) && status == GAC_OK; i++) {
         const gac_dim *d = gac_model_dim(model, i);
-        for (int32_t p = 0; p < d->n_places; p++, n++) {
-            int32_t *first = &out->first[d->places[p].tensor];
-            out->dims[n] = i;
-            out->places[n] = p;
-            out->next[n] = *first;
-            *first = n;
+        for (int32_t p = 0; p < d->n_places && status == GAC_OK; p++) {
+            const gac_place *place = &d->places[p];
+            int64_t n_parts = place->repeat == GAC_REPEAT_HALF ? 2 : 1;
+            status = gac_places_add(out, place->tensor,
+                                    (place_entry){ i, place->axis, place->start, place->n_slices,
+                                                   n_parts, d->size, -1 },
+                                    err);
         }
     }
-    return GAC_OK;
+    return status;
 }
 
 void gac_places_dispose(place_list *list)
 {
-    free(list->dims);
-    free(list->places);
-    free(list->next);
+    free(list->entries);
     free(list->first);
 }
 
@@ -68,15 +78,30 @@ static int by_start(const void *a, const void *b)
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* The runs of one axis of n_from indices. */
-static gac_status fill_axis(axis_map *axis, int64_t n_from, growth *list, int32_t n, gac_error *err)
+static gac_status cannot(const place_list *list, int32_t tensor, gac_status status,
+                         const char *what, gac_error *err)
+{
+    char q[160];
+    return gac_error_set(
+        err, status, "tensor \"%s\": %s",
+        gac_quote(q, sizeof q, gac_checkpoint_tensor(list->checkpoint, tensor)->name), what);
+}
+
+/* The runs of one axis of n_from indices; *fits is false when places overlap
+ * or leave the axis. */
+static gac_status fill_axis(axis_map *axis, int64_t n_from, growth *list, int32_t n, bool *fits,
+                            gac_error *err)
 {
     int64_t from = 0, to = 0;
     bool ok = true;
     qsort(list, (size_t)n, sizeof *list, by_start);
-    for (int32_t i = 0; i < n && ok; i++) {
+    for (int32_t i = 0; i < n && ok && *fits; i++) {
         const growth *g = &list[i];
         int64_t part_from = g->from_size / g->n_parts, part_to = g->to_size / g->n_parts;
+        *fits = g->start >= from && g->start <= n_from &&
+                g->n_slices <= (n_from - g->start) / g->from_size;
+        if (!*fits)
+            break;
         ok = add_run(axis, from, to, g->start - from);
         to += g->start - from;
         from = g->start;
@@ -92,30 +117,20 @@ static gac_status fill_axis(axis_map *axis, int64_t n_from, growth *list, int32_
     return ok ? GAC_OK : gac_error_no_memory(err);
 }
 
-static gac_status cannot(const place_list *list, int32_t tensor, const char *what, gac_error *err)
-{
-    char q[160];
-    const gac_checkpoint *c = gac_model_checkpoint(list->model);
-    return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %s",
-                         gac_quote(q, sizeof q, gac_checkpoint_tensor(c, tensor)->name), what);
-}
-
 /* Collects what changes on one axis. room has space for all places of the
  * tensor. */
 static gac_status collect(const place_list *list, int32_t tensor, int32_t axis,
                           const int64_t *sizes, growth *room, int32_t *n, gac_error *err)
 {
     *n = 0;
-    for (int32_t r = list->first[tensor]; r >= 0; r = list->next[r]) {
-        const gac_dim *d = gac_model_dim(list->model, list->dims[r]);
-        const gac_place *p = &d->places[list->places[r]];
-        int64_t to = sizes[list->dims[r]];
-        if (p->axis != axis || to == d->size)
+    for (int32_t r = list->first[tensor]; r >= 0; r = list->entries[r].next) {
+        const place_entry *e = &list->entries[r];
+        int64_t to = sizes[e->dim];
+        if (e->axis != axis || to == e->size)
             continue;
-        int64_t n_parts = p->repeat == GAC_REPEAT_HALF ? 2 : 1;
-        if (d->size % n_parts != 0 || to % n_parts != 0)
-            return cannot(list, tensor, "an odd head size has no halves to rotate", err);
-        room[(*n)++] = (growth){ p->start, p->n_slices, d->size, to, n_parts };
+        if (e->size % e->n_parts != 0 || to % e->n_parts != 0)
+            return cannot(list, tensor, GAC_USAGE, "an odd head size has no halves to rotate", err);
+        room[(*n)++] = (growth){ e->start, e->n_slices, e->size, to, e->n_parts };
     }
     return GAC_OK;
 }
@@ -131,33 +146,88 @@ static gac_status check_bits(const place_list *list, int32_t tensor, const tenso
     for (int32_t i = 0; i < axis->n_runs; i++)
         if (axis->runs[i].from * bits % 8 || axis->runs[i].to * bits % 8 ||
             axis->runs[i].length * bits % 8)
-            return cannot(list, tensor, "its packed elements would have to be split", err);
+            return cannot(list, tensor, GAC_USAGE, "its packed elements would have to be split",
+                          err);
     if (axis->n_from * bits % 8 || axis->n_to * bits % 8)
-        return cannot(list, tensor, "its rows would not fill whole bytes", err);
+        return cannot(list, tensor, GAC_USAGE, "its rows would not fill whole bytes", err);
     return GAC_OK;
 }
 
-gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t *sizes,
-                          tensor_map *out, gac_error *err)
+gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t *shape,
+                          const int64_t *sizes, tensor_map *out, gac_error *err)
 {
-    const gac_tensor *t = gac_checkpoint_tensor(gac_model_checkpoint(list->model), tensor);
+    const gac_tensor *t = gac_checkpoint_tensor(list->checkpoint, tensor);
     int32_t n_places = 0;
+    bool fits = true;
     *out = (tensor_map){ .n_axes = t->n_axes, .last = -1, .dtype = t->dtype };
-    for (int32_t r = list->first[tensor]; r >= 0; r = list->next[r])
+    for (int32_t r = list->first[tensor]; r >= 0; r = list->entries[r].next)
         n_places++;
     growth *room = calloc((size_t)n_places + 1, sizeof *room);
     out->axes = calloc((size_t)t->n_axes + 1, sizeof *out->axes);
     gac_status status = room && out->axes ? GAC_OK : gac_error_no_memory(err);
-    for (int32_t a = 0; a < t->n_axes && status == GAC_OK; a++) {
+    for (int32_t a = 0; a < t->n_axes && status == GAC_OK && fits; a++) {
         int32_t n;
         status = collect(list, tensor, a, sizes, room, &n, err);
         if (status == GAC_OK)
-            status = fill_axis(&out->axes[a], t->shape[a], room, n, err);
+            status = fill_axis(&out->axes[a], shape[a], room, n, &fits, err);
         if (n > 0)
             out->last = a;
     }
     free(room);
+    if (status == GAC_OK && !fits)
+        status =
+            cannot(list, tensor, GAC_BAD_INPUT, "the places of its dimensions do not fit it", err);
     return status == GAC_OK && out->last >= 0 ? check_bits(list, tensor, out, err) : status;
+}
+
+/* For each run, the parts of it that the next map takes further. */
+static bool follow_axis(axis_map *axis, const axis_map *next)
+{
+    axis_map result = { .n_from = axis->n_from, .n_to = next->n_to };
+    bool ok = true;
+    int32_t k = 0;
+    for (int32_t i = 0; i < axis->n_runs && ok; i++) {
+        const run *r = &axis->runs[i];
+        while (k > 0 && next->runs[k].from > r->to)
+            k--;
+        for (; k < next->n_runs && next->runs[k].from < r->to + r->length && ok; k++) {
+            const run *s = &next->runs[k];
+            int64_t low = s->from > r->to ? s->from : r->to;
+            int64_t end = s->from + s->length, high = r->to + r->length;
+            high = end < high ? end : high;
+            if (low < high)
+                ok = add_run(&result, r->from + low - r->to, s->to + low - s->from, high - low);
+        }
+        if (k == next->n_runs)
+            k--;
+    }
+    free(axis->runs);
+    *axis = result;
+    return ok;
+}
+
+gac_status gac_map_follow(tensor_map *map, const tensor_map *next, gac_error *err)
+{
+    for (int32_t a = 0; a < map->n_axes; a++)
+        if (next->axes[a].n_runs && !follow_axis(&map->axes[a], &next->axes[a]))
+            return gac_error_no_memory(err);
+    map->last = next->last > map->last ? next->last : map->last;
+    return GAC_OK;
+}
+
+void gac_map_invert(tensor_map *map)
+{
+    for (int32_t a = 0; a < map->n_axes; a++) {
+        axis_map *axis = &map->axes[a];
+        int64_t swap = axis->n_from;
+        axis->n_from = axis->n_to;
+        axis->n_to = swap;
+        for (int32_t i = 0; i < axis->n_runs; i++) {
+            swap = axis->runs[i].from;
+            axis->runs[i].from = axis->runs[i].to;
+            axis->runs[i].to = swap;
+        }
+    }
 }
 
 void gac_map_dispose(tensor_map *map)
@@ -168,8 +238,7 @@ void gac_map_dispose(tensor_map *map)
     map->axes = NULL;
 }
 
-/* Bytes of n elements of everything behind the last changed axis. */
-static uint64_t inner_bytes(const tensor_map *map, int64_t n)
+uint64_t gac_map_bytes(const tensor_map *map, int64_t n)
 {
     int64_t elements = n;
     for (int32_t a = map->last + 1; a < map->n_axes; a++)
@@ -179,8 +248,8 @@ static uint64_t inner_bytes(const tensor_map *map, int64_t n)
 
 void gac_map_row_bytes(const tensor_map *map, uint64_t *from, uint64_t *to)
 {
-    *from = inner_bytes(map, map->axes[map->last].n_from);
-    *to = inner_bytes(map, map->axes[map->last].n_to);
+    *from = gac_map_bytes(map, map->axes[map->last].n_from);
+    *to = gac_map_bytes(map, map->axes[map->last].n_to);
 }
 
 typedef struct row_walk {
@@ -224,11 +293,11 @@ void gac_map_scatter(const tensor_map *map, const char *source, char *target, ui
     for (uint64_t r = 0; r < n_rows; r++, source += row_from, target += row_to) {
         uint64_t done = 0;
         for (int32_t i = 0; i < axis->n_runs; i++) {
-            uint64_t to = inner_bytes(map, axis->runs[i].to);
-            uint64_t length = inner_bytes(map, axis->runs[i].length);
+            uint64_t to = gac_map_bytes(map, axis->runs[i].to);
+            uint64_t length = gac_map_bytes(map, axis->runs[i].length);
             if (to > done)
                 memset(target + done, 0, to - done);
-            memcpy(target + to, source + inner_bytes(map, axis->runs[i].from), length);
+            memcpy(target + to, source + gac_map_bytes(map, axis->runs[i].from), length);
             done = to + length;
         }
         memset(target + done, 0, row_to - done);

@@ -33,21 +33,41 @@ typedef struct tensor_map {
     gac_dtype dtype;
 } tensor_map;
 
+/* One place of a dimension, in the coordinates of the source. */
+typedef struct place_entry {
+    int32_t dim;
+    int32_t axis;
+    int64_t start, n_slices;
+    int64_t n_parts; /* 2 where each half of a slice grows */
+    int64_t size;    /* of the dimension in the source */
+    int32_t next;    /* place of the same tensor, or -1 */
+} place_entry;
+
 /* The places of every tensor, found once. */
 typedef struct place_list {
-    const gac_model *model;
-    int32_t *dims, *places, *next; /* linked lists; next is -1 at the end */
-    int32_t *first;                /* (n_tensors) */
+    const gac_checkpoint *checkpoint;
+    const gac_model *model; /* NULL for places of a record */
+    place_entry *entries;
+    int32_t n_entries, capacity;
+    int32_t *first; /* (n_tensors) */
 } place_list;
 
 gac_status gac_places_create(const gac_model *model, place_list *out, gac_error *err);
 void gac_places_dispose(place_list *list);
+/* For those who fill a list themselves. */
+gac_status gac_places_start(const gac_checkpoint *checkpoint, place_list *out, gac_error *err);
+gac_status gac_places_add(place_list *list, int32_t tensor, place_entry entry, gac_error *err);
 
-/* The map of a tensor of model when its dimensions go to sizes. The map's
- * source is the tensor as model has it. GAC_USAGE when a half of a head or a
- * sub-byte element would be cut. Dispose of it, also after a failure. */
-gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t *sizes,
-                          tensor_map *out, gac_error *err);
+/* The map of a tensor of n_axes and shape when its dimensions go to sizes.
+ * GAC_USAGE when a half of a head or a sub-byte element would be cut,
+ * GAC_BAD_INPUT when places do not fit the shape. Dispose of it, also after a
+ * failure. */
+gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t *shape,
+                          const int64_t *sizes, tensor_map *out, gac_error *err);
+/* Lets next, whose source is this map's target, follow. */
+gac_status gac_map_follow(tensor_map *map, const tensor_map *next, gac_error *err);
+/* Source and target change places. */
+void gac_map_invert(tensor_map *map);
 void gac_map_dispose(tensor_map *map);
 
 /* Rows: extents of the last changed axis. Calls visit for each group of rows
@@ -55,10 +75,17 @@ void gac_map_dispose(tensor_map *map);
 typedef gac_status (*row_visit)(void *user, uint64_t from_row, uint64_t to_row, uint64_t n_rows,
                                 gac_error *err);
 gac_status gac_map_rows(const tensor_map *map, row_visit visit, void *user, gac_error *err);
+/* Bytes of n indices of the last changed axis. */
+uint64_t gac_map_bytes(const tensor_map *map, int64_t n);
 /* Bytes of one row in source and target. */
 void gac_map_row_bytes(const tensor_map *map, uint64_t *from, uint64_t *to);
 /* Puts n_rows rows from source into target, whose other bytes are set to 0. */
 void gac_map_scatter(const tensor_map *map, const char *source, char *target, uint64_t n_rows);
+
+/* Whether every byte of the target that the map does not fill is zero in
+ * tensor, which has the target's shape. */
+gac_status gac_pads_are_zero(gac_checkpoint *checkpoint, int32_t tensor, const tensor_map *map,
+                             bool *out, gac_error *err);
 
 /* Copies a tensor through its map into the writer. */
 gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_map *map,
@@ -94,15 +121,31 @@ bool gac_scaling_of(const place_list *list, int32_t tensor, const int64_t *sizes
 /* Multiplies n elements; false for a dtype that cannot be. */
 bool gac_scale_elements(void *data, uint64_t n, gac_dtype dtype, double factor);
 
-/* What was done, as text for the metadata: the dimensions, and the config as
- * it was. The caller owns *out. */
+/* What was done, for the metadata: dimensions with their places in the
+ * checkpoint as it was, its config, and an earlier record. The caller owns
+ * *out. */
 gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
                              const int64_t *sizes, json_t **out, gac_error *err);
 /* The record of a repaired checkpoint, or *out NULL when it has none. */
 gac_status gac_record_find(const gac_checkpoint *checkpoint, json_t **out, gac_error *err);
 bool gac_record_is_rescaled(const json_t *record);
-/* Original sizes by a record, one per dimension of the repaired model. */
-gac_status gac_record_sizes(const json_t *record, const gac_model *model, int64_t *sizes,
-                            gac_error *err);
+/* The first record of a chain: what was done to the very original. */
+const json_t *gac_record_oldest(const json_t *record);
+/* The size a dimension was given by a record, or -1. */
+int64_t gac_record_size(const json_t *record, const char *name);
+int32_t gac_record_n_dims(const json_t *record);
+
+/* From the very original of a repaired checkpoint to what it is now, over all
+ * records of a chain. */
+typedef struct history {
+    place_list *lists; /* oldest first */
+    int64_t **sizes;
+    int32_t n;
+} history;
+gac_status gac_history_create(const json_t *record, const gac_checkpoint *checkpoint, history *out,
+                              gac_error *err);
+void gac_history_dispose(history *h);
+gac_status gac_history_map(const history *h, const gac_checkpoint *checkpoint, int32_t tensor,
+                           tensor_map *out, gac_error *err);
 
 #endif

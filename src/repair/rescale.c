@@ -126,8 +126,8 @@ static gac_status edit_hidden(const gac_dim *d, int64_t to, json_t *config, gac_
                : gac_error_no_memory(err);
 }
 
-/* Tools that choose head sizes layer by layer list them: q_ranks, v_ranks. A
- * list is followed where it states the size that a layer has. */
+/* Tools that choose sizes layer by layer list them: q_ranks, gate_ranks. A list
+ * is followed where it states the size that a layer has. */
 static void edit_list(json_t *config, const char *key, const gac_dim *d, int64_t to)
 {
     const char *at = strpbrk(d->name, "0123456789");
@@ -139,13 +139,19 @@ static void edit_list(json_t *config, const char *key, const gac_dim *d, int64_t
 
 static void edit_lists(const gac_model *model, const int64_t *sizes, json_t *config)
 {
-    static const char *const keys[2][2] = { { "q_ranks", "k_ranks" }, { "v_ranks", "o_ranks" } };
     for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
         const gac_dim *d = gac_model_dim(model, i);
-        if (sizes[i] == d->size || (d->role != GAC_ROLE_QK_HEAD && d->role != GAC_ROLE_V_HEAD))
+        if (sizes[i] == d->size)
             continue;
-        for (int k = 0; k < 2; k++)
-            edit_list(config, keys[d->role == GAC_ROLE_V_HEAD][k], d, sizes[i]);
+        if (d->role == GAC_ROLE_QK_HEAD) {
+            edit_list(config, "q_ranks", d, sizes[i]);
+            edit_list(config, "k_ranks", d, sizes[i]);
+        } else if (d->role == GAC_ROLE_V_HEAD) {
+            edit_list(config, "v_ranks", d, sizes[i]);
+            edit_list(config, "o_ranks", d, sizes[i]);
+        } else if (d->role == GAC_ROLE_MLP_WIDTH) {
+            edit_list(config, "gate_ranks", d, sizes[i]);
+        }
     }
 }
 
@@ -167,13 +173,15 @@ gac_status gac_rescaled_config(const gac_model *model, const int64_t *sizes, jso
 }
 
 /* Scores are a product of q and k, so the root of the factor goes into each. */
-static double place_factor(const gac_dim *d, const gac_place *p, int64_t to)
+static double place_factor(const gac_model *model, int32_t tensor, const place_entry *e, int64_t to)
 {
-    double ratio = (double)to / (double)d->size;
+    const gac_dim *d = gac_model_dim(model, e->dim);
+    double ratio = (double)to / (double)e->size;
     if (d->role == GAC_ROLE_QK_HEAD)
         return pow(ratio, 0.25);
-    if (d->role == GAC_ROLE_HIDDEN && p->norm)
-        return sqrt(1 / ratio);
+    for (int32_t p = 0; d->role == GAC_ROLE_HIDDEN && p < d->n_places; p++)
+        if (d->places[p].tensor == tensor && d->places[p].norm)
+            return sqrt(1 / ratio);
     return 1;
 }
 
@@ -182,34 +190,29 @@ bool gac_scaling_of(const place_list *list, int32_t tensor, const int64_t *sizes
 {
     out->n_ranges = 0;
     int64_t grown = 0;
-    const gac_tensor *t = gac_checkpoint_tensor(gac_model_checkpoint(list->model), tensor);
+    const gac_tensor *t = gac_checkpoint_tensor(list->checkpoint, tensor);
     /* Ranges in the target: what lies before a place may have grown too, but
      * only places of the head do on such an axis, in order of start. */
     for (int pass = 0; pass < GAC_MAX_SCALED_RANGES; pass++) {
         int64_t best = INT64_MAX;
-        const gac_dim *dim = NULL;
-        const gac_place *place = NULL;
-        int64_t to = 0;
-        for (int32_t r = list->first[tensor]; r >= 0; r = list->next[r]) {
-            const gac_dim *d = gac_model_dim(list->model, list->dims[r]);
-            const gac_place *p = &d->places[list->places[r]];
+        const place_entry *place = NULL;
+        for (int32_t r = list->first[tensor]; r >= 0; r = list->entries[r].next) {
+            const place_entry *e = &list->entries[r];
             int64_t from = pass ? out->last_start : -1;
-            if (p->axis == 0 && p->start > from && p->start < best &&
-                sizes[list->dims[r]] != d->size) {
-                best = p->start;
-                dim = d;
-                place = p;
-                to = sizes[list->dims[r]];
+            if (e->axis == 0 && e->start > from && e->start < best && sizes[e->dim] != e->size) {
+                best = e->start;
+                place = e;
             }
         }
         if (!place)
             break;
         out->last_start = best;
-        double factor = place_factor(dim, place, to);
+        int64_t to = sizes[place->dim];
+        double factor = place_factor(list->model, tensor, place, to);
         if (factor != 1)
             out->ranges[out->n_ranges++] =
                 (scaled_range){ place->start + grown, place->n_slices * to, factor };
-        grown += place->n_slices * (to - dim->size);
+        grown += place->n_slices * (to - place->size);
     }
     out->dtype = t->dtype;
     return out->n_ranges > 0;

@@ -20,14 +20,13 @@ typedef struct transfer {
 static gac_status copy_runs(transfer *t, uint64_t from_row, uint64_t to_row, gac_error *err)
 {
     const axis_map *axis = &t->map->axes[t->map->last];
-    uint64_t inner = axis->n_from ? t->row_from / (uint64_t)axis->n_from : 0;
     gac_status status = GAC_OK;
     for (int32_t i = 0; i < axis->n_runs && status == GAC_OK; i++) {
         const run *r = &axis->runs[i];
-        uint64_t n = (uint64_t)r->length * inner;
-        status = gac_writer_copy(t->writer, t->to, to_row * t->row_to + (uint64_t)r->to * inner,
-                                 t->checkpoint, t->from,
-                                 from_row * t->row_from + (uint64_t)r->from * inner, n, err);
+        uint64_t n = gac_map_bytes(t->map, r->length);
+        status = gac_writer_copy(
+            t->writer, t->to, to_row * t->row_to + gac_map_bytes(t->map, r->to), t->checkpoint,
+            t->from, from_row * t->row_from + gac_map_bytes(t->map, r->from), n, err);
         t->n_copied += n;
     }
     return status;
@@ -103,5 +102,69 @@ gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_m
         status = gac_writer_leave_zero(writer, to, target_bytes(map) - t.n_copied, err);
     free(t.source);
     free(t.target);
+    return status;
+}
+
+/* Looking at what a map does not fill. */
+typedef struct pad_check {
+    gac_checkpoint *checkpoint;
+    int32_t tensor;
+    const tensor_map *map;
+    uint64_t row, next_row; /* bytes of a row; rows before next_row are done */
+    char *buffer;
+    bool zero;
+} pad_check;
+
+static gac_status check_bytes(pad_check *p, uint64_t from, uint64_t to, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    while (from < to && p->zero && status == GAC_OK) {
+        size_t n = to - from < BUFFER_BYTES ? (size_t)(to - from) : BUFFER_BYTES;
+        status = gac_checkpoint_read(p->checkpoint, p->tensor, from, p->buffer, n, err);
+        for (size_t i = 0; i < n && status == GAC_OK; i++)
+            p->zero = p->zero && p->buffer[i] == 0;
+        from += n;
+    }
+    return status;
+}
+
+static gac_status check_gaps(void *user, uint64_t from_row, uint64_t to_row, uint64_t n_rows,
+                             gac_error *err)
+{
+    pad_check *p = user;
+    const axis_map *axis = &p->map->axes[p->map->last];
+    (void)from_row;
+    gac_status status = check_bytes(p, p->next_row * p->row, to_row * p->row, err);
+    for (uint64_t r = to_row; r < to_row + n_rows && status == GAC_OK && p->zero; r++) {
+        uint64_t done = 0;
+        for (int32_t i = 0; i <= axis->n_runs && status == GAC_OK; i++) {
+            uint64_t to = i < axis->n_runs ? gac_map_bytes(p->map, axis->runs[i].to) : p->row;
+            status = check_bytes(p, r * p->row + done, r * p->row + to, err);
+            if (i < axis->n_runs)
+                done = to + gac_map_bytes(p->map, axis->runs[i].length);
+        }
+    }
+    p->next_row = to_row + n_rows;
+    return status;
+}
+
+gac_status gac_pads_are_zero(gac_checkpoint *checkpoint, int32_t tensor, const tensor_map *map,
+                             bool *out, gac_error *err)
+{
+    uint64_t row_from;
+    pad_check p = { .checkpoint = checkpoint, .tensor = tensor, .map = map, .zero = true };
+    *out = true;
+    if (map->last < 0)
+        return GAC_OK;
+    p.buffer = malloc(BUFFER_BYTES);
+    if (!p.buffer)
+        return gac_error_no_memory(err);
+    gac_map_row_bytes(map, &row_from, &p.row);
+    gac_status status = gac_map_rows(map, check_gaps, &p, err);
+    if (status == GAC_OK)
+        status = check_bytes(&p, p.next_row * p.row,
+                             gac_checkpoint_tensor(checkpoint, tensor)->size_bytes, err);
+    free(p.buffer);
+    *out = p.zero;
     return status;
 }

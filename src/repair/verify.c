@@ -27,15 +27,24 @@ static void differ(gac_verification *out, const char *tensor, const char *format
              gac_quote(q, sizeof q, tensor), what);
 }
 
-/* Sizes by name: a repair changes sizes and nothing else of the graph. */
-static void match_dims(comparison *c)
+/* Sizes by name: as the record states them, else as the repaired model's graph
+ * has them. A record of a repair of a repair does not know the first sizes. */
+static gac_status match_dims(comparison *c)
 {
-    for (int32_t i = 0; i < gac_model_n_dims(c->model); i++) {
+    json_t *record = NULL;
+    gac_status status = gac_record_find(c->repaired, &record, c->err);
+    bool direct = record && gac_record_oldest(record) == record;
+    for (int32_t i = 0; i < gac_model_n_dims(c->model) && status == GAC_OK; i++) {
         const gac_dim *d = gac_model_dim(c->model, i);
         int32_t other = gac_model_find_dim(c->repaired_model, d->name);
-        c->sizes[i] = other < 0 ? d->size : gac_model_dim(c->repaired_model, other)->size;
+        int64_t stated = direct ? gac_record_size(record, d->name) : -1;
+        c->sizes[i] = stated >= d->size     ? stated
+                      : direct || other < 0 ? d->size
+                                            : gac_model_dim(c->repaired_model, other)->size;
         c->out->n_dims_changed += c->sizes[i] != d->size;
     }
+    json_decref(record);
+    return status;
 }
 
 static void check_names(comparison *c)
@@ -104,14 +113,14 @@ static gac_status check_zero_rows(row_check *k, uint64_t from, uint64_t to, gac_
 }
 
 /* Whether a byte of a target row is one that was put in. */
-static bool is_pad(const tensor_map *map, uint64_t row_to, uint64_t byte)
+static bool is_pad(const tensor_map *map, uint64_t byte)
 {
     const axis_map *axis = &map->axes[map->last];
-    uint64_t inner = axis->n_to ? row_to / (uint64_t)axis->n_to : 1;
-    int64_t index = inner ? (int64_t)(byte / inner) : 0;
-    for (int32_t i = 0; i < axis->n_runs; i++)
-        if (index >= axis->runs[i].to && index < axis->runs[i].to + axis->runs[i].length)
+    for (int32_t i = 0; i < axis->n_runs; i++) {
+        uint64_t from = gac_map_bytes(map, axis->runs[i].to);
+        if (byte >= from && byte < from + gac_map_bytes(map, axis->runs[i].length))
             return false;
+    }
     return true;
 }
 
@@ -143,7 +152,7 @@ static void note_difference(row_check *k, uint64_t offset, uint64_t n_bytes)
         i++;
     if (i == n_bytes)
         return;
-    if (is_pad(k->map, k->row_to, (offset + i) % k->row_to))
+    if (is_pad(k->map, (offset + i) % k->row_to))
         k->zero = false;
     else
         k->equal = false;
@@ -154,10 +163,10 @@ static void note_difference(row_check *k, uint64_t offset, uint64_t n_bytes)
 static gac_status check_long_row(row_check *k, uint64_t from_row, uint64_t to_row, gac_error *err)
 {
     const axis_map *axis = &k->map->axes[k->map->last];
-    uint64_t inner = axis->n_to ? k->row_to / (uint64_t)axis->n_to : 0, done = 0;
+    uint64_t done = 0;
     gac_status status = GAC_OK;
     for (int32_t i = 0; i <= axis->n_runs && status == GAC_OK && k->equal && k->zero; i++) {
-        uint64_t to = i < axis->n_runs ? (uint64_t)axis->runs[i].to * inner : k->row_to;
+        uint64_t to = i < axis->n_runs ? gac_map_bytes(k->map, axis->runs[i].to) : k->row_to;
         for (uint64_t at = done; at < to && status == GAC_OK && k->zero;) {
             size_t n = to - at < BUFFER_BYTES ? (size_t)(to - at) : BUFFER_BYTES;
             status = gac_checkpoint_read(k->c->repaired, k->to, to_row * k->row_to + at,
@@ -169,8 +178,8 @@ static gac_status check_long_row(row_check *k, uint64_t from_row, uint64_t to_ro
         }
         if (i == axis->n_runs)
             break;
-        uint64_t from = (uint64_t)axis->runs[i].from * inner;
-        uint64_t length = (uint64_t)axis->runs[i].length * inner;
+        uint64_t from = gac_map_bytes(k->map, axis->runs[i].from);
+        uint64_t length = gac_map_bytes(k->map, axis->runs[i].length);
         for (uint64_t at = 0; at < length && status == GAC_OK && k->equal;) {
             size_t n = length - at < BUFFER_BYTES ? (size_t)(length - at) : BUFFER_BYTES;
             uint64_t offset = to_row * k->row_to + to + at;
@@ -264,7 +273,7 @@ static gac_status check_tensor(comparison *c, int32_t i)
     int32_t to = gac_checkpoint_find(c->repaired, t->name);
     if (to < 0)
         return GAC_OK;
-    gac_status status = gac_map_create(&c->places, i, c->sizes, &map, c->err);
+    gac_status status = gac_map_create(&c->places, i, t->shape, c->sizes, &map, c->err);
     if (status == GAC_OK && !same_shape(gac_checkpoint_tensor(c->repaired, to), &map)) {
         c->out->lossless = false;
         differ(c->out, t->name, "its shape or dtype is not the original's with larger sizes", 0);
@@ -345,8 +354,9 @@ gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
         status = gac_places_create(model, &c.places, err);
     if (status == GAC_OK)
         status = open_kept(&c);
+    if (status == GAC_OK)
+        status = match_dims(&c);
     if (status == GAC_OK) {
-        match_dims(&c);
         check_names(&c);
         check_config(&c);
     }

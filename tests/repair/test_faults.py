@@ -214,6 +214,15 @@ class Big(FaultCase):
                 if name.startswith(".out.gac-"):
                     shutil.rmtree(self.path(name))
 
+    def test_at_the_same_time(self):
+        """Of several repairs to one target one wins; none disturbs another."""
+        children = [self.start() for _ in range(3)]
+        said = [child.communicate(timeout=WAIT_S)[1] for child in children]
+        self.assertEqual(sorted(c.returncode for c in children), [0, 1, 1], said)
+        self.assertEqual(sum("exists" in s for s in said), 2, said)
+        self.assertEqual(self.left(), ["out"])
+        self.assertTrue(same_folders(self.path("out"), self.wanted))
+
     def test_signals(self):
         """Ctrl-C and its like leave nothing behind."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -631,7 +631,7 @@ class Edges(RepairCase):
         row = true["dims"][0]
         twice = {**true, "dims": [row, {**row, "from": row["from"] + 1}]}
         lies = [{**true, "dims": [{**row, **change}]} for change in (
-            {"name": "nosuch"}, {"from": 0}, {"from": -1}, {"from": 10 ** 15}, {"from": "7"},
+            {"places": []}, {"from": 0}, {"from": -1}, {"from": 10 ** 15}, {"from": "7"},
             {"to": 5}, {"from": None})]
         lies += [{}, [], 7, {**true, "dims": {}}, {**true, "schema": "gac.record/9"},
                  {**true, "dims": [7]}, twice,
