@@ -19,6 +19,7 @@ static const char help[] =
     "  --max-shard-size N   bytes per file, as 5GB; default: the files of the input\n"
     "  --dry-run            say what would change, write nothing\n"
     "  --force              replace an existing OUT\n"
+    "  --no-sync            do not wait until OUT is on disk: faster, and lost in a power cut\n"
     "  --json, -q, -v, --help\n"
     "\n"
     "example: gac repair ./llama-svd -o ./llama-svd-fit --strategy minimal\n";
@@ -84,6 +85,9 @@ static gac_status take_option(cli *c, repair_command *o, int letter)
     case 'F':
         o->options.replace = true;
         return GAC_OK;
+    case 'N':
+        o->options.no_sync = true;
+        return GAC_OK;
     case 'M':
         return take_bytes(c, &o->options.max_shard_bytes);
     case 'W':
@@ -101,6 +105,7 @@ static gac_status parse(cli *c, int argc, char **argv, repair_command *o, bool *
                                              { "undo", no_argument, NULL, 'u' },
                                              { "dry-run", no_argument, NULL, 'n' },
                                              { "force", no_argument, NULL, 'F' },
+                                             { "no-sync", no_argument, NULL, 'N' },
                                              { "max-shard-size", required_argument, NULL, 'M' },
                                              { "widths", required_argument, NULL, 'W' },
                                              CLI_COMMON_OPTIONS };

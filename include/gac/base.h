@@ -143,7 +143,9 @@ typedef struct gac_new_dir gac_new_dir;
 
 gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err);
 const char *gac_new_dir_path(const gac_new_dir *dir); /* write files in here */
-gac_status gac_new_dir_commit(gac_new_dir *dir, gac_error *err);
+/* Gives the directory its name, after flushing it to disk if flush. Frees dir
+ * whatever happens. */
+gac_status gac_new_dir_commit(gac_new_dir *dir, bool flush, gac_error *err);
 void gac_new_dir_discard(gac_new_dir *dir);
 
 /* ---- JSON -------------------------------------------------------------- */

@@ -123,12 +123,13 @@ typedef struct gac_writer_options {
     uint64_t data_alignment;       /* where the data of a file starts: a multiple of this */
     const struct json_t *metadata; /* strings for __metadata__, beside "format":"pt"; or NULL */
     bool replace;                  /* an existing target is replaced on finish */
+    bool no_sync;                  /* finish does not wait for the disk */
 } gac_writer_options;
 
 #define GAC_DEFAULT_SHARD_BYTES 5000000000u
 #define GAC_WRITER_OPTIONS_INIT \
     { \
-        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, false \
+        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, false, false \
     }
 
 /* Starts a directory at path. options may be NULL. */

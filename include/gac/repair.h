@@ -28,6 +28,7 @@ typedef struct gac_repair_options {
     uint64_t max_shard_bytes; /* 0: the files of the input */
     bool allow_rescaled;      /* also sizes that are the same up to rounding only */
     bool replace;             /* an existing target is replaced */
+    bool no_sync;             /* do not wait until the target is on disk */
     gac_widths widths;
     gac_progress *progress;     /* NULL: none */
     const volatile int *cancel; /* set from outside to stop; NULL: never */
@@ -35,7 +36,7 @@ typedef struct gac_repair_options {
 
 #define GAC_REPAIR_OPTIONS_INIT \
     { \
-        0, false, false, GAC_WIDTHS_AUTO, NULL, NULL \
+        0, false, false, false, GAC_WIDTHS_AUTO, NULL, NULL \
     }
 
 typedef struct gac_repair_result {

@@ -284,13 +284,13 @@ static gac_status swap_into_place(target *t, gac_error *err)
     return GAC_OK;
 }
 
-gac_status gac_new_dir_commit(gac_new_dir *dir, gac_error *err)
+gac_status gac_new_dir_commit(gac_new_dir *dir, bool flush, gac_error *err)
 {
     target *t = &dir->target;
-    gac_status status = sync_tree(t->temporary, err);
+    gac_status status = flush ? sync_tree(t->temporary, err) : GAC_OK;
     if (status == GAC_OK)
         status = t->replace ? swap_into_place(t, err) : move_into_place(t, err);
-    if (status == GAC_OK)
+    if (status == GAC_OK && flush)
         status = sync_parent(t->path, err);
     /* After a swap the temporary name holds the old directory; after a plain
      * move it is gone; after a failure it is ours to remove. */

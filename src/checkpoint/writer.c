@@ -488,7 +488,7 @@ gac_status gac_writer_finish(gac_writer *w, gac_error *err)
     if (status == GAC_OK) {
         gac_new_dir *dir = w->dir;
         w->dir = NULL;
-        status = gac_new_dir_commit(dir, err);
+        status = gac_new_dir_commit(dir, !w->options.no_sync, err);
     }
     gac_writer_discard(w);
     return status;

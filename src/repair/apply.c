@@ -352,6 +352,7 @@ static gac_status begin(rewrite *w, const char *out)
     json_t *common = NULL;
     gac_status status = check_target(w, out);
     options.replace = w->options->replace;
+    options.no_sync = w->options->no_sync;
     if (status == GAC_OK && w->options->max_shard_bytes) {
         options.max_shard_bytes = w->options->max_shard_bytes;
         status = file_metadata(w, 0, &common);

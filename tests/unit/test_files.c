@@ -277,7 +277,7 @@ static void new_files_obey_the_umask(void **state)
     assert_ok(gac_new_file_create(scratch_path("f"), false, &file, err));
     assert_ok(gac_new_file_commit(file, err));
     assert_ok(gac_new_dir_create(scratch_path("d"), false, &dir, err));
-    assert_ok(gac_new_dir_commit(dir, err));
+    assert_ok(gac_new_dir_commit(dir, true, err));
     umask(before);
     assert_int_equal(stat(scratch_path("f"), &of_file), 0);
     assert_int_equal(stat(scratch_path("d"), &of_dir), 0);
@@ -376,7 +376,7 @@ static void new_dir_appears_on_commit(void **state)
     assert_ok(gac_new_dir_create(scratch_path("out///"), false, &dir, err));
     put_inside(dir, "config.json", "{}");
     assert_false(scratch_has("out"));
-    assert_ok(gac_new_dir_commit(dir, err));
+    assert_ok(gac_new_dir_commit(dir, true, err));
     assert_int_equal(scratch_count(""), 1);
     assert_int_equal(scratch_count("out"), 1);
     assert_file_is(scratch_path("out/config.json"), "{}");
@@ -399,7 +399,7 @@ static void existing_dir_is_kept(void **state)
     assert_ok(gac_new_dir_create(scratch_path("late"), false, &dir, err));
     put_inside(dir, "a", "new");
     scratch_mkdir("late"); /* empty: a plain rename would replace it */
-    assert_fails(gac_new_dir_commit(dir, err), GAC_FAILED, "late: already exists");
+    assert_fails(gac_new_dir_commit(dir, true, err), GAC_FAILED, "late: already exists");
     assert_int_equal(scratch_count("late"), 0);
     assert_int_equal(scratch_count(""), 2);
 }
@@ -413,12 +413,12 @@ static void existing_dir_is_replaced(void **state)
     assert_ok(gac_new_dir_create(scratch_path("out"), true, &dir, err));
     put_inside(dir, "new", "new");
     assert_file_is(scratch_path("out/old"), "old");
-    assert_ok(gac_new_dir_commit(dir, err));
+    assert_ok(gac_new_dir_commit(dir, true, err));
     assert_false(scratch_has("out/old"));
     assert_file_is(scratch_path("out/new"), "new");
     assert_int_equal(scratch_count(""), 1);
     assert_ok(gac_new_dir_create(scratch_path("first"), true, &dir, err));
-    assert_ok(gac_new_dir_commit(dir, err));
+    assert_ok(gac_new_dir_commit(dir, true, err));
     assert_int_equal(scratch_count(""), 2);
 }
 
@@ -433,7 +433,7 @@ static void replaced_dir_leaves_no_remains(void **state)
     assert_ok(gac_new_dir_create(scratch_path("out"), true, &dir, err));
     put_inside(dir, "new", "new");
     gac_error e = GAC_ERROR_INIT;
-    gac_status status = gac_new_dir_commit(dir, &e);
+    gac_status status = gac_new_dir_commit(dir, true, &e);
     /* Refused and untouched, or replaced whole. */
     assert_int_equal(scratch_count(""), 1);
     if (status == GAC_OK)
@@ -449,7 +449,8 @@ static void only_a_dir_is_replaced(void **state)
     gac_error e = GAC_ERROR_INIT;
     scratch_put("out", "a file", 6);
     if (gac_new_dir_create(scratch_path("out"), true, &dir, &e) == GAC_OK)
-        assert_fails(gac_new_dir_commit(dir, err), GAC_FAILED, "out: exists and is no directory");
+        assert_fails(gac_new_dir_commit(dir, true, err), GAC_FAILED,
+                     "out: exists and is no directory");
     assert_file_is(scratch_path("out"), "a file");
     assert_int_equal(scratch_count(""), 1);
 }
