@@ -56,6 +56,7 @@ format:
 
 install: build/gac
 	@cmake --install build --prefix $(PREFIX)
+	@[ "$$(id -u)" != 0 ] || [ -n "$(DESTDIR)" ] || ldconfig
 
 clean:
 	@rm -rf build

@@ -122,10 +122,10 @@ def measure(args, scratch):
                     "file_system": file_system(scratch)},
         "output_bytes": size, "verified": json.loads(verified.stdout)["ok"],
         "samples_s": samples, "median_s": median, "peak_resident_bytes": peak,
-        "ratio": {"synced_over_cp_sync": median["cp_sync_s"] / median["gac_s"],
-                  "synced_over_python_sync": median["python_sync_s"] / median["gac_s"],
-                  "no_sync_over_cp": median["cp_s"] / median["gac_no_sync_s"],
-                  "no_sync_over_python": median["python_s"] / median["gac_no_sync_s"]},
+        "ratio": {"speed_vs_cp_sync": median["cp_sync_s"] / median["gac_s"],
+                  "speed_vs_python_sync": median["python_sync_s"] / median["gac_s"],
+                  "no_sync_speed_vs_cp": median["cp_s"] / median["gac_no_sync_s"],
+                  "no_sync_speed_vs_python": median["python_s"] / median["gac_no_sync_s"]},
     }
 
 

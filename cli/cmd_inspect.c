@@ -83,6 +83,8 @@ static gac_status parse(cli *c, int argc, char **argv, inspect_options *o, bool 
     if (o->n_gpus > 4096 || o->quant_group > 1 << 20)
         return gac_error_set(&c->error, GAC_USAGE,
                              "--tp is at most 4096, --quant-group at most 1048576");
+    if (o->places && !c->json)
+        return gac_error_set(&c->error, GAC_USAGE, "--places goes with --json");
     o->path = argv[optind];
     return GAC_OK;
 }

@@ -50,6 +50,8 @@ static gac_status parse(cli *c, int argc, char **argv, plan_command *o, bool *do
     }
     if (argc - optind != 1)
         return gac_error_set(&c->error, GAC_USAGE, "plan takes one directory; see gac plan --help");
+    if ((o->pareto && o->out) || (o->data && !o->pareto))
+        return gac_error_set(&c->error, GAC_USAGE, "-o is for a plan, --data is for --pareto");
     o->path = argv[optind];
     return GAC_OK;
 }
@@ -61,6 +63,9 @@ static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model
     json_t *body = gac_plan_to_json(plan, model);
     json_object_set_new(result, "contract", json_string(gac_contract_name(o->args.contract)));
     json_object_set_new(result, "workload", json_string(o->args.workload_text));
+    json_object_set_new(
+        body, "objective_unit",
+        json_string(o->args.options.solve && o->args.options.max_time_ms > 0 ? "bytes" : "ms"));
     json_object_update(result, body);
     json_decref(body);
     return result;

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char help[] =
     "usage: gac repair DIR -o OUT [options]\n"
@@ -16,7 +17,8 @@ static const char help[] =
     "  --widths W           how config.json states MLP widths that differ between layers:\n"
     "                       uniform, per_layer_config or block_configs (default: as the input\n"
     "                       does, per_layer_config where it does not)\n"
-    "  --max-shard-size N   bytes per file, as 5GB; default: the files of the input\n"
+    "  --max-shard-size N   bytes per file, as 500MB or 5GB; default: the files of the input\n"
+    "  --undo               give the original back\n"
     "  --dry-run            say what would change, write nothing\n"
     "  --force              replace an existing OUT\n"
     "  --no-sync            do not wait until OUT is on disk: faster, and lost in a power cut\n"
@@ -44,7 +46,7 @@ static gac_status take_bytes(cli *c, uint64_t *out)
     char *end;
     double value = strtod(optarg, &end);
     for (size_t i = 0; i < sizeof units / sizeof *units && end != optarg; i++)
-        if (strcmp(end, units[i].unit) == 0 && value * units[i].factor >= 1 &&
+        if (strcasecmp(end, units[i].unit) == 0 && value * units[i].factor >= 1 &&
             value * units[i].factor < 1e18) {
             *out = (uint64_t)(value * units[i].factor);
             return GAC_OK;

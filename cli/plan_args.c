@@ -85,6 +85,7 @@ gac_status plan_args_take(cli *c, plan_args *a, int letter)
     case 's':
         return take_strategy(c, a);
     case 'm':
+        a->overhead_given = true;
         return take_percent(c, "--max-overhead", &a->options.max_overhead_pct);
     case 'T':
         return take_target(c, a);
@@ -112,6 +113,12 @@ gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
     a->options.workload = &a->workload;
     if ((a->options.max_time_ms > 0 || a->time_ratio > 0) && !a->options.solve)
         return gac_error_set(&c->error, GAC_USAGE, "--time-target needs --strategy solve");
+    if (a->overhead_given && (a->options.max_time_ms > 0 || a->time_ratio > 0))
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--time-target and --max-overhead exclude each other");
+    if (a->overhead_given && !a->options.solve && a->options.strategy != GAC_STRATEGY_TRADEOFF)
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--max-overhead needs --strategy solve or tradeoff");
     gac_status status = gac_workload_parse(a->workload_text, &a->workload, &c->error);
     if (status == GAC_OK)
         status = cli_contract(c, a->gpu, a->contract_file, &a->contract);

@@ -12,8 +12,9 @@ typedef struct plan_args {
     gac_workload workload;
     gac_plan_options options;
     gac_plan_rule rules[MAX_RULES];
-    bool given;        /* any option but --allow */
-    double time_ratio; /* of --time-target 0.5x, or 0 */
+    bool given;          /* any option but --allow */
+    bool overhead_given; /* --max-overhead */
+    double time_ratio;   /* of --time-target 0.5x, or 0 */
 } plan_args;
 
 #define PLAN_ARGS_OPTIONS \

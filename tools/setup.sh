@@ -47,6 +47,11 @@ if [ -n "$missing" ]; then
     fi
     sudo=""
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    if [ -n "$sudo" ] && ! $sudo true 2>/dev/null; then
+        echo "setup: not root and no sudo without a password; please run:" >&2
+        echo "  apt-get install -y --no-install-recommends$missing" >&2
+        exit 1
+    fi
     echo "setup: installing$missing" >&2
     export DEBIAN_FRONTEND=noninteractive
     $sudo apt-get update -qq >&2

@@ -196,7 +196,8 @@ typedef struct gac_plan {
 /* Chooses sizes. Dimensions that must stay equal move together. solve is exact
  * for times that add up over dimensions: each dimension's operators are timed
  * with all others at their suggested sizes. The growth in bytes never exceeds
- * the limit. Dispose of *out. */
+ * the limit; where axes of one tensor grow together, optimal may be false and
+ * bound below objective. Dispose of *out. */
 gac_status gac_plan_create(const gac_model *model, const gac_plan_options *options, gac_plan *out,
                            gac_error *err);
 void gac_plan_dispose(gac_plan *plan);

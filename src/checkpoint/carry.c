@@ -81,7 +81,9 @@ static gac_status carry_entry(const char *from, const char *name, const char *to
     else if (S_ISDIR(s.st_mode) && depth < MAX_DEPTH && name[0] != '.')
         status = mkdir(target, 0777) != 0 ? failed(target, err)
                                           : carry_folder(source, target, skip, depth + 1, err);
-    else if ((S_ISREG(s.st_mode) || S_ISLNK(s.st_mode)) && !is_foreign_weights(name))
+    else if (S_ISLNK(s.st_mode) && (stat(source, &s) != 0 || !S_ISREG(s.st_mode)))
+        status = GAC_OK; /* a link that leads nowhere, or to a folder */
+    else if (S_ISREG(s.st_mode) && !is_foreign_weights(name))
         status = copy_file(from, name, target, err);
     free(source);
     free(target);

@@ -11,6 +11,8 @@ static const char rotary_reason[] =
 static const char fixed_reason[] = "the runtime takes hidden size / heads as the head size";
 static const char norm_reason[] =
     "a norm over the head size (q_norm, k_norm) would average over the zeros";
+static const char scalar_reason[] =
+    "the config states softmax scale or a partial rotation apart from the head size";
 static const char unknown_reason[] =
     "model_type is not known, so neither is what the runtime derives from the head size";
 
@@ -190,6 +192,13 @@ static void judge_head(const builder *b, const attention_spec *spec, bool normed
         *reason = unknown_reason;
     } else if (spec->head_is_fixed) {
         *reason = fixed_reason;
+    } else if (json_object_get(b->config, "query_pre_attn_scalar") ||
+               json_object_get(b->config, "partial_rotary_factor") ||
+               json_object_get(json_object_get(b->config, "rope_parameters"),
+                               "partial_rotary_factor") ||
+               json_object_get(json_object_get(b->config, "rope_scaling"),
+                               "partial_rotary_factor")) {
+        *reason = scalar_reason;
     } else {
         *exactness = GAC_RESCALED;
         *reason = rotary_reason;

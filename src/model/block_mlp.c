@@ -5,6 +5,7 @@
 
 typedef struct mlp_parts {
     linear gate, up, down;
+    bool complete;
 } mlp_parts;
 
 static gac_status resolve_parts(builder *b, const mlp_spec *spec, mlp_parts *p, gac_error *err)
@@ -31,6 +32,7 @@ static gac_status resolve_parts(builder *b, const mlp_spec *spec, mlp_parts *p, 
             status = linear_bind_hidden(b, linears[i], i < 2 ? SIDE_IN : SIDE_OUT, err);
         linear_split(b, linears[i], i < 2 ? SIDE_OUT : SIDE_IN);
     }
+    p->complete = n_present == n_wanted;
     for (int i = 0; i < 3 && status == GAC_OK && n_present && n_present < n_wanted; i++)
         if (names[i] && !linears[i]->present)
             status = builder_note(b, err, "%s.%s is missing", spec->module, names[i]);
@@ -119,6 +121,10 @@ gac_status block_mlp(builder *b, const mlp_spec *spec, gac_error *err)
     if (status != GAC_OK)
         return status;
     gac_dim *d = &b->dims[dim].dim;
+    if (!p.complete) {
+        d->exactness = GAC_REFUSED;
+        d->reason = "a part of the MLP is missing here";
+    }
     d->declared = spec->declared;
     d->config_key = spec->config_key;
     bool differs = spec->declared >= 0 && spec->declared != width;

@@ -140,13 +140,17 @@ static gac_status separate_experts(builder *b, const moe_names *names, const cha
                                    int32_t *n_experts, gac_error *err)
 {
     char path[GAC_MAX_NAME_BYTES + 32];
-    int32_t n = 0;
+    int32_t n = 0, first, found = 1;
     double share;
-    while (builder_find(b, "%s.%d.%s.weight", module, n, names->down) >= 0 ||
-           builder_find(b, "%s.%d.%s.weight", module, n, names->gate) >= 0)
-        n++;
+    gac_status status = GAC_OK;
+    /* An expert may be stored in any compressor's way: any tensor of it counts. */
+    for (; status == GAC_OK && found > 0; n += found > 0) {
+        snprintf(path, sizeof path, "%s.%d.", module, n);
+        status = builder_find_prefix(b, path, &first, &found, err);
+    }
     *n_experts = n;
-    gac_status status = expert_share(b, n, &share, err);
+    if (status == GAC_OK)
+        status = expert_share(b, n, &share, err);
     for (int32_t i = 0; i < n && status == GAC_OK; i++) {
         snprintf(path, sizeof path, "%s.%d", module, i);
         status = one_expert(b, names, path, GAC_ROLE_EXPERT_WIDTH, share, names->width_key, err);

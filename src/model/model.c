@@ -213,6 +213,29 @@ static gac_status note_stale_keys(builder *b, gac_error *err)
     return GAC_OK;
 }
 
+/* Padding a rotated head needs the rotation stated for the new size, and a
+ * config states one rotation for all layers. */
+static void refuse_mixed_heads(builder *b)
+{
+    int64_t size = -1;
+    bool mixed = false;
+    for (int32_t i = 0; i < b->n_dims; i++) {
+        const gac_dim *d = &b->dims[i].dim;
+        if (d->role != GAC_ROLE_QK_HEAD)
+            continue;
+        mixed = mixed || (size >= 0 && size != d->size);
+        size = d->size;
+    }
+    for (int32_t i = 0; i < b->n_dims && mixed; i++) {
+        gac_dim *d = &b->dims[i].dim;
+        bool head = d->role == GAC_ROLE_QK_HEAD || (d->role == GAC_ROLE_V_HEAD && d->tied_to >= 0);
+        if (!head || d->exactness != GAC_RESCALED)
+            continue;
+        d->exactness = GAC_REFUSED;
+        d->reason = "head sizes differ between layers, and the config states one rotation for all";
+    }
+}
+
 static gac_status note_layers(builder *b, gac_error *err)
 {
     int64_t stated = -1;
@@ -469,6 +492,7 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
     }
     if (status == GAC_OK)
         status = chosen->build(&b, err);
+    refuse_mixed_heads(&b);
     if (status == GAC_OK)
         status = note_stale_keys(&b, err);
     if (status == GAC_OK)

@@ -114,7 +114,7 @@ static double elements(const gac_tensor *t, const int64_t *extra, int32_t n_extr
     return n;
 }
 
-gac_status gac_plan_overhead_pct(const gac_model *model, const int64_t *sizes, double *out,
+gac_status gac_plan_growth_bytes(const gac_model *model, const int64_t *sizes, double *out,
                                  gac_error *err)
 {
     /* Dimensions live on weights of up to three axes (experts in one tensor). */
@@ -138,6 +138,15 @@ gac_status gac_plan_overhead_pct(const gac_model *model, const int64_t *sizes, d
         after += elements(t, extra[i], MAX_AXES) * bits;
     }
     free(extra);
-    *out = before > 0 ? 100.0 * (after - before) / before : 0;
+    *out = (after - before) / 8;
     return GAC_OK;
+}
+
+gac_status gac_plan_overhead_pct(const gac_model *model, const int64_t *sizes, double *out,
+                                 gac_error *err)
+{
+    double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(model)), growth = 0;
+    gac_status status = gac_plan_growth_bytes(model, sizes, &growth, err);
+    *out = bytes > 0 ? 100.0 * growth / bytes : 0;
+    return status;
 }

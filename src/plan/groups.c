@@ -14,7 +14,6 @@ typedef struct grouping {
     const gac_plan_options *options;
     int32_t *leader; /* (n_dims): first dimension of the group */
     dim_units *units;
-    bool heads_equal; /* q and k have one head size in all layers */
     plan_groups *out;
     gac_error *err;
 } grouping;
@@ -27,21 +26,12 @@ static bool is_width(gac_role role)
 static void find_leaders(grouping *g)
 {
     int32_t first[GAC_ROLE_COUNT];
-    int64_t head = -1;
     memset(first, 0xff, sizeof first);
-    g->heads_equal = true;
-    for (int32_t i = 0; i < gac_model_n_dims(g->model); i++) {
-        const gac_dim *d = gac_model_dim(g->model, i);
-        if (d->role != GAC_ROLE_QK_HEAD)
-            continue;
-        g->heads_equal = g->heads_equal && (head < 0 || head == d->size);
-        head = d->size;
-    }
     for (int32_t i = 0; i < gac_model_n_dims(g->model); i++) {
         const gac_dim *d = gac_model_dim(g->model, i);
         g->leader[i] = d->tied_to >= 0 ? g->leader[d->tied_to] : i;
         /* A config states one rotation, so rescaled heads move together. */
-        bool heads = d->role == GAC_ROLE_QK_HEAD && g->options->allow_rescaled && g->heads_equal;
+        bool heads = d->role == GAC_ROLE_QK_HEAD && d->exactness == GAC_RESCALED;
         if (!heads && (!g->options->uniform || !is_width(d->role)))
             continue;
         if (first[d->role] < 0)
@@ -96,14 +86,18 @@ static gac_status gather_facts(const grouping *g, const plan_group *group, group
         f->largest = d->size > f->largest ? d->size : f->largest;
         f->movable = f->movable && d->size > 0 &&
                      (d->exactness == GAC_EXACT ||
-                      (d->exactness == GAC_RESCALED && g->options->allow_rescaled &&
-                       (d->role == GAC_ROLE_HIDDEN || g->heads_equal)));
+                      (d->exactness == GAC_RESCALED && g->options->allow_rescaled));
         if (!gac_lcm_i64(f->best, g->units[i].best, &f->best) ||
             !gac_lcm_i64(f->hard, g->units[i].hard, &f->hard))
             return gac_error_set(g->err, GAC_USAGE, "the units that %s asks for overflow", d->name);
+        int64_t fixed = -1; /* the last rule that matches */
         for (int32_t r = 0; r < g->options->n_rules; r++)
             if (fnmatch(g->options->rules[r].pattern, d->name, 0) == 0)
-                f->fixed = g->options->rules[r].size;
+                fixed = g->options->rules[r].size;
+        if (fixed >= 0 && f->fixed >= 0 && fixed != f->fixed)
+            return gac_error_set(g->err, GAC_USAGE,
+                                 "%s: moves with others that are set to another size", d->name);
+        f->fixed = fixed >= 0 ? fixed : f->fixed;
     }
     return GAC_OK;
 }
@@ -161,8 +155,8 @@ static gac_status choose_sizes(const grouping *g, plan_group *group)
     return GAC_OK;
 }
 
-/* Growth in bytes when a group takes a size, everything else at its largest
- * candidate: never less than what it will really be. */
+/* Growth in bytes when a group takes a size, everything else as the pricing
+ * has it. */
 static gac_status price_bytes(const grouping *g, int32_t at, int64_t size, int64_t *out)
 {
     const plan_group *group = &g->out->groups[at];
@@ -188,14 +182,14 @@ static gac_status price_bytes(const grouping *g, int32_t at, int64_t size, int64
     return GAC_OK;
 }
 
-static gac_status measure_slack(grouping *g)
+static gac_status measure_slack(grouping *g, pricing price)
 {
     plan_groups *out = g->out;
     int32_t n_tensors = gac_checkpoint_n_tensors(gac_model_checkpoint(g->model));
     out->slack = calloc((size_t)n_tensors * 3 + 1, sizeof *out->slack);
     if (!out->slack)
         return gac_error_no_memory(g->err);
-    for (int32_t i = 0; i < gac_model_n_dims(g->model); i++) {
+    for (int32_t i = 0; i < gac_model_n_dims(g->model) && price == PRICE_ABOVE; i++) {
         const gac_dim *d = gac_model_dim(g->model, i);
         const plan_group *group = &out->groups[out->group_of[i]];
         int64_t growth = group->sizes[group->n_sizes - 1] - d->size;
@@ -281,12 +275,12 @@ static gac_status price_group(const grouping *g, const op_lists *lists, int32_t 
     return status;
 }
 
-static gac_status price_all(grouping *g)
+static gac_status price_all(grouping *g, pricing price)
 {
     op_lists lists = { NULL, NULL, NULL };
     const gac_workload *w = g->options->workload;
     int64_t *sizes = calloc((size_t)gac_model_n_dims(g->model) + 1, sizeof *sizes);
-    gac_status status = sizes ? measure_slack(g) : gac_error_no_memory(g->err);
+    gac_status status = sizes ? measure_slack(g, price) : gac_error_no_memory(g->err);
     if (status == GAC_OK)
         status = list_ops(g, &lists);
     for (int32_t i = 0; i < g->out->n_groups && status == GAC_OK; i++)
@@ -319,7 +313,7 @@ static gac_status check_rules(const gac_model *model, const gac_plan_options *op
     return GAC_OK;
 }
 
-gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, bool price,
+gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, pricing price,
                            plan_groups *out, gac_error *err)
 {
     size_t n = (size_t)gac_model_n_dims(model) + 1;
@@ -337,8 +331,8 @@ gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *optio
     }
     for (int32_t i = 0; i < out->n_groups && status == GAC_OK; i++)
         status = choose_sizes(&g, &out->groups[i]);
-    if (status == GAC_OK && price)
-        status = price_all(&g);
+    if (status == GAC_OK && price != PRICE_NONE)
+        status = price_all(&g, price);
     free(g.leader);
     free(g.units);
     if (status != GAC_OK)

@@ -72,7 +72,7 @@ static gac_status by_bytes(const gac_model *model, const gac_plan_options *optio
 }
 
 /* Least bytes: cost is time in picoseconds above each group's best, rounded up
- * so that the target is never exceeded. */
+ * each; the target is kept to within rounding. */
 static gac_status by_time(const gac_plan_options *options, const plan_groups *groups, problem *p,
                           gac_error *err)
 {
@@ -96,38 +96,89 @@ static gac_status by_time(const gac_plan_options *options, const plan_groups *gr
                 (gac_choice){ (int64_t)ceil((group->choices[k].value - least) * PS_PER_MS),
                               (double)group->choices[k].cost };
     }
-    if (options->max_time_ms < best_ms)
+    /* Sums of many predictions carry their rounding. */
+    double slack_ms = 1e-9 * best_ms;
+    if (options->max_time_ms < best_ms - slack_ms)
         return gac_error_set(err, GAC_CHECK,
                              "no sizes reach %.3f ms; the least predicted is %.3f ms",
                              options->max_time_ms, best_ms);
-    p->budget = (int64_t)floor((options->max_time_ms - best_ms) * PS_PER_MS);
+    p->budget = (int64_t)floor((options->max_time_ms - best_ms + slack_ms) * PS_PER_MS);
+    p->budget = (p->budget > 0 ? p->budget : 0) + groups->n_groups;
     return GAC_OK;
 }
 
-static gac_status solve(const gac_model *model, const gac_plan_options *options,
-                        const plan_groups *groups, gac_plan *out, gac_error *err)
+/* Says how much growth would be needed, in the user's terms. */
+static gac_status too_little(const gac_model *model, const gac_plan_options *options,
+                             const plan_groups *groups, gac_error *err)
 {
+    double least = 0, bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(model));
+    for (int32_t i = 0; i < groups->n_groups; i++)
+        least += (double)groups->groups[i].choices[0].cost;
+    return gac_error_set(err, GAC_CHECK,
+                         "no sizes stay within %.3f %% more bytes; the least is %.3f %%",
+                         options->max_overhead_pct, bytes > 0 ? 100 * least / bytes : 0);
+}
+
+static gac_status solve_priced(const gac_model *model, const gac_plan_options *options,
+                               pricing price, gac_plan *out, gac_error *err)
+{
+    plan_groups groups;
     problem p = { 0 };
     gac_solution solution;
     gac_solve_options limits = { .time_limit_s = options->time_limit_s };
-    p.classes = calloc((size_t)groups->n_groups + 1, sizeof *p.classes);
-    p.picks = calloc((size_t)groups->n_groups + 1, sizeof *p.picks);
-    gac_status status = p.classes && p.picks ? GAC_OK : gac_error_no_memory(err);
+    gac_status status = gac_plan_groups(model, options, price, &groups, err);
+    if (status != GAC_OK)
+        return status;
+    p.classes = calloc((size_t)groups.n_groups + 1, sizeof *p.classes);
+    p.picks = calloc((size_t)groups.n_groups + 1, sizeof *p.picks);
+    status = p.classes && p.picks ? GAC_OK : gac_error_no_memory(err);
     if (status == GAC_OK)
-        status = options->max_time_ms > 0 ? by_time(options, groups, &p, err)
-                                          : by_bytes(model, options, groups, &p);
-    if (status == GAC_OK)
-        status = gac_solve(p.classes, groups->n_groups, p.budget, &limits, p.picks, &solution, err);
+        status = options->max_time_ms > 0 ? by_time(options, &groups, &p, err)
+                                          : by_bytes(model, options, &groups, &p);
+    if (status == GAC_OK) {
+        status = gac_solve(p.classes, groups.n_groups, p.budget, &limits, p.picks, &solution, err);
+        if (status == GAC_CHECK && options->max_time_ms <= 0)
+            status = too_little(model, options, &groups, err);
+    }
     if (status == GAC_OK) {
         out->optimal = solution.optimal;
         out->objective = solution.value + p.offset;
         out->bound = solution.optimal ? out->objective : solution.bound + p.offset;
         for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
-            int32_t group = groups->group_of[i];
-            out->sizes[i] = groups->groups[group].sizes[p.picks[group]];
+            int32_t group = groups.group_of[i];
+            out->sizes[i] = groups.groups[group].sizes[p.picks[group]];
         }
     }
     problem_dispose(&p);
+    gac_plan_groups_dispose(&groups);
+    return status;
+}
+
+/* Bytes priced from below give the optimum of a wider problem. If it keeps to
+ * the limit, it is the optimum; if two growing axes of one tensor push it over,
+ * prices from above give a plan that keeps to it, and the first a true bound. */
+static gac_status solve(const gac_model *model, const gac_plan_options *options, gac_plan *out,
+                        gac_error *err)
+{
+    double growth = 0, bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(model));
+    gac_status status = solve_priced(model, options, PRICE_BELOW, out, err);
+    if (status == GAC_OK)
+        status = gac_plan_growth_bytes(model, out->sizes, &growth, err);
+    if (status != GAC_OK)
+        return status;
+    if (options->max_time_ms > 0) {
+        /* What was made least is the growth itself. */
+        out->optimal = out->optimal && growth <= out->objective;
+        out->objective = growth;
+        out->bound = out->optimal ? growth : out->bound;
+        return GAC_OK;
+    }
+    if (growth <= floor(bytes * options->max_overhead_pct / 100.0))
+        return GAC_OK;
+    double bound = out->bound;
+    status = solve_priced(model, options, PRICE_ABOVE, out, err);
+    out->optimal = out->optimal && out->objective <= bound;
+    out->bound = out->optimal ? out->objective : bound;
     return status;
 }
 
@@ -137,7 +188,7 @@ gac_status gac_plan_create(const gac_model *model, const gac_plan_options *optio
     plan_groups groups;
     int32_t n_dims = gac_model_n_dims(model);
     *out = (gac_plan){ .n_dims = n_dims };
-    gac_status status = gac_plan_groups(model, options, options->solve, &groups, err);
+    gac_status status = gac_plan_groups(model, options, PRICE_NONE, &groups, err);
     if (status != GAC_OK)
         return status;
     dim_units *units = calloc((size_t)n_dims + 1, sizeof *units);
@@ -147,7 +198,7 @@ gac_status gac_plan_create(const gac_model *model, const gac_plan_options *optio
     snprintf(out->strategy, sizeof out->strategy, "%s",
              options->solve ? "solve" : gac_strategy_name(options->strategy));
     if (status == GAC_OK)
-        status = options->solve ? solve(model, options, &groups, out, err)
+        status = options->solve ? solve(model, options, out, err)
                                 : apply_strategy(model, options, units, &groups, out, err);
     if (status == GAC_OK)
         status = gac_plan_overhead_pct(model, out->sizes, &out->overhead_pct, err);
@@ -174,7 +225,7 @@ gac_status gac_plan_front(const gac_model *model, const gac_plan_options *option
                           gac_error *err)
 {
     plan_groups groups;
-    gac_status status = gac_plan_groups(model, options, true, &groups, err);
+    gac_status status = gac_plan_groups(model, options, PRICE_BELOW, &groups, err);
     if (status != GAC_OK)
         return status;
     problem p = { 0 };

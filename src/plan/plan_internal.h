@@ -39,9 +39,18 @@ typedef struct plan_groups {
     int64_t *slack;    /* (n_tensors, 3): most that an axis can grow by */
 } plan_groups;
 
-/* Groups of all dimensions, with candidates; priced when price is true. */
-gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, bool price,
+/* How growth in bytes is priced where two axes of a tensor can grow: each as if
+ * the other stayed, which is a lower bound, or as if it grew as far as it
+ * can, which is an upper bound. */
+typedef enum pricing { PRICE_NONE, PRICE_BELOW, PRICE_ABOVE } pricing;
+
+/* Groups of all dimensions, with candidates and prices. */
+gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, pricing price,
                            plan_groups *out, gac_error *err);
+
+/* Growth of the checkpoint with the given sizes, in bytes. */
+gac_status gac_plan_growth_bytes(const gac_model *model, const int64_t *sizes, double *out,
+                                 gac_error *err);
 void gac_plan_groups_dispose(plan_groups *groups);
 
 #endif

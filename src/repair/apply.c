@@ -29,6 +29,10 @@ gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
     return GAC_OK;
 }
 
+/* As a string in a header, a record must leave room for other metadata within
+ * the 16 MiB that our own reader accepts. */
+enum { MAX_RECORD_BYTES = 15 << 20 };
+
 /* One rewriting of a checkpoint. */
 typedef struct rewrite {
     gac_checkpoint *checkpoint;
@@ -53,6 +57,16 @@ static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
     if (!w->record || file != 0)
         return *out ? GAC_OK : gac_error_no_memory(w->err);
     char *text = json_dumps(w->record, JSON_COMPACT);
+    json_t *as_string = text ? json_string(text) : NULL;
+    size_t n_bytes = as_string ? json_dumpb(as_string, NULL, 0, JSON_ENCODE_ANY) : 0;
+    json_decref(as_string);
+    if (n_bytes > MAX_RECORD_BYTES) {
+        free(text);
+        return gac_error_set(w->err, GAC_USAGE,
+                             "the record of this repair would take %zu bytes of metadata, more "
+                             "than the %d that readers accept",
+                             n_bytes, MAX_RECORD_BYTES);
+    }
     bool ok = text && json_object_set_new(*out, GAC_RECORD_KEY, json_string(text)) == 0;
     free(text);
     return ok ? GAC_OK : gac_error_no_memory(w->err);
@@ -200,6 +214,20 @@ static gac_status check_pads(const rewrite *w, int32_t i)
 /* Copies the original of a tensor that had been scaled. */
 static gac_status take_kept(rewrite *w, int32_t i, int32_t kept)
 {
+    char q[160];
+    tensor_map map;
+    const gac_tensor *t = gac_checkpoint_tensor(w->originals, kept);
+    gac_status status = map_tensor(w, i, &map);
+    bool same = status == GAC_OK && t->n_axes == map.n_axes && t->dtype == map.dtype;
+    for (int32_t a = 0; a < t->n_axes && same; a++)
+        same = t->shape[a] == map.axes[a].n_to;
+    gac_map_dispose(&map);
+    if (status != GAC_OK || !same)
+        return status != GAC_OK
+                   ? status
+                   : gac_error_set(w->err, GAC_BAD_INPUT,
+                                   "tensor \"%s\": its kept original has another shape",
+                                   gac_quote(q, sizeof q, t->name));
     return gac_writer_copy(w->writer, i, 0, w->originals, kept, 0,
                            gac_checkpoint_tensor(w->originals, kept)->size_bytes, w->err);
 }

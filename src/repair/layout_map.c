@@ -135,22 +135,26 @@ static gac_status collect(const place_list *list, int32_t tensor, int32_t axis,
     return GAC_OK;
 }
 
-/* Sub-byte elements move in whole bytes or not at all. */
+/* Sub-byte elements move in whole bytes or not at all: every border of a run,
+ * times what lies behind the axis, must fall on a byte. */
 static gac_status check_bits(const place_list *list, int32_t tensor, const tensor_map *map,
                              gac_error *err)
 {
     int64_t bits = gac_dtype_bits(map->dtype);
-    if (bits % 8 == 0 || map->last < map->n_axes - 1)
-        return GAC_OK;
-    const axis_map *axis = &map->axes[map->last];
-    for (int32_t i = 0; i < axis->n_runs; i++)
-        if (axis->runs[i].from * bits % 8 || axis->runs[i].to * bits % 8 ||
-            axis->runs[i].length * bits % 8)
-            return cannot(list, tensor, GAC_USAGE, "its packed elements would have to be split",
-                          err);
-    if (axis->n_from * bits % 8 || axis->n_to * bits % 8)
-        return cannot(list, tensor, GAC_USAGE, "its rows would not fill whole bytes", err);
-    return GAC_OK;
+    bool whole = true;
+    for (int32_t a = map->n_axes - 1; a >= 0 && bits % 8 != 0; a--) {
+        const axis_map *axis = &map->axes[a];
+        for (int32_t i = 0; i < axis->n_runs && a <= map->last; i++)
+            whole = whole && axis->runs[i].from * bits % 8 == 0 &&
+                    axis->runs[i].to * bits % 8 == 0 && axis->runs[i].length * bits % 8 == 0;
+        /* Rows of a changed tensor are moved one by one, as bytes. */
+        if (a > 0 && a <= map->last)
+            whole = whole && axis->n_from * bits % 8 == 0 && axis->n_to * bits % 8 == 0;
+        bits = axis->n_to % 8 * bits % 8;
+    }
+    return whole
+               ? GAC_OK
+               : cannot(list, tensor, GAC_USAGE, "its packed elements would have to be split", err);
 }
 
 gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t *shape,

@@ -8,8 +8,8 @@
 
 #define SCHEMA "gac.record/1"
 
-/* Repairs of repairs of repairs end somewhere. */
-enum { MAX_CHAIN = 64 };
+/* Repairs of repairs of repairs end somewhere, and so do heads. */
+enum { MAX_CHAIN = 64, MAX_SLICES = 1 << 20 };
 
 static gac_status bad_record(const gac_checkpoint *c, const char *what, gac_error *err)
 {
@@ -57,18 +57,6 @@ const json_t *gac_record_oldest(const json_t *record)
     return record;
 }
 
-int64_t gac_record_size(const json_t *record, const char *name)
-{
-    size_t i;
-    json_t *dim;
-    json_array_foreach(json_object_get(record, "dims"), i, dim) {
-        const char *own = json_string_value(json_object_get(dim, "name"));
-        if (own && strcmp(own, name) == 0)
-            return json_integer_value(json_object_get(dim, "to"));
-    }
-    return -1;
-}
-
 int32_t gac_record_n_dims(const json_t *record)
 {
     return (int32_t)json_array_size(json_object_get(record, "dims"));
@@ -82,12 +70,20 @@ static gac_status config_text(const gac_checkpoint *c, json_t **out, gac_error *
     gac_file *file;
     char *text;
     size_t n;
+    const char *path = gac_checkpoint_path(c), *slash = strrchr(path, '/');
     *out = NULL;
-    if (!gac_checkpoint_config(c) || !gac_checkpoint_is_directory(c)) {
+    if (!gac_checkpoint_config(c)) {
         *out = json_null();
         return GAC_OK;
     }
-    gac_status status = gac_file_open_inside(gac_checkpoint_path(c), "config.json", &file, err);
+    /* A file on its own is described by the config beside it. */
+    char *folder = gac_checkpoint_is_directory(c) ? strdup(path)
+                   : !slash                       ? strdup(".")
+                                                  : strndup(path, (size_t)(slash + 1 - path));
+    if (!folder)
+        return gac_error_no_memory(err);
+    gac_status status = gac_file_open_inside(folder, "config.json", &file, err);
+    free(folder);
     if (status != GAC_OK)
         return status;
     status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n, err);
@@ -176,7 +172,7 @@ static gac_status add_place(const json_t *json, int32_t dim, int64_t size, place
     int64_t n_slices = bounded(json_array_get(json, 3), 1);
     int64_t n_parts = bounded(json_array_get(json, 4), 1);
     if (tensor < 0 || axis < 0 || axis >= gac_checkpoint_tensor(c, tensor)->n_axes || start < 0 ||
-        n_slices < 0 || n_parts < 1 || n_parts > 2)
+        n_slices < 0 || n_slices > MAX_SLICES || n_parts < 1 || n_parts > 2)
         return bad_record(c, "names places that its tensors do not have", err);
     return gac_places_add(
         list, tensor, (place_entry){ dim, (int32_t)axis, start, n_slices, n_parts, size, -1 }, err);

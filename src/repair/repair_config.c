@@ -217,15 +217,15 @@ done:
     return status;
 }
 
-/* One key for every dimension of a role: they must agree. */
-static gac_status edit_shared(config_edit *e, gac_role role)
+/* One key for every dimension of a role that states it: they must agree. */
+static gac_status edit_shared(config_edit *e, gac_role role, const char *only)
 {
     int64_t size = -1;
     const char *key = NULL;
     bool any = false;
     for (int32_t i = 0; i < gac_model_n_dims(e->model); i++) {
         const gac_dim *d = gac_model_dim(e->model, i);
-        if (d->role != role || !d->config_key)
+        if (d->role != role || !d->config_key || (only && strcmp(d->config_key, only) != 0))
             continue;
         any = any || changed(e, i);
         if (size >= 0 && size != e->sizes[i] && any)
@@ -247,7 +247,9 @@ static gac_status edit_all(config_edit *e)
     if (status == GAC_OK)
         status = edit_widths(e);
     if (status == GAC_OK)
-        status = edit_shared(e, GAC_ROLE_EXPERT_WIDTH);
+        status = edit_shared(e, GAC_ROLE_EXPERT_WIDTH, NULL);
+    if (status == GAC_OK)
+        status = edit_shared(e, GAC_ROLE_MLP_WIDTH, "shared_expert_intermediate_size");
     if (status == GAC_OK)
         status = gac_rescaled_config(e->model, e->sizes, e->text, e->err);
     return status;

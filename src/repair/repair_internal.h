@@ -8,7 +8,7 @@
 
 #include "base/arena.h"
 
-/* Where what was done is recorded: a key of __metadata__ in every file. */
+/* Where what was done is recorded: a key of __metadata__ in the first file. */
 #define GAC_RECORD_KEY "gac_repair"
 /* A checkpoint inside: tensors whose values changed, as they were. */
 #define GAC_ORIGINALS_NAME "gac_originals"
@@ -131,8 +131,6 @@ gac_status gac_record_find(const gac_checkpoint *checkpoint, json_t **out, gac_e
 bool gac_record_is_rescaled(const json_t *record);
 /* The first record of a chain: what was done to the very original. */
 const json_t *gac_record_oldest(const json_t *record);
-/* The size a dimension was given by a record, or -1. */
-int64_t gac_record_size(const json_t *record, const char *name);
 int32_t gac_record_n_dims(const json_t *record);
 
 /* From the very original of a repaired checkpoint to what it is now, over all

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/namemap.h"
 #include "repair/repair_internal.h"
 
 enum { BUFFER_BYTES = 4 << 20 };
@@ -27,22 +28,52 @@ static void differ(gac_verification *out, const char *tensor, const char *format
              gac_quote(q, sizeof q, tensor), what);
 }
 
-/* Sizes by name: as the record states them, else as the repaired model's graph
- * has them. A record of a repair of a repair does not know the first sizes. */
+/* The sizes a record states, by name. A record of a repair of a repair does not
+ * know the first sizes, and is left aside. */
+static gac_status map_record(comparison *c, json_t **record, gac_namemap *names)
+{
+    size_t i;
+    json_t *dim;
+    int32_t existing;
+    gac_status status = gac_record_find(c->repaired, record, c->err);
+    if (status == GAC_OK && *record && gac_record_oldest(*record) != *record) {
+        json_decref(*record);
+        *record = NULL;
+    }
+    if (status == GAC_OK)
+        status = gac_namemap_init(names, c->err);
+    json_array_foreach(json_object_get(*record, "dims"), i, dim) {
+        const char *name = json_string_value(json_object_get(dim, "name"));
+        json_int_t to = json_integer_value(json_object_get(dim, "to"));
+        if (status == GAC_OK && name && to > 0 && to <= INT32_MAX)
+            status = gac_namemap_add(names, name, (int32_t)to, &existing, c->err);
+    }
+    return status;
+}
+
+/* Sizes by name: as the record states them, else as the repaired graph has. */
 static gac_status match_dims(comparison *c)
 {
     json_t *record = NULL;
-    gac_status status = gac_record_find(c->repaired, &record, c->err);
-    bool direct = record && gac_record_oldest(record) == record;
+    gac_namemap names = { 0 };
+    gac_status status = map_record(c, &record, &names);
     for (int32_t i = 0; i < gac_model_n_dims(c->model) && status == GAC_OK; i++) {
         const gac_dim *d = gac_model_dim(c->model, i);
         int32_t other = gac_model_find_dim(c->repaired_model, d->name);
-        int64_t stated = direct ? gac_record_size(record, d->name) : -1;
+        int64_t stated = record ? gac_namemap_find(&names, d->name) : -1;
         c->sizes[i] = stated >= d->size     ? stated
-                      : direct || other < 0 ? d->size
+                      : record || other < 0 ? d->size
                                             : gac_model_dim(c->repaired_model, other)->size;
         c->out->n_dims_changed += c->sizes[i] != d->size;
+        if (c->sizes[i] >= d->size)
+            continue;
+        c->out->lossless = false;
+        if (!c->out->difference[0])
+            snprintf(c->out->difference, sizeof c->out->difference,
+                     "%s is smaller than in the original (is the original the first argument?)",
+                     d->name);
     }
+    gac_namemap_dispose(&names);
     json_decref(record);
     return status;
 }
@@ -265,10 +296,58 @@ static gac_status check_kept(comparison *c, int32_t tensor)
     return status;
 }
 
+/* A tensor that should not have changed: the same bytes, whatever they mean. */
+static gac_status check_same(comparison *c, int32_t from, int32_t to)
+{
+    const gac_tensor *t = gac_checkpoint_tensor(c->original, from);
+    gac_status status = GAC_OK;
+    for (uint64_t at = 0; at < t->size_bytes && status == GAC_OK;) {
+        uint64_t left = t->size_bytes - at;
+        size_t n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES, i = 0;
+        status = gac_checkpoint_read(c->original, from, at, c->source, n, c->err);
+        if (status == GAC_OK)
+            status = gac_checkpoint_read(c->repaired, to, at, c->found, n, c->err);
+        while (status == GAC_OK && i < n && c->source[i] == c->found[i])
+            i++;
+        if (status == GAC_OK && i < n) {
+            c->out->lossless = false;
+            differ(c->out, t->name, "differs from the original at byte %lld", (long long)(at + i));
+            break;
+        }
+        at += n;
+    }
+    return status;
+}
+
+static gac_status check_changed(comparison *c, int32_t i, int32_t to, const tensor_map *map)
+{
+    tensor_scaling scaling;
+    const char *name = gac_checkpoint_tensor(c->original, i)->name;
+    bool scaled = gac_scaling_of(&c->places, i, c->sizes, &scaling);
+    row_check k = { .c = c,
+                    .map = map,
+                    .scaling = scaled ? &scaling : NULL,
+                    .from = i,
+                    .to = to,
+                    .equal = true,
+                    .zero = true };
+    gac_map_row_bytes(map, &k.row_from, &k.row_to);
+    gac_status status = gac_map_rows(map, check_rows, &k, c->err);
+    uint64_t n_rows = k.row_to ? gac_checkpoint_tensor(c->repaired, to)->size_bytes / k.row_to : 0;
+    if (status == GAC_OK && k.equal && k.next_row < n_rows)
+        status = check_zero_rows(&k, k.next_row, n_rows, c->err);
+    c->out->lossless = c->out->lossless && k.equal;
+    c->out->pads_zero = c->out->pads_zero && k.zero;
+    if (!k.equal)
+        differ(c->out, name, "differs from the original at byte %lld", (long long)k.where);
+    else if (!k.zero)
+        differ(c->out, name, "a byte that was put in is not zero: %lld", (long long)k.where);
+    return status == GAC_OK && scaled ? check_kept(c, i) : status;
+}
+
 static gac_status check_tensor(comparison *c, int32_t i)
 {
     tensor_map map;
-    tensor_scaling scaling;
     const gac_tensor *t = gac_checkpoint_tensor(c->original, i);
     int32_t to = gac_checkpoint_find(c->repaired, t->name);
     if (to < 0)
@@ -278,38 +357,7 @@ static gac_status check_tensor(comparison *c, int32_t i)
         c->out->lossless = false;
         differ(c->out, t->name, "its shape or dtype is not the original's with larger sizes", 0);
     } else if (status == GAC_OK) {
-        bool scaled = gac_scaling_of(&c->places, i, c->sizes, &scaling);
-        /* An unchanged tensor is one row of its last axis, or a scalar. */
-        bool scalar = map.n_axes == 0;
-        axis_map one = { 1, 1, &(run){ 0, 0, 1 }, 1, 1 };
-        if (map.last < 0)
-            map.last = scalar ? 0 : map.n_axes - 1;
-        tensor_map view = map;
-        if (scalar) {
-            view.axes = &one;
-            view.n_axes = 1;
-        }
-        row_check k = { .c = c,
-                        .map = &view,
-                        .scaling = scaled ? &scaling : NULL,
-                        .from = i,
-                        .to = to,
-                        .equal = true,
-                        .zero = true };
-        gac_map_row_bytes(&view, &k.row_from, &k.row_to);
-        status = gac_map_rows(&view, check_rows, &k, c->err);
-        uint64_t n_rows =
-            k.row_to ? gac_checkpoint_tensor(c->repaired, to)->size_bytes / k.row_to : 0;
-        if (status == GAC_OK && k.equal && k.next_row < n_rows)
-            status = check_zero_rows(&k, k.next_row, n_rows, c->err);
-        c->out->lossless = c->out->lossless && k.equal;
-        c->out->pads_zero = c->out->pads_zero && k.zero;
-        if (!k.equal)
-            differ(c->out, t->name, "differs from the original at byte %lld", (long long)k.where);
-        else if (!k.zero)
-            differ(c->out, t->name, "a byte that was put in is not zero: %lld", (long long)k.where);
-        if (status == GAC_OK && scaled)
-            status = check_kept(c, i);
+        status = map.last < 0 ? check_same(c, i, to) : check_changed(c, i, to, &map);
     }
     gac_map_dispose(&map);
     return status;

@@ -223,9 +223,12 @@ GRAPHS = {
     "basis-sharing": basis_sharing_graph(),
     "pruned-mlp": small("pruned", 0, 1, 2).llama(0, 32, 131).llama(1, 32, 117).llama(2, 32, 176),
     "pruned-heads": small("pruned", 0, 1, 2).llama(0, 32, 192).llama(1, 32, 192).llama(2, 32, 192),
-    "direct": small("direct", 0, 1).llama(0, 26, 192).llama(1, 30, 192),
-    "modegpt-like": small("direct", 0, 1).llama(0, 26, 150, v=18, v_exactness="exact")
-    .llama(1, 28, 163, v=22, v_exactness="exact"),
+    # Head sizes that differ between layers: a config cannot state their rotations.
+    "direct": small("direct", 0, 1).llama(0, 26, 192, exactness="refused")
+    .llama(1, 30, 192, exactness="refused"),
+    "modegpt-like": small("direct", 0, 1)
+    .llama(0, 26, 150, v=18, exactness="refused", v_exactness="exact")
+    .llama(1, 28, 163, v=22, exactness="refused", v_exactness="exact"),
     "flap": small("pruned", 0, 1).llama(0, 32, 131).llama(1, 32, 117),
     "deci": small("block-configs", 0, 1, 2, 3).llama(0, 32, 172).llama_mlp(1, 100)
     .llama_heads(2, 32).llama(3, 32, 256),

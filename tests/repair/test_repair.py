@@ -177,7 +177,7 @@ class Property(RepairCase):
         if sizes and rng.random() < 0.5:
             args += ["--set", f"{pattern}={max(sizes) + rng.randint(0, 9)}"]
             may_refuse = may_refuse or "solve" in args
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and ("solve" in args or "tradeoff" in args):
             args += ["--max-overhead", rng.choice((3, 50))]
             may_refuse = may_refuse or "solve" in args
         if rng.random() < 0.5 and not may_refuse:
