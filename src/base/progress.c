@@ -54,7 +54,7 @@ static void draw_bar(const gac_progress *progress, double fraction)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1];
-    int filled = (int)(fraction * WIDTH);
+    int filled = (int)(fraction * (double)WIDTH);
     memset(bar, '#', (size_t)filled);
     memset(bar + filled, '.', (size_t)(WIDTH - filled));
     bar[WIDTH] = 0;
