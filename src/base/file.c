@@ -60,20 +60,20 @@ static bool is_below(const char *path, const char *directory)
     return strncmp(path, directory, n) == 0 && path[n] == '/';
 }
 
-/* For DIR = REPO/snapshots/REV, the cache keeps files in REPO/blobs. */
+/* For a directory REPO/snapshots/REV, or one below it, the cache of Hugging
+ * Face keeps files in REPO/blobs. */
 static bool is_cache_blob(const char *path, const char *directory)
 {
-    char blobs[PATH_MAX];
-    const char *revision = strrchr(directory, '/');
-    if (!revision || revision == directory)
+    static const char snapshots[] = "/snapshots/";
+    const char *at = NULL;
+    for (const char *next = strstr(directory, snapshots); next; next = strstr(next + 1, snapshots))
+        at = next;
+    char *blobs;
+    if (!at || asprintf(&blobs, "%.*s/blobs", (int)(at - directory), directory) < 0)
         return false;
-    size_t n_parent = (size_t)(revision - directory);
-    static const char snapshots[] = "/snapshots";
-    size_t n_suffix = sizeof snapshots - 1;
-    if (n_parent <= n_suffix || memcmp(revision - n_suffix, snapshots, n_suffix) != 0)
-        return false;
-    int n = snprintf(blobs, sizeof blobs, "%.*s/blobs", (int)(n_parent - n_suffix), directory);
-    return n > 0 && (size_t)n < sizeof blobs && is_below(path, blobs);
+    bool below = is_below(path, blobs);
+    free(blobs);
+    return below;
 }
 
 /* Opens a link inside directory, if it leads to where it may. */

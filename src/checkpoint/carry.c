@@ -12,22 +12,27 @@
 /* Folders inside folders, as deep as any repository goes. */
 enum { MAX_DEPTH = 16 };
 
-static bool ends_with(const char *text, const char *suffix)
+bool gac_has_suffix(const char *text, const char *suffix)
 {
     size_t n = strlen(text), m = strlen(suffix);
     return n >= m && strcmp(text + n - m, suffix) == 0;
 }
 
-/* The same weights in other formats would be the model as it was. */
-static bool is_foreign_weights(const char *name)
+bool gac_is_foreign_weights(const char *name)
 {
-    static const char *const suffixes[] = { ".bin",  ".pt",          ".pth",        ".ckpt",
-                                            ".gguf", ".h5",          ".msgpack",    ".ot",
-                                            ".onnx", ".safetensors", ".index.json", NULL };
+    static const char *const suffixes[] = { ".bin", ".pt",      ".pth", ".ckpt", ".gguf",
+                                            ".h5",  ".msgpack", ".ot",  ".onnx", NULL };
     for (int i = 0; suffixes[i]; i++)
-        if (ends_with(name, suffixes[i]) && !ends_with(name, "tokenizer.bin"))
+        if (gac_has_suffix(name, suffixes[i]) && !gac_has_suffix(name, "tokenizer.bin"))
             return true;
     return false;
+}
+
+/* Weights, in whatever format, would be the model as it was. */
+static bool stays_behind(const char *name)
+{
+    return gac_is_foreign_weights(name) || gac_has_suffix(name, ".safetensors") ||
+           gac_has_suffix(name, ".index.json");
 }
 
 static bool is_listed(const char *const *list, const char *name)
@@ -83,7 +88,7 @@ static gac_status carry_entry(const char *from, const char *name, const char *to
                                           : carry_folder(source, target, skip, depth + 1, err);
     else if (S_ISLNK(s.st_mode) && (stat(source, &s) != 0 || !S_ISREG(s.st_mode)))
         status = GAC_OK; /* a link that leads nowhere, or to a folder */
-    else if (S_ISREG(s.st_mode) && !is_foreign_weights(name))
+    else if (S_ISREG(s.st_mode) && !stays_behind(name))
         status = copy_file(from, name, target, err);
     free(source);
     free(target);

@@ -15,12 +15,6 @@ gac_status gac_checkpoint_add_note(gac_checkpoint *c, const char *note, gac_erro
     return GAC_OK;
 }
 
-static bool has_suffix(const char *text, const char *suffix)
-{
-    size_t n = strlen(text), m = strlen(suffix);
-    return n >= m && strcmp(text + n - m, suffix) == 0;
-}
-
 static bool exists_inside(const char *directory, const char *name)
 {
     char *path;
@@ -41,7 +35,6 @@ typedef struct listing {
 
 static gac_status list_directory(const char *path, listing *out, gac_error *err)
 {
-    static const char *const foreign[] = { ".bin", ".pt", ".pth", ".gguf", ".ckpt", NULL };
     char q[256];
     memset(out, 0, sizeof *out);
     DIR *stream = opendir(path);
@@ -50,13 +43,12 @@ static gac_status list_directory(const char *path, listing *out, gac_error *err)
                              strerror(errno));
     struct dirent *entry;
     while ((entry = readdir(stream))) {
-        if (has_suffix(entry->d_name, ".safetensors")) {
+        if (gac_has_suffix(entry->d_name, ".safetensors")) {
             out->n_safetensors++;
             snprintf(out->safetensors, sizeof out->safetensors, "%s", entry->d_name);
         }
-        for (int i = 0; foreign[i]; i++)
-            if (has_suffix(entry->d_name, foreign[i]))
-                snprintf(out->foreign, sizeof out->foreign, "%s", entry->d_name);
+        if (gac_is_foreign_weights(entry->d_name))
+            snprintf(out->foreign, sizeof out->foreign, "%s", entry->d_name);
     }
     closedir(stream);
     return GAC_OK;

@@ -56,6 +56,11 @@ gac_status gac_index_read(gac_checkpoint *checkpoint, gac_file *index,
 bool gac_tensor_bytes(gac_dtype dtype, int32_t n_axes, const int64_t *shape, int64_t *n_elements,
                       uint64_t *size_bytes);
 
+bool gac_has_suffix(const char *text, const char *suffix);
+
+/* The name of weights in a format that is not ours. */
+bool gac_is_foreign_weights(const char *name);
+
 /* A name that stays in its directory. */
 bool gac_is_file_name(const char *name);
 

@@ -120,6 +120,10 @@ gac_status builder_add_dim(builder *b, gac_role role, int64_t size, const char *
     int32_t existing;
     if (!name)
         return gac_error_no_memory(err);
+    if (b->n_dims == GAC_MAX_DIMS)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: more than %d dimensions, the last \"%s\"",
+                             gac_checkpoint_path(b->checkpoint), GAC_MAX_DIMS,
+                             gac_quote(q, sizeof q, name));
     gac_status status = gac_namemap_add(&b->dim_names, name, b->n_dims, &existing, err);
     if (status != GAC_OK)
         return status;

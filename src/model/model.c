@@ -111,8 +111,7 @@ static const family *family_by_names(const gac_checkpoint *c)
 }
 
 /* The prefix that the layers have, their number, and what else the names show
- * at a glance. An index as high as the number of tensors cannot be one of a
- * full set, so it stays unexplained. */
+ * at a glance. A layer beyond what is possible stays unexplained. */
 static void scan_names(builder *b, const char *layers)
 {
     const gac_checkpoint *c = b->checkpoint;
@@ -127,7 +126,7 @@ static void scan_names(builder *b, const char *layers)
         for (int32_t i = 0; i < n_tensors; i++) {
             const char *rest;
             int64_t n = layer_number(gac_checkpoint_tensor(c, i)->name, prefixes[p], layers, &rest);
-            if (n >= b->n_layers && n < n_tensors) {
+            if (n >= b->n_layers && n < n_tensors && n < GAC_MAX_LAYERS) {
                 b->n_layers = (int32_t)n + 1;
                 b->prefix = prefixes[p];
             }

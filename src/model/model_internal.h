@@ -13,6 +13,12 @@
 #include "base/arena.h"
 #include "base/namemap.h"
 
+/* Real models have up to some 200 layers. Without a bound, one name with a huge
+ * number would have us look for every layer before it. */
+#define GAC_MAX_LAYERS 4096
+/* 61 layers of 384 experts, each a width and three ranks, are 94,000. */
+#define GAC_MAX_DIMS 100000
+
 /* What was met on the way; decides what the compressor is called. */
 enum found {
     FOUND_PALU = 1 << 0,

@@ -282,7 +282,9 @@ static gac_status keep_originals(rewrite *w)
     int32_t n_tensors = gac_checkpoint_n_tensors(w->checkpoint), n = 0;
     if (asprintf(&path, "%s/%s", gac_writer_directory(w->writer), GAC_ORIGINALS_NAME) < 0)
         return gac_error_no_memory(w->err);
-    gac_status status = gac_writer_create(path, NULL, &keeper, w->err);
+    gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
+    options.no_sync = w->options->no_sync;
+    gac_status status = gac_writer_create(path, &options, &keeper, w->err);
     free(path);
     for (int pass = 0; pass < 2 && status == GAC_OK; pass++) {
         n = 0;
@@ -345,29 +347,32 @@ static bool lies_in(const char *a, const char *b)
     return strncmp(a, b, n) == 0 && (a[n] == 0 || a[n] == '/' || (n == 1 && *b == '/'));
 }
 
+/* Where out is, or will be once it is made; false when even its parent is not
+ * there. target has room for PATH_MAX and a name. */
+static bool resolve_target(const char *out, char target[PATH_MAX + NAME_MAX + 2])
+{
+    if (realpath(out, target))
+        return true;
+    char *for_parent = strdup(out), *for_name = strdup(out);
+    bool found = for_parent && for_name && realpath(dirname(for_parent), target);
+    size_t n = found ? strlen(target) : 0;
+    if (found)
+        snprintf(target + n, NAME_MAX + 2, "/%s", basename(for_name));
+    free(for_parent);
+    free(for_name);
+    return found;
+}
+
 /* The target must not touch the input: not be it, lie in it or hold it. */
 static gac_status check_target(const rewrite *w, const char *out)
 {
-    char q[256], input[PATH_MAX], target[PATH_MAX], parent[PATH_MAX];
+    char q[256], input[PATH_MAX], target[PATH_MAX + NAME_MAX + 2];
     const char *from = gac_checkpoint_path(w->checkpoint);
     if (!realpath(from, input))
-        return gac_error_set(w->err, GAC_FAILED, "%s: %s", from, strerror(errno));
-    if (!realpath(out, target)) {
-        /* Not there yet: its parent tells where it will be. */
-        char *copy = strdup(out);
-        if (!copy)
-            return gac_error_no_memory(w->err);
-        const char *name = basename(copy);
-        snprintf(target, sizeof target, "%s", name);
-        char *above = dirname(copy);
-        bool found = realpath(above, parent) != NULL;
-        free(copy);
-        if (!found)
-            return GAC_OK; /* creating it will say what is wrong */
-        char last[NAME_MAX + 1];
-        snprintf(last, sizeof last, "%s", target);
-        snprintf(target, sizeof target, "%s/%s", strcmp(parent, "/") ? parent : "", last);
-    }
+        return gac_error_set(w->err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, from),
+                             strerror(errno));
+    if (!resolve_target(out, target))
+        return GAC_OK; /* creating it will say what is wrong */
     if (!lies_in(target, input) && !lies_in(input, target))
         return GAC_OK;
     return gac_error_set(w->err, GAC_USAGE, "%s: the target must lie outside of the input",

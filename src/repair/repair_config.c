@@ -49,11 +49,9 @@ static gac_status edit_rank(config_edit *e, int32_t dim)
     if (json_is_integer(value))
         return set_size(e, e->text, d->config_key, e->sizes[dim]);
     bool groups = strcmp(d->config_key, "head_wise_ranks") == 0;
-    char *module = module_of(e, d, groups ? ".VT." : "Linear.");
+    char *module = module_of(e, d, groups ? ".VT." : ".BLinear.");
     if (!module)
         return GAC_OK;
-    if (!groups && *module) /* the A or B of ALinear, and the dot before it */
-        module[strlen(module) - 2] = 0;
     json_t *of_module = json_object_get(value, module);
     gac_status status = GAC_OK;
     const char *group = strrchr(d->name, '.');
@@ -73,6 +71,32 @@ static int32_t layer_of(const gac_dim *d)
         if (*c >= '0' && *c <= '9' && c > d->name && c[-1] == '.')
             return (int32_t)strtol(c, NULL, 10);
     return -1;
+}
+
+/* Tools that choose sizes layer by layer list them: q_ranks, gate_ranks. A list
+ * is followed where it states the size that a layer has. */
+static void edit_list(config_edit *e, const char *key, int32_t dim)
+{
+    const gac_dim *d = gac_model_dim(e->model, dim);
+    int32_t layer = layer_of(d);
+    json_t *list = json_object_get(e->text, key);
+    if (layer >= 0 && json_integer_value(json_array_get(list, (size_t)layer)) == d->size)
+        json_array_set_new(list, (size_t)layer, json_integer(e->sizes[dim]));
+}
+
+static void edit_lists(config_edit *e)
+{
+    static const char *const keys[GAC_ROLE_COUNT][2] = {
+        [GAC_ROLE_QK_HEAD] = { "q_ranks", "k_ranks" },
+        [GAC_ROLE_V_HEAD] = { "v_ranks", "o_ranks" },
+        [GAC_ROLE_MLP_WIDTH] = { "gate_ranks", NULL },
+    };
+    for (int32_t i = 0; i < gac_model_n_dims(e->model); i++)
+        for (int k = 0; k < 2 && changed(e, i); k++) {
+            const char *key = keys[gac_model_dim(e->model, i)->role][k];
+            if (key)
+                edit_list(e, key, i);
+        }
 }
 
 /* Widths of the layers after the repair. */
@@ -244,6 +268,7 @@ static gac_status edit_all(config_edit *e)
     for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++)
         if (changed(e, i) && gac_model_dim(e->model, i)->role == GAC_ROLE_RANK)
             status = edit_rank(e, i);
+    edit_lists(e);
     if (status == GAC_OK)
         status = edit_widths(e);
     if (status == GAC_OK)

@@ -95,10 +95,17 @@ static gac_status state_frequencies(json_t *config, int64_t from, int64_t to, ga
     if (status != GAC_OK)
         return status;
     json_t *factors = json_array();
+    bool sane = true;
     for (int64_t i = 0; i < to / 2; i++) {
         double plain = pow(r.base, -2.0 * (double)i / (double)to);
-        json_array_append_new(factors,
-                              json_real(i < from / 2 ? plain / frequency(&r, i, from) : 1.0));
+        double factor = i < from / 2 ? plain / frequency(&r, i, from) : 1.0;
+        sane = sane && isfinite(factor) && factor > 0;
+        json_array_append_new(factors, json_real(sane ? factor : 1.0));
+    }
+    if (!sane) {
+        json_decref(factors);
+        return gac_error_set(err, GAC_BAD_INPUT,
+                             "the config's rotary settings give no finite frequencies");
     }
     double length = number_or(config, "max_position_embeddings", 2048);
     json_t *stated =
@@ -117,7 +124,7 @@ static gac_status edit_hidden(const gac_dim *d, int64_t to, json_t *config, gac_
 {
     double from = (double)d->size;
     json_t *heads = json_object_get(config, "num_attention_heads");
-    if (!json_object_get(config, "head_dim") && json_integer_value(heads) > 0)
+    if (!json_is_integer(json_object_get(config, "head_dim")) && json_integer_value(heads) > 0)
         json_object_set_new(config, "head_dim", json_integer(d->size / json_integer_value(heads)));
     json_object_set_new(config, "rms_norm_eps",
                         json_real(number_or(config, "rms_norm_eps", 1e-6) * from / (double)to));
@@ -126,40 +133,10 @@ static gac_status edit_hidden(const gac_dim *d, int64_t to, json_t *config, gac_
                : gac_error_no_memory(err);
 }
 
-/* Tools that choose sizes layer by layer list them: q_ranks, gate_ranks. A list
- * is followed where it states the size that a layer has. */
-static void edit_list(json_t *config, const char *key, const gac_dim *d, int64_t to)
-{
-    const char *at = strpbrk(d->name, "0123456789");
-    size_t layer = at ? strtoul(at, NULL, 10) : 0;
-    json_t *list = json_object_get(config, key);
-    if (at && json_integer_value(json_array_get(list, layer)) == d->size)
-        json_array_set_new(list, layer, json_integer(to));
-}
-
-static void edit_lists(const gac_model *model, const int64_t *sizes, json_t *config)
-{
-    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
-        const gac_dim *d = gac_model_dim(model, i);
-        if (sizes[i] == d->size)
-            continue;
-        if (d->role == GAC_ROLE_QK_HEAD) {
-            edit_list(config, "q_ranks", d, sizes[i]);
-            edit_list(config, "k_ranks", d, sizes[i]);
-        } else if (d->role == GAC_ROLE_V_HEAD) {
-            edit_list(config, "v_ranks", d, sizes[i]);
-            edit_list(config, "o_ranks", d, sizes[i]);
-        } else if (d->role == GAC_ROLE_MLP_WIDTH) {
-            edit_list(config, "gate_ranks", d, sizes[i]);
-        }
-    }
-}
-
 gac_status gac_rescaled_config(const gac_model *model, const int64_t *sizes, json_t *config,
                                gac_error *err)
 {
     int32_t head, hidden;
-    edit_lists(model, sizes, config);
     gac_status status = changed_dim(model, sizes, GAC_ROLE_QK_HEAD, &head, err);
     if (status == GAC_OK)
         status = changed_dim(model, sizes, GAC_ROLE_HIDDEN, &hidden, err);

@@ -478,6 +478,12 @@ def spaced_entry(i):
     return b'"%x":{%s"dtype":"U8","shape":[0],"data_offsets":[0,0]},' % (i, b" " * 16000)
 
 
+def deep_entry(name):
+    """An empty matrix that a model would know what to do with."""
+    return lambda i: b'"%s":{%s"dtype":"U8","shape":[0,0],"data_offsets":[0,0]},' % (
+        name % i, b" " * 50)
+
+
 LAST_ENTRY = b'"last":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
 
 # Name, pieces of the header, and exit codes allowed.
@@ -486,6 +492,11 @@ BIG = [
     ("big_empty_tensors_of_64_axes", lambda: fill(b"{", many_axes_entry, LAST_ENTRY), (0, 3)),
     ("big_empty_tensors_of_long_names", lambda: fill(b"{", long_name_entry, LAST_ENTRY), (0, 3)),
     ("big_empty_tensors_of_spaces", lambda: fill(b"{", spaced_entry, LAST_ENTRY), (0, 3)),
+    ("big_number_of_layers",
+     lambda: fill(b"{", deep_entry(b"model.layers.%d.self_attn.q_proj.weight"), LAST_ENTRY), (0, 3)),
+    ("big_number_of_experts",
+     lambda: fill(b"{", deep_entry(b"model.layers.0.mlp.experts.%d.down_proj.weight"), LAST_ENTRY),
+     (0, 3)),
     ("big_ten_million_metadata_entries",
      lambda: fill(b'{"__metadata__":{', lambda i: b'"%06x":"",' % i, b'"z":""}}'), (0, 3)),
     ("big_one_metadata_value",

@@ -153,6 +153,50 @@ class Review(unittest.TestCase):
                 self.gac("plan", self.write(mk.build(recipe), recipe), "--strategy", "solve",
                          "--time-target", "1.001x")
 
+    def test_a_cache_snapshot_with_folders_is_repaired(self):
+        """Every file of a Hugging Face cache is a link, those in folders too."""
+        snapshot, blobs = self.path("models--x/snapshots/rev"), self.path("models--x/blobs")
+        mk.build("llama").write(self.path("plain"), seed=1)
+        os.makedirs(os.path.join(self.path("plain"), "original"))
+        with open(os.path.join(self.path("plain"), "original", "params.json"), "w") as stream:
+            stream.write("{}")
+        os.makedirs(blobs)
+        for folder, _, names in os.walk(self.path("plain")):
+            below = os.path.relpath(folder, self.path("plain"))
+            os.makedirs(os.path.join(snapshot, below), exist_ok=True)
+            for name in names:
+                os.rename(os.path.join(folder, name), os.path.join(blobs, name))
+                os.symlink(os.path.join(blobs, name), os.path.join(snapshot, below, name))
+        self.gac("repair", snapshot, "-o", self.path("fit"))
+        self.gac("verify", snapshot, self.path("fit"))
+        self.assertTrue(os.path.exists(os.path.join(self.path("fit"), "original", "params.json")))
+
+    def test_head_dim_null_is_stated_when_hidden_grows(self):
+        ck = mk.llama_like(hidden=60, n_heads=4, n_kv_heads=2, head_dim=15, mlp=176)
+        ck.config["head_dim"] = None
+        directory = self.write(ck)
+        self.gac("repair", directory, "-o", self.path("fit"), "--allow", "rescaled",
+                 "--set", "hidden=64", "--set", "*_head=15")
+        self.assertEqual(self.config("fit")["head_dim"], 15)
+        self.gac("verify", directory, self.path("fit"))
+
+    def test_rotations_that_are_not_numbers_are_refused(self):
+        ck = mk.build("mistral")
+        ck.config["rope_scaling"] = {"rope_type": "linear", "factor": 0}
+        self.gac("repair", self.write(ck), "-o", self.path("fit"), "--allow", "rescaled",
+                 "--set", "*_head=64", status=3)
+
+    def test_overheads_that_the_docs_state(self):
+        """docs/repair.md: 3.59 % and 6.66 % for the sizes of the demo."""
+        ranks = [rank for module in mk.build("palu-llama3-8b").config["head_wise_ranks"].values()
+                 for rank in module]
+        self.assertEqual(len(ranks), 512)
+        for strategy, stated in (("minimal", 3.59), ("optimal", 6.66)):
+            to = {rank: int(self.gac("dim", str(rank), "--strategy", strategy).stdout)
+                  for rank in set(ranks)}
+            grown = 100 * (sum(to[rank] for rank in ranks) / sum(ranks) - 1)
+            self.assertAlmostEqual(grown, stated, delta=0.01)
+
     def test_the_target_stays_clear_of_the_input(self):
         directory = self.write(mk.build("llama"), "m/in")
         for target in (directory, directory + "/out", self.path("m"), directory + "/../in"):
