@@ -12,7 +12,6 @@ until its output is on disk; the others do not, so each is timed both ways.
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import statistics
@@ -25,7 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tools"))
 sys.path.insert(0, HERE)
 import make_checkpoint as mk  # noqa: E402
-from bench_inspect import peak_bytes  # noqa: E402
+from bench_inspect import machine, peak_bytes  # noqa: E402
 
 
 def make_model(directory, gigabytes):
@@ -112,14 +111,11 @@ def measure(args, scratch):
                               capture_output=True, text=True, check=True)
     median = {key: statistics.median(values) for key, values in samples.items() if values}
     size = sum(os.path.getsize(os.path.join(fit, f)) for f in os.listdir(fit))
-    with open("/proc/cpuinfo") as stream:
-        cpu = next((line.split(":")[1].strip() for line in stream if "model name" in line), "?")
     return {
         "schema": "gac.bench_repair/1",
         "command": " ".join(["bench/bench_repair.py", *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {"cpu": cpu, "n_cores": os.cpu_count(), "kernel": platform.release(),
-                    "file_system": file_system(scratch)},
+        "machine": {**machine(), "file_system": file_system(scratch)},
         "output_bytes": size, "verified": json.loads(verified.stdout)["ok"],
         "samples_s": samples, "median_s": median, "peak_resident_bytes": peak,
         "ratio": {"speed_vs_cp_sync": median["cp_sync_s"] / median["gac_s"],

@@ -14,13 +14,14 @@ import argparse
 import json
 import math
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from bench_inspect import machine
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
 KINDS = ["random", "real", "weak", "weak_real", "strong", "strong_sums", "subset_sum", "even_sums",
@@ -132,17 +133,6 @@ def peer_cases(args):
             cases += [(kind, n_classes, n_choices, value_range, seed, 30)
                       for seed in range(1, args.seeds + 1)]
     return cases
-
-
-def machine():
-    cpu = "unknown"
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                cpu = line.split(":", 1)[1].strip()
-                break
-    return {"cpu": cpu, "n_cores": os.cpu_count(), "kernel": platform.release(),
-            "system": platform.system()}
 
 
 def first_line(*command):

@@ -20,7 +20,8 @@ import unittest
 import numpy as np
 from safetensors import safe_open
 
-import tally
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import tally  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOL = os.path.join(HERE, "..", "..", "tools", "llama2c_to_hf.py")

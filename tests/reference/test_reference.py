@@ -20,7 +20,8 @@ import unittest
 import safetensors
 
 import st
-import tally
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import tally  # noqa: E402
 
 OPTIONS = argparse.Namespace()
 SEED = 20240607

@@ -9,10 +9,9 @@ import random
 import struct
 import subprocess
 import sys
-import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tools"))
+sys.path[:0] = [os.path.join(ROOT, "tools"), os.path.join(ROOT, "tests", "support")]
 import make_checkpoint as mk  # noqa: E402
 
 BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I8": 8, "U8": 8,
@@ -309,29 +308,6 @@ def stated_size(config, dim):
     if role == "rank":
         return config.get("num_basis_" + name.split(".")[-2].replace("_proj", ""))
     return {"hidden": config.get("hidden_size"), "qk_head": config.get("head_dim")}.get(role)
-
-
-# ---- Running ------------------------------------------------------------------
-
-
-class TallyResult(unittest.TextTestResult):
-    n_passed = 0
-
-    def addSuccess(self, test):
-        super().addSuccess(test)
-        self.n_passed += 1
-
-
-def run_tests(names):
-    """Runs the cases of the main module; ends with one line of counts."""
-    runner = unittest.TextTestRunner(resultclass=TallyResult, verbosity=1)
-    result = unittest.main(module="__main__", argv=[sys.argv[0], *names], exit=False,
-                           testRunner=runner).result
-    n_failed = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
-    sys.stderr.flush()
-    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
-    print(f"{result.n_passed} passed, {n_failed} failed{skipped}")
-    return 1 if n_failed or not result.n_passed + len(result.skipped) else 0
 
 
 def seeded(*what):

@@ -23,6 +23,7 @@ import time
 import unittest
 
 import repair_support as support
+import tally
 from small_models import MODELS, mk
 
 OPTIONS = argparse.Namespace()
@@ -521,7 +522,7 @@ def main():
     args = parser.parse_args()
     OPTIONS.gac = support.Gac(os.path.abspath(args.gac))
     OPTIONS.kills = 15 if args.quick else args.kills
-    return support.run_tests(args.cases)
+    return tally.run(args.cases)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""What gac verify must notice, and what plan files gac must refuse.
+
+    python3 tests/repair/test_verify.py --gac build/gac [CASE...]
+"""
+import json
+import os
+import sys
+
+import repair_support as support
+from repair_case import main, RepairCase, SEED
+
+
+class Detects(RepairCase):
+    """verify finds every kind of damage and names the tensor."""
+
+    def setUp(self):
+        super().setUp()
+        self.original, _ = self.make("svdllm", dtype="F32")
+        self.out = self.path("out")
+        self.ok("repair", self.original, "-o", self.out, "--set", "*.rank=72", "--set",
+                "*.mlp.width=208")
+        self.file = os.path.join(self.out, "model.safetensors")
+        self.metadata = support.read_header(self.file)[0]["__metadata__"]
+        self.tensors = support.read_tensors(self.file)
+
+    def damaged(self, tensors, *says, code=5):
+        support.write_tensors(self.file, tensors, self.metadata)
+        self.refused(code, "verify", self.original, self.out, says=says)
+        answer = self.gac("verify", self.original, self.out, "--json")
+        if code == 5:
+            self.assertIs(json.loads(answer.stdout)["ok"], False)
+            return json.loads(answer.stdout)
+        return None
+
+    def flip(self, name, at, value=None):
+        dtype, shape, data = self.tensors[name]
+        data = bytearray(data)
+        data[at] = data[at] ^ 1 if value is None else value
+        return {**self.tensors, name: (dtype, shape, bytes(data))}
+
+    def test_one_flipped_byte(self):
+        for name in sorted(self.tensors)[::5]:
+            _, shape, data = self.tensors[name]
+            if len(data) == 0:
+                continue
+            with self.subTest(name):
+                self.damaged(self.flip(name, 0), name)
+
+    def test_every_position_of_a_row(self):
+        """Weights and pads, first to last byte of the first, a middle and the last row."""
+        name = "model.layers.1.mlp.gate_u_proj.weight"  # (208 of fewer rows, 72 of fewer ranks)
+        _, (n_rows, n_columns), data = self.tensors[name]
+        row = len(data) // n_rows
+        before = support.read_tensors(os.path.join(self.original, "model.safetensors"))[name][1]
+        for r, c in ((0, 0), (0, n_columns - 1), (before[0] - 1, before[1] - 1),
+                     (before[0] - 1, before[1]), (before[0], 0), (n_rows - 1, n_columns - 1)):
+            with self.subTest(row=r, column=c):
+                pad = r >= before[0] or c >= before[1]
+                answer = self.damaged(self.flip(name, r * row + c * 4 + 3, 1 if pad else None), name)
+                self.assertEqual((answer["pads_zero"], answer["lossless"]), (not pad, pad))
+
+    def test_missing_and_extra(self):
+        name = "model.layers.0.input_layernorm.weight"
+        self.damaged({n: t for n, t in self.tensors.items() if n != name}, name)
+        inv_freq = "model.layers.0.self_attn.rotary_emb.inv_freq"
+        self.damaged({n: t for n, t in self.tensors.items() if n != inv_freq}, inv_freq)
+        self.damaged({**self.tensors, "extra.weight": ("F32", (1,), bytes(4))}, "extra.weight")
+
+    def test_swapped(self):
+        a, b = (f"model.layers.{i}.self_attn.q_u_proj.weight" for i in range(2))
+        self.damaged({**self.tensors, a: self.tensors[b], b: self.tensors[a]}, "q_u_proj")
+
+    def test_changed_dtype(self):
+        name = "model.layers.0.self_attn.q_u_proj.weight"
+        _, shape, data = self.tensors[name]
+        self.damaged({**self.tensors, name: ("I32", shape, data)}, name)
+
+    def test_other_shape(self):
+        name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+        dtype, shape, data = self.tensors[name]
+        self.damaged({**self.tensors, name: (dtype, (shape[0] // 2, 2), data)}, name)
+
+    def test_a_model_of_another_kind(self):
+        other, _ = self.make("gpt2", folder="other")
+        self.assertIn(self.gac("verify", self.original, other).returncode, (3, 5))
+        self.assertIn(self.gac("verify", other, self.original).returncode, (3, 5))
+
+
+class ConfigDetects(RepairCase):
+    """verify finds a config that states another size."""
+
+    def check(self, model, change, *says):
+        self.fresh()
+        original, _ = self.make(model)
+        out = self.path("out")
+        self.ok("repair", original, "-o", out, "--strategy", "optimal", "--set",
+                "layers.0.mlp.width=400")
+        config = support.read_config(out)
+        change(config)
+        with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        result = self.gac("verify", original, out, "-q")
+        self.assertEqual(result.returncode, 5, f"{model}: {result.stdout}{result.stderr}")
+        for word in says:
+            self.assertIn(word, result.stderr)
+
+    def test_wrong_sizes(self):
+        def put(*path):
+            def change(config):
+                at = config
+                for key in path[:-2]:
+                    at = at[key]
+                self.assertIn(path[-2], at if isinstance(at, dict) else range(len(at)))
+                at[path[-2]] = path[-1]
+            return change
+        attn = "model.layers.0.self_attn."
+        cases = [("llama", put("intermediate_size", 8), "intermediate_size"),
+                 ("pruned-mlp", lambda config: next(iter(config["per_layer_config"].values()))
+                  .update(intermediate_size=8), "intermediate_size"),
+                 ("deci", put("block_configs", 0, "ffn", "intermediate_size", 8),
+                  "intermediate_size"),
+                 ("palu", put("head_wise_ranks", attn + "k_proj", 1, 3), "head_wise_ranks"),
+                 ("asvd", put("truncation_ranks", attn + "q_proj", 3), "truncation_ranks"),
+                 ("basis-sharing", put("num_basis_q", 3), "num_basis_q")]
+        for model, change, *says in cases:
+            with self.subTest(model):
+                self.check(model, change, *says)
+
+
+class PlanFiles(RepairCase):
+    """A hand-edited plan is validated as strictly as any input."""
+
+    def setUp(self):
+        super().setUp()
+        self.original, _ = self.make("llama", rng=support.seeded(SEED, "plan files"))
+        self.size = self.gac.graph(self.original)["layers.0.mlp.width"]["size"]
+
+    def bad(self, plan, code=3, says=()):
+        result = self.refused(code, "repair", self.original, "-o", self.path("out"), "--plan", plan,
+                              says=says)
+        self.assertFalse(os.path.exists(self.path("out")))
+        return result
+
+    def entry(self, **changes):
+        row = {"name": "layers.0.mlp.width", "from": self.size, "to": self.size + 9, **changes}
+        return {k: v for k, v in row.items() if v is not ...}
+
+    def test_the_entry_itself_is_fine(self):
+        self.ok("repair", self.original, "-o", self.path("out"), "--plan",
+                self.write_plan([self.entry()]))
+
+    def test_bad_entries(self):
+        wrong = {"unknown name": dict(name="layers.9.mlp.width"), "no name": dict(name=...),
+                 "name is a number": dict(name=7), "name with NUL": dict(name="a\0b"),
+                 "wrong from": {"from": 7}, "no from": {"from": ...}, "smaller": dict(to=8),
+                 "no to": dict(to=...), "text": dict(to="304"), "real": dict(to=304.0),
+                 "zero": dict(to=0), "negative": dict(to=-8), "huge": dict(to=2 ** 31),
+                 "huger": dict(to=2 ** 63), "null": dict(to=None), "bool": dict(to=True)}
+        for what, changes in wrong.items():
+            with self.subTest(what):
+                self.bad(self.write_plan([self.entry(**changes)]))
+
+    def test_says_which(self):
+        says = ("dims[1]", "layers.1.mlp.width")
+        self.bad(self.write_plan([self.entry(), self.entry(name="layers.1.mlp.width", to=3)])
+                 if "layers.1.mlp.width" in self.gac.graph(self.original) else
+                 self.write_plan([self.entry(), self.entry(name="layers.1.mlp.width")]), says=says)
+
+    def test_duplicate(self):
+        self.bad(self.write_plan([self.entry(), self.entry()]), says="twice")
+
+    def test_bad_files(self):
+        good = {"schema": "gac.plan/1", "dims": [self.entry()]}
+        texts = {"no JSON": "hello", "empty": "", "cut off": json.dumps(good)[:-3],
+                 "array": json.dumps([good]), "number": "7", "deep": "[" * 200000,
+                 "no schema": json.dumps({"dims": []}),
+                 "other schema": json.dumps({**good, "schema": "gac.plan/2"}),
+                 "schema is a number": json.dumps({**good, "schema": 1}),
+                 "no dims": json.dumps({"schema": "gac.plan/1"}),
+                 "dims is an object": json.dumps({**good, "dims": {}}),
+                 "entry is a number": json.dumps({**good, "dims": [7]}),
+                 "duplicate key": '{"schema":"gac.plan/1","dims":[],"dims":[]}',
+                 "trailing": json.dumps(good) + "x", "NUL": json.dumps(good) + "\0",
+                 "bad UTF-8": b'{"schema":"gac.plan/1","dims":[{"name":"\xff"}]}'}
+        for what, text in texts.items():
+            with self.subTest(what):
+                with open(self.path("plan.json"), "wb") as file:
+                    file.write(text if isinstance(text, bytes) else text.encode())
+                self.bad(self.path("plan.json"))
+
+    def test_not_a_file(self):
+        for plan in (self.path("missing.json"), self.folder, "/dev/null"):
+            with self.subTest(plan):
+                result = self.gac("repair", self.original, "-o", self.path("out"), "--plan", plan)
+                self.assertIn(result.returncode, (1, 3), result.stderr)
+                self.assertTrue(support.one_line(result.stderr), result.stderr)
+
+    def test_too_large_for_any_disk(self):
+        """Sizes within int32 whose product is beyond any file fail at once and leave nothing."""
+        hidden = self.gac.graph(self.original)["hidden"]["size"]
+        plan = self.write_plan([self.entry(to=2 ** 31 - 1),
+                                {"name": "hidden", "from": hidden, "to": 2 ** 31 - 2}])
+        for extra in ([], ["--dry-run"]):
+            result = self.gac("repair", self.original, "-o", self.path("out"), "--plan", plan,
+                              "--allow", "rescaled", *extra)
+            self.assertIn(result.returncode, (1, 2, 3), result.stdout)
+            self.assertTrue(support.one_line(result.stderr), result.stderr)
+        self.nothing_left(["in", "plan.json"])
+
+    def test_refused_and_rescaled_dimensions(self):
+        graph = self.gac.graph(self.original)
+        for name, says in (("vocab", "vocab"), ("hidden", "--allow rescaled")):
+            with self.subTest(name):
+                plan = self.write_plan({name: (graph[name]["size"], graph[name]["size"] + 16)})
+                result = self.gac("repair", self.original, "-o", self.path("out"), "--plan", plan)
+                self.assertIn(result.returncode, (2, 3), result.stderr)
+                self.assertTrue(support.one_line(result.stderr), result.stderr)
+                self.assertIn(says, result.stderr)
+        self.nothing_left(["in", "plan.json"])
+
+    def test_tied_dimensions(self):
+        original, _ = self.make("basis-sharing", folder="basis")
+        graph = self.gac.graph(original)
+        name, tied = next((n, d["tied_to"]) for n, d in graph.items()
+                          if d["tied_to"] and d["role"] == "rank")
+        size = graph[name]["size"]
+        plan = self.write_plan({tied: (size, size + 8), name: (size, size + 16)})
+        result = self.gac("repair", original, "-o", self.path("out"), "--plan", plan)
+        self.assertIn(result.returncode, (2, 3), result.stderr)
+        self.assertTrue(support.one_line(result.stderr) and name in result.stderr, result.stderr)
+        plan = self.write_plan({tied: (size, size + 8)})  # the others follow
+        self.ok("repair", original, "-o", self.path("out"), "--plan", plan)
+        self.assertEqual(self.gac.graph(self.path("out"))[name]["size"], size + 8)
+
+    def test_plan_and_strategy_exclude_each_other(self):
+        plan = self.write_plan([self.entry()])
+        for extra in (["--strategy", "minimal"], ["--undo"], ["--set", "*=304"], ["--uniform"],
+                      ["--tp", "2"]):
+            with self.subTest(extra):
+                self.bad_usage(plan, extra)
+
+    def bad_usage(self, plan, extra):
+        self.refused(2, "repair", self.original, "-o", self.path("out"), "--plan", plan, *extra)
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__))
