@@ -6,6 +6,7 @@
 
 typedef struct phase_times {
     char label[64];     /* prefill:1x2048 */
+    double rest_ms;     /* of it outside GEMM and attention, as the contract's runtime has it */
     double now_ms;      /* with the sizes as they are */
     double exact_ms;    /* with the suggested sizes where zeros are exact */
     double rescaled_ms; /* and where they are exact up to rounding */

@@ -100,6 +100,7 @@ static gac_status predict(cli *c, inspection *x)
         phase_times *t = &x->phases[i];
         snprintf(t->label, sizeof t->label, "%s:%lld%s%lld", p->decode ? "decode" : "prefill",
                  (long long)p->batch, p->decode ? "@" : "x", (long long)p->length);
+        t->rest_ms = gac_plan_rest_ms(x->model, &x->target, p);
         t->now_ms = gac_plan_time_ms(x->model, &x->target, p, NULL, NULL);
         t->exact_ms = gac_plan_time_ms(x->model, &x->target, p, exact, NULL);
         t->rescaled_ms = gac_plan_time_ms(x->model, &x->target, p, rescaled, NULL);

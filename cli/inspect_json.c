@@ -32,11 +32,11 @@ static json_t *summary_json(const inspection *x)
     json_t *phases = json_array();
     for (int i = 0; i < x->workload.n_phases; i++) {
         const phase_times *t = &x->phases[i];
-        json_array_append_new(phases,
-                              json_pack("{s:s, s:f, s:f, s:f, s:f}", "phase", t->label, "now_ms",
-                                        t->now_ms, "repaired_ms", t->exact_ms, "ratio",
-                                        t->now_ms > 0 ? t->exact_ms / t->now_ms : 1.0,
-                                        "rescaled_ms", t->rescaled_ms));
+        json_array_append_new(phases, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "phase", t->label,
+                                                "rest_ms", t->rest_ms, "now_ms", t->now_ms,
+                                                "repaired_ms", t->exact_ms, "ratio",
+                                                t->now_ms > 0 ? t->exact_ms / t->now_ms : 1.0,
+                                                "rescaled_ms", t->rescaled_ms));
     }
     return json_pack("{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o}", "n_dims", x->n_dims,
                      "n_misaligned", x->n_misaligned, "misaligned_pct",

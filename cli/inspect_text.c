@@ -193,7 +193,13 @@ static void print_advice(const inspection *x)
         printf("              %-18s %7.3f ms %9.3f ms %11.3f ms\n", t->label, t->now_ms,
                t->exact_ms, t->rescaled_ms);
     }
-    printf("              sums of GEMM and attention calls; other kernels are left out\n");
+    gac_runtime runtime;
+    char q[256];
+    if (gac_contract_runtime(x->contract, &runtime))
+        printf("              GEMM and attention calls, and what %s adds\n",
+               gac_quote(q, sizeof q, runtime.name));
+    else
+        printf("              sums of GEMM and attention calls; other kernels are left out\n");
     printf("advice        %s\n", x->advice_text);
 }
 

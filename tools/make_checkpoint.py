@@ -458,13 +458,13 @@ def palu_qwen2():
     return palu_modify(base, dict(zip(palu_modules(2), SMALL_PALU_RANKS)))
 
 
-def svdllm_modify(ck, keep):
+def svdllm_modify(ck, keep, change=lambda rank: rank):
     """SVD-LLM: q_proj becomes q_v_proj [r, in] then q_u_proj [out, r]."""
     head_dim = ck.config["hidden_size"] // ck.config["num_attention_heads"]
     for _, module in list(layer_linears(ck)):
         out, inn = ck.shape(module + ".weight")
         stem = module[:-len("_proj")]
-        low_rank(ck, module, int(out * inn * keep / (out + inn)), stem + "_v_proj.weight",
+        low_rank(ck, module, change(int(out * inn * keep / (out + inn))), stem + "_v_proj.weight",
                  stem + "_u_proj.weight")
     for i in range(ck.config["num_hidden_layers"]):
         ck.add(f"model.layers.{i}.self_attn.rotary_emb.inv_freq", head_dim // 2, dtype="F32")

@@ -89,6 +89,20 @@ typedef struct gac_sdpa_shape {
 double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
                             const gac_sdpa_shape *shape);
 
+/* What a runtime spends per layer beside GEMM and attention: norms, rotary
+ * embeddings, activations, additions, launches. */
+typedef struct gac_runtime {
+    const char *name;       /* "transformers 5.17.0 eager, …"; borrowed */
+    double layer_us;        /* once per layer in prefill */
+    double decode_layer_us; /* and in decode */
+    double hidden_ps;       /* per token and element of the hidden size, picoseconds */
+    double width_ps;        /* per token and element of the MLP width */
+    double kv_ps;           /* decode: per cached token and element of its key (or value) */
+} gac_runtime;
+
+/* False when the contract says nothing of a runtime. */
+bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -65,8 +65,13 @@ typedef struct gac_target {
     int64_t quant_group; /* quantisation group along k; 0 for none */
 } gac_target;
 
-/* Predicted time in milliseconds of one pass of phase, sum over the model's
- * operators on one GPU. sizes has one entry per dimension, or is NULL for the
+/* What the contract's runtime adds to one pass of phase beside GEMM and
+ * attention, in milliseconds; 0 when the contract says nothing of one. Taken at
+ * the sizes as they are: padding hardly changes it. */
+double gac_plan_rest_ms(const gac_model *model, const gac_target *target, const gac_phase *phase);
+
+/* Predicted time in milliseconds of one pass of phase on one GPU: that, and the
+ * sum over the model's operators. sizes has one entry per dimension, or is NULL for the
  * sizes as they are. time_ms, if not NULL, gets each operator's share. */
 double gac_plan_time_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
                         const int64_t *sizes, double *op_time_ms);

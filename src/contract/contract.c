@@ -108,11 +108,20 @@ void gac_contract_free(gac_contract *contract)
         gac_dtype_rules *rules = contract->rules[i];
         if (!rules)
             continue;
-        for (int t = 0; t < GAC_MAX_TIERS; t++)
+        for (int t = 0; t < GAC_MAX_TIERS; t++) {
             free(rules->sdpa.curves[t].points);
+            gac_table_dispose(&rules->sdpa.prefill[t][0]);
+            gac_table_dispose(&rules->sdpa.prefill[t][1]);
+            gac_table_dispose(&rules->sdpa.decode[t]);
+        }
+        int n_pairs = rules->gemm[0].tiers.n_tiers * rules->gemm[1].tiers.n_tiers;
+        for (int t = 0; t < n_pairs && rules->times; t++)
+            gac_table_dispose(&rules->times[t]);
+        free(rules->times);
         free(rules);
     }
     free(contract->points);
+    free(contract->sdpa_points);
     json_decref(contract->json);
     free(contract);
 }
@@ -125,6 +134,13 @@ const char *gac_contract_name(const gac_contract *contract)
 const char *gac_contract_gpu(const gac_contract *contract)
 {
     return contract->gpu;
+}
+
+bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out)
+{
+    if (contract->has_runtime)
+        *out = contract->runtime;
+    return contract->has_runtime;
 }
 
 const struct json_t *gac_contract_json(const gac_contract *contract)

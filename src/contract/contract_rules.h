@@ -2,6 +2,8 @@
 #ifndef GAC_CONTRACT_RULES_H
 #define GAC_CONTRACT_RULES_H
 
+#include "contract/contract_table.h"
+
 #include <gac/contract.h>
 
 #define GAC_MAX_CONTRACT_BYTES ((size_t)16 << 20)
@@ -12,6 +14,7 @@
 typedef struct gac_tier {
     int64_t multiple;
     bool aligned;
+    bool served; /* false: no kernel takes such sizes in this dtype */
     const char *kernel;
     const char *family;
     const char *basis;
@@ -38,7 +41,7 @@ typedef struct gac_gemm_rates {
 
 typedef struct gac_gemm_place {
     gac_tiers tiers;
-    gac_gemm_rates rates[GAC_MAX_TIERS]; /* of the tier of the same index */
+    gac_gemm_rates rates[GAC_MAX_TIERS]; /* of the tier of the same index; unless there are times */
 } gac_gemm_place;
 
 typedef struct gac_head_time {
@@ -62,11 +65,16 @@ typedef struct gac_sdpa_rules {
     const char *beyond_kernel, *beyond_family, *beyond_basis;
     double beyond_base_us, beyond_slope_us; /* time at head h: base + slope h */
     double decode_bytes_per_s, decode_overhead_us;
+    bool has_tables;                     /* measured over shapes, not only at the reference */
+    gac_table prefill[GAC_MAX_TIERS][2]; /* by tier, not causal and causal */
+    gac_table decode[GAC_MAX_TIERS];     /* by tier */
 } gac_sdpa_rules;
 
 typedef struct gac_dtype_rules {
     double element_bytes;
     gac_gemm_place gemm[2]; /* by gac_seen: n, k */
+    gac_table *times;       /* (tiers of n, tiers of k) GEMM times; NULL: by rates */
+    gac_dtype falls_back;   /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;
 } gac_dtype_rules;
 
@@ -76,6 +84,12 @@ typedef struct gac_gemm_point {
     double time_us;
 } gac_gemm_point;
 
+typedef struct gac_sdpa_point {
+    gac_dtype dtype;
+    gac_sdpa_shape shape;
+    double time_us;
+} gac_sdpa_point;
+
 struct gac_contract {
     struct json_t *json; /* owns every string above */
     const char *name;
@@ -84,14 +98,28 @@ struct gac_contract {
     gac_dtype stand_in[GAC_DTYPE_COUNT];     /* GAC_DTYPE_COUNT where none */
     gac_gemm_point *points;                  /* sorted by gac_gemm_point_order */
     size_t n_points;
+    gac_sdpa_point *sdpa_points; /* sorted by gac_sdpa_point_order */
+    size_t n_sdpa_points;
+    bool has_runtime;
+    gac_runtime runtime;
 };
+
+/* How the tables are spelled. */
+extern const gac_table_kind gac_gemm_table, gac_prefill_table, gac_decode_table;
 
 /* Reads every rule of contract->json; what was allocated stays in contract,
  * also on failure. source names the file in errors. */
 gac_status gac_contract_read(gac_contract *contract, const char *source, gac_error *err);
 
+/* Parts of that: measured, published or assumed; exact points; the runtime. */
+bool gac_contract_basis(gac_reader *r, const json_t *parent, const char *key, const char **out);
+bool gac_contract_read_points(gac_reader *r, const json_t *root, gac_contract *out);
+bool gac_contract_read_sdpa_points(gac_reader *r, const json_t *root, gac_contract *out);
+bool gac_contract_read_runtime(gac_reader *r, const json_t *root, gac_contract *out);
+
 /* Order of points, for qsort and bsearch: dtype, m, n, k; time is no part. */
 int gac_gemm_point_order(const void *a, const void *b);
+int gac_sdpa_point_order(const void *a, const void *b);
 
 /* The first tier whose multiple divides size. */
 int gac_tiers_pick(const gac_tiers *tiers, int64_t size);

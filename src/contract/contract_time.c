@@ -65,11 +65,47 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
         return point->time_us;
     const gac_gemm_place *by_n = &rules->gemm[GAC_SEEN_GEMM_N];
     const gac_gemm_place *by_k = &rules->gemm[GAC_SEEN_GEMM_K];
-    const gac_gemm_rates *rates_n = &by_n->rates[gac_tiers_pick(&by_n->tiers, n)];
-    const gac_gemm_rates *rates_k = &by_k->rates[gac_tiers_pick(&by_k->tiers, k)];
+    int tier_n = gac_tiers_pick(&by_n->tiers, n), tier_k = gac_tiers_pick(&by_k->tiers, k);
+    if (!by_n->tiers.tier[tier_n].served || !by_k->tiers.tier[tier_k].served)
+        return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
+    if (rules->times) {
+        const double sizes[] = { (double)m, (double)n, (double)k };
+        return gac_table_us(&rules->times[tier_n * by_k->tiers.n_tiers + tier_k], &gac_gemm_table,
+                            sizes);
+    }
+    const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];
     /* One kernel serves both sizes: the one that the worse of them allows. */
     return fmax(tier_us(rates_n, rules->element_bytes, (double)m, (double)n, (double)k),
                 tier_us(rates_k, rules->element_bytes, (double)m, (double)n, (double)k));
+}
+
+static int order_i64(int64_t a, int64_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
+int gac_sdpa_point_order(const void *a, const void *b)
+{
+    const gac_sdpa_point *p = a, *q = b;
+    const gac_sdpa_shape *s = &p->shape, *t = &q->shape;
+    const int64_t left[] = { p->dtype, s->batch,   s->n_q_heads, s->n_kv_heads, s->n_q,
+                             s->n_kv,  s->qk_head, s->v_head,    s->causal };
+    const int64_t right[] = { q->dtype, t->batch,   t->n_q_heads, t->n_kv_heads, t->n_q,
+                              t->n_kv,  t->qk_head, t->v_head,    t->causal };
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        if (left[i] != right[i])
+            return order_i64(left[i], right[i]);
+    return 0;
+}
+
+static const gac_sdpa_point *find_sdpa_point(const gac_contract *contract, gac_dtype dtype,
+                                             const gac_sdpa_shape *shape)
+{
+    gac_sdpa_point key = { .shape = *shape };
+    if (contract->n_sdpa_points == 0 || !gac_contract_dtype(contract, dtype, &key.dtype))
+        return NULL;
+    return bsearch(&key, contract->sdpa_points, contract->n_sdpa_points, sizeof key,
+                   gac_sdpa_point_order);
 }
 
 static double interpolate(const gac_head_curve *curve, int64_t head)
@@ -130,6 +166,45 @@ static double core_us(const gac_sdpa_rules *rules, double element_bytes, int tie
     return fmax(curve_us - pad_us - rules->decode_overhead_us, curve_us / 10);
 }
 
+/* How much the curve, which has every head size, says a head differs from what
+ * the table's coarser heads would give. */
+static double curve_factor(const gac_sdpa_rules *rules, int tier, const gac_table *table,
+                           int64_t head)
+{
+    const double *heads = table->log_size[2];
+    int n = table->n[2], i = 0;
+    double x = log((double)head);
+    if (n < 2 || x <= heads[0] || x >= heads[n - 1])
+        return 1;
+    while (heads[i + 1] < x)
+        i++;
+    double below_us = head_us(rules, tier, llround(exp(heads[i])));
+    double above_us = head_us(rules, tier, llround(exp(heads[i + 1])));
+    double part = (x - heads[i]) / (heads[i + 1] - heads[i]);
+    return head_us(rules, tier, head) / (pow(below_us, 1 - part) * pow(above_us, part));
+}
+
+/* A query row or a few for each key head: what streams the keys decides. */
+#define DECODE_QUERIES 64
+
+static double table_sdpa_us(const gac_sdpa_rules *rules, int tier, const gac_sdpa_shape *shape,
+                            int64_t head)
+{
+    double batch = (double)shape->batch;
+    if (shape->n_q < shape->n_kv &&
+        shape->n_q * (shape->n_q_heads / shape->n_kv_heads) <= DECODE_QUERIES) {
+        const double sizes[] = { batch * (double)shape->n_kv_heads, (double)shape->n_kv,
+                                 (double)head };
+        return gac_table_us(&rules->decode[tier], &gac_decode_table, sizes);
+    }
+    /* The square (or triangle) of as many pairs. */
+    double pairs = n_pairs(1, 1, (double)shape->n_q, (double)shape->n_kv, shape->causal);
+    double length = shape->causal ? (sqrt(8 * pairs + 1) - 1) / 2 : sqrt(pairs);
+    const double sizes[] = { batch * (double)shape->n_q_heads, length, (double)head };
+    const gac_table *table = &rules->prefill[tier][shape->causal];
+    return gac_table_us(table, &gac_prefill_table, sizes) * curve_factor(rules, tier, table, head);
+}
+
 /* The curve scaled by pairs, or the time to stream q, k, v and the output if
  * that is longer, as in decode; plus the launch, and for a tier that pads the
  * copies of q, k and v on every call. */
@@ -142,6 +217,9 @@ double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
     if (shape->batch <= 0 || shape->n_q_heads <= 0 || shape->n_kv_heads <= 0 || shape->n_q <= 0 ||
         shape->n_kv <= 0 || shape->qk_head <= 0 || shape->v_head <= 0)
         return 0;
+    const gac_sdpa_point *point = find_sdpa_point(contract, dtype, shape);
+    if (point)
+        return point->time_us;
     const gac_sdpa_rules *rules = &all->sdpa;
     double batch = (double)shape->batch, n_q = (double)shape->n_q, n_kv = (double)shape->n_kv;
     double q_heads = (double)shape->n_q_heads, kv_heads = (double)shape->n_kv_heads;
@@ -163,6 +241,10 @@ double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
     int tier_qk = gac_tiers_pick(&rules->tiers, shape->qk_head);
     int tier_v = gac_tiers_pick(&rules->tiers, shape->v_head);
     int tier = tier_qk > tier_v ? tier_qk : tier_v;
+    if (rules->has_tables)
+        return (table_sdpa_us(rules, tier, shape, shape->qk_head) +
+                table_sdpa_us(rules, tier, shape, shape->v_head)) /
+               2;
     double pad_us = 0;
     if (rules->pad_bytes_per_s[tier] > 0)
         pad_us = (q_bytes + kv_bytes) / rules->pad_bytes_per_s[tier] * US_PER_S;

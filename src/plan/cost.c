@@ -91,10 +91,56 @@ double gac_plan_op_ms(const gac_model *model, const gac_target *target, const ga
                                    : sdpa_ms(model, target, phase, op, sizes);
 }
 
+/* Width of the MLPs of the whole model, as the tokens that pass see it. */
+static double total_width(const gac_model *model, const gac_target *target)
+{
+    double width = 0;
+    for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
+        const gac_op *op = gac_model_op(model, i);
+        for (int32_t t = 0; op->kind == GAC_OP_GEMM && t < op->n_terms; t++) {
+            const gac_dim *d = gac_model_dim(model, op->terms[t].dim);
+            bool is_width = d->role == GAC_ROLE_MLP_WIDTH || d->role == GAC_ROLE_EXPERT_WIDTH;
+            if (is_width && op->terms[t].seen == GAC_SEEN_GEMM_K)
+                width += op->share * (double)op->count * (double)op->terms[t].n_slices *
+                         (double)d->size / (double)target->n_gpus;
+        }
+    }
+    return width;
+}
+
+static double hidden_size(const gac_model *model)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++)
+        if (gac_model_dim(model, i)->role == GAC_ROLE_HIDDEN)
+            return (double)gac_model_dim(model, i)->size;
+    return 0;
+}
+
+double gac_plan_rest_ms(const gac_model *model, const gac_target *target, const gac_phase *phase)
+{
+    gac_runtime runtime;
+    if (!gac_contract_runtime(target->contract, &runtime))
+        return 0;
+    double layers = (double)gac_model_n_layers(model), batch = (double)phase->batch;
+    double tokens = phase->decode ? batch : batch * (double)phase->length;
+    double layer_us = phase->decode ? runtime.decode_layer_us : runtime.layer_us;
+    double kv_elements = 0;
+    for (int32_t i = 0; i < gac_model_n_ops(model) && phase->decode; i++) {
+        const gac_op *op = gac_model_op(model, i);
+        if (op->kind == GAC_OP_SDPA)
+            kv_elements += (double)ceil_div(op->n_kv_heads, target->n_gpus) *
+                           (double)gac_model_dim(model, op->qk_dim)->size;
+    }
+    double picoseconds = tokens * (layers * hidden_size(model) * runtime.hidden_ps +
+                                   total_width(model, target) * runtime.width_ps) +
+                         batch * (double)phase->length * kv_elements * runtime.kv_ps;
+    return layers * layer_us / 1e3 + picoseconds / 1e9;
+}
+
 double gac_plan_time_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
                         const int64_t *sizes, double *op_time_ms)
 {
-    double sum_ms = 0;
+    double sum_ms = gac_plan_rest_ms(model, target, phase);
     for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
         double time_ms = gac_plan_op_ms(model, target, phase, gac_model_op(model, i), sizes);
         if (op_time_ms)

@@ -12,13 +12,15 @@
 #include <gac/contract.h>
 
 static gac_contract *h200, *a100;
+static gac_contract *by_rates; /* an H200 described by rates, not tables */
 
 static int load_contracts(void **state)
 {
     gac_error err = GAC_ERROR_INIT;
     (void)state;
     if (gac_contract_load_bundled("h200", &h200, &err) != GAC_OK ||
-        gac_contract_load_bundled("a100", &a100, &err) != GAC_OK) {
+        gac_contract_load_bundled("a100", &a100, &err) != GAC_OK ||
+        gac_contract_load("tests/data/contracts/by_rates.json", &by_rates, &err) != GAC_OK) {
         print_error("%s\n", err.text);
         return -1;
     }
@@ -30,6 +32,7 @@ static int free_contracts(void **state)
     (void)state;
     gac_contract_free(h200);
     gac_contract_free(a100);
+    gac_contract_free(by_rates);
     return 0;
 }
 
@@ -288,12 +291,12 @@ static json_t *find_container(json_t *root, const char *path, char *last, size_t
     return at;
 }
 
-/* The bundled H200 contract as text with one value replaced or, without a
+/* The contract by rates as text with one value replaced or, without a
  * value, taken away. The caller frees it. */
 static char *spoil(const char *path, const char *value)
 {
     char last[64];
-    json_t *root = json_deep_copy(gac_contract_json(h200));
+    json_t *root = json_deep_copy(gac_contract_json(by_rates));
     json_t *container = find_container(root, path, last, sizeof last);
     json_t *replacement = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
     assert_true(!value || replacement);
@@ -448,7 +451,7 @@ static void too_many_points_are_rejected(void **state)
     (void)state;
     gac_contract *contract = NULL;
     gac_error err = GAC_ERROR_INIT;
-    json_t *root = json_deep_copy(gac_contract_json(h200));
+    json_t *root = json_deep_copy(gac_contract_json(by_rates));
     json_t *points = json_object_get(root, "points");
     while (json_array_size(points) <= 100000)
         json_array_append_new(points, json_null());

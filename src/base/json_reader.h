@@ -1,0 +1,45 @@
+/* Reads values out of an untrusted JSON document, each checked for type and
+ * range; a fault is named by its JSON path. Functions return false after a
+ * fault, and status and err then say what it was. */
+#ifndef GAC_BASE_JSON_READER_H
+#define GAC_BASE_JSON_READER_H
+
+#include <gac/base.h>
+
+#include <jansson.h>
+
+/* Where in the document the reader is; starts as GAC_READER_INIT. */
+typedef struct gac_reader {
+    const char *source;
+    gac_error *err;
+    gac_status status;
+    size_t length;
+    char path[320];
+} gac_reader;
+
+#define GAC_READER_INIT(source_, err_) \
+    { \
+        .source = (source_), .err = (err_), .status = GAC_OK, .length = 1, .path = "$" \
+    }
+
+/* Goes down by a piece of path, and back up to where enter says it was. */
+GAC_PRINTF(2, 3) size_t gac_reader_enter(gac_reader *r, const char *format, ...);
+void gac_reader_leave(gac_reader *r, size_t before);
+bool gac_reader_fault(gac_reader *r, const char *rule);
+bool gac_reader_fault_at(gac_reader *r, const char *key, const char *rule);
+bool gac_reader_no_memory(gac_reader *r);
+bool gac_reader_object(gac_reader *r, const json_t *parent, const char *key, json_t **out);
+bool gac_reader_array(gac_reader *r, const json_t *parent, const char *key, size_t max,
+                      json_t **out);
+bool gac_reader_bool(gac_reader *r, const json_t *parent, const char *key, bool *out);
+bool gac_reader_is_printable(const char *text);
+bool gac_reader_is_text(const json_t *value);
+bool gac_reader_text(gac_reader *r, const json_t *parent, const char *key, const char **out);
+bool gac_reader_to_number(gac_reader *r, const json_t *value, double min, double max, double *out);
+bool gac_reader_number(gac_reader *r, const json_t *parent, const char *key, double min, double max,
+                       double *out);
+bool gac_reader_to_size(gac_reader *r, const json_t *value, int64_t max, int64_t *out);
+bool gac_reader_size(gac_reader *r, const json_t *parent, const char *key, int64_t max,
+                     int64_t *out);
+
+#endif

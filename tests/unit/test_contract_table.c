@@ -1,0 +1,342 @@
+/* Contracts whose times are measured tables: a synthetic GPU whose times are
+ * powers of the sizes, so that interpolation must be exact. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include <gac/contract.h>
+
+static const int64_t axis_m[] = { 1, 16, 256, 4096 };
+static const int64_t axis_size[] = { 64, 512, 4096 };
+
+static double true_gemm_us(double m, double n, double k, double factor)
+{
+    return factor * 1e-3 * pow(m, 0.5) * pow(n, 0.75) * pow(k, 0.25);
+}
+
+static json_t *numbers(const int64_t *values, size_t n, int64_t shift)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(values[i] + shift));
+    return list;
+}
+
+/* A table of one pair of tiers; the last m of the last sizes is left out. */
+static json_t *gemm_table(int64_t n_multiple, int64_t k_multiple, double factor)
+{
+    int64_t n_shift = n_multiple == 1 ? 1 : 0, k_shift = k_multiple == 1 ? 1 : 0;
+    json_t *us = json_array();
+    for (int m = 0; m < 4; m++)
+        for (int n = 0; n < 3; n++)
+            for (int k = 0; k < 3; k++)
+                json_array_append_new(
+                    us, m == 3 && n == 2 && k == 2
+                            ? json_null()
+                            : json_real(true_gemm_us((double)axis_m[m],
+                                                     (double)(axis_size[n] + n_shift),
+                                                     (double)(axis_size[k] + k_shift), factor)));
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o}", "n_multiple", n_multiple, "k_multiple",
+                     k_multiple, "m", numbers(axis_m, 4, 0), "n", numbers(axis_size, 3, n_shift),
+                     "k", numbers(axis_size, 3, k_shift), "us", us);
+}
+
+static json_t *tiers(bool served)
+{
+    json_t *worse =
+        json_pack("{s:i, s:b, s:s, s:s, s:s, s:s}", "multiple", 1, "aligned", 0, "kernel", "slow",
+                  "family", "slow", "basis", "measured", "decode_basis", "measured");
+    if (!served)
+        json_object_set_new(worse, "served", json_false());
+    return json_pack("[{s:i, s:b, s:s, s:s, s:s, s:s}, o]", "multiple", 8, "aligned", 1, "kernel",
+                     "fast", "family", "fast", "basis", "measured", "decode_basis", "measured",
+                     worse);
+}
+
+static json_t *sdpa_table(double power, double factor)
+{
+    static const int64_t rows[] = { 8, 128 }, lengths[] = { 256, 4096 }, heads[] = { 64, 128 };
+    json_t *us = json_array();
+    for (int r = 0; r < 2; r++)
+        for (int l = 0; l < 2; l++)
+            for (int h = 0; h < 2; h++)
+                json_array_append_new(
+                    us, json_real(factor * (double)rows[r] * pow((double)lengths[l], power) *
+                                  (double)heads[h] * 1e-6));
+    return json_pack("{s:o, s:o, s:o, s:o}", "rows", numbers(rows, 2, 0), "length",
+                     numbers(lengths, 2, 0), "head", numbers(heads, 2, 0), "us", us);
+}
+
+static json_t *sdpa_tier(int multiple, double factor)
+{
+    json_t *plain = sdpa_table(2, factor), *causal = sdpa_table(2, factor / 2);
+    json_object_set_new(plain, "causal", json_false());
+    json_object_set_new(causal, "causal", json_true());
+    return json_pack("{s:i, s:b, s:s, s:s, s:s, s:[o, o], s:o}", "multiple", multiple, "aligned",
+                     multiple > 1, "kernel", "attend", "family", "attend", "basis", "measured",
+                     "prefill", plain, causal, "decode", sdpa_table(1, factor * 100));
+}
+
+/* F16 whole; F8_E4M3 served at multiples of 8 only, its attention in F16. */
+static json_t *make_contract(void)
+{
+    json_t *curve = json_array();
+    for (int head = 64; head <= 128; head++)
+        json_array_append_new(curve, json_pack("[i, f]", head, head == 96 ? 2.0 * 96 : 1.0 * head));
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:b, s:{}, s:[s], s:[s, s], s:{}, s:[], s:{s:{s:o, s:o, s:[o, o, o, "
+        "o]}, s:{s:o, s:o, s:s, s:[o]}}, s:{s:{s:{s:i, s:i, s:i, s:i, s:b}, s:i, s:[o, o], s:{s:f, "
+        "s:f, s:s}, s:o, s:{s:s, s:s, s:s, s:[[i, f]]}}, s:{s:s}}}",
+        "schema", "gac.contract/1", "name", "synthetic", "gpu", "synthetic", "arch", "sm_00",
+        "provisional", 0, "stack", "sources", "a formula", "dtypes", "F16", "F8_E4M3", "stands_for",
+        "points", "gemm", "F16", "n", tiers(true), "k", tiers(true), "times", gemm_table(8, 8, 1),
+        gemm_table(8, 1, 3), gemm_table(1, 8, 2), gemm_table(1, 1, 5), "F8_E4M3", "n", tiers(false),
+        "k", tiers(false), "falls_back_to", "F16", "times", gemm_table(8, 8, 0.5), "sdpa", "F16",
+        "reference", "batch", 4, "n_heads", 32, "n_q", 2048, "n_kv", 2048, "causal", 0, "max_head",
+        128, "tiers", sdpa_tier(8, 1), sdpa_tier(1, 4), "decode", "bytes_per_s", 1e12,
+        "overhead_us", 1.0, "basis", "measured", "points", curve, "beyond", "kernel", "math",
+        "family", "math", "basis", "measured", "points", 128, 1e4, "F8_E4M3", "same_as", "F16");
+}
+
+static gac_status parse(const json_t *json, gac_contract **out, gac_error *err)
+{
+    char *text = json_dumps(json, 0);
+    assert_non_null(text);
+    gac_status status = gac_contract_parse(text, strlen(text), "t.json", out, err);
+    free(text);
+    return status;
+}
+
+static gac_contract *contract;
+
+static int load(void **state)
+{
+    (void)state;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    if (!json || parse(json, &contract, &err) != GAC_OK) {
+        print_error("%s\n", json ? err.text : "the contract could not be packed");
+        return -1;
+    }
+    json_decref(json);
+    return 0;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    gac_contract_free(contract);
+    return 0;
+}
+
+static void assert_close(double value, double expected)
+{
+    if (!(fabs(value - expected) <= 1e-9 * fabs(expected)))
+        fail_msg("%.12g is not %.12g", value, expected);
+}
+
+static double f16(int64_t m, int64_t n, int64_t k)
+{
+    return gac_contract_gemm_us(contract, GAC_DTYPE_F16, m, n, k);
+}
+
+static void powers_are_interpolated_exactly(void **state)
+{
+    (void)state;
+    assert_close(f16(16, 512, 64), true_gemm_us(16, 512, 64, 1));
+    assert_close(f16(100, 1000, 2000), true_gemm_us(100, 1000, 2000, 1));
+    assert_close(f16(1, 4096, 4096), true_gemm_us(1, 4096, 4096, 1));
+}
+
+static void pairs_of_tiers_have_their_own_times(void **state)
+{
+    (void)state;
+    assert_close(f16(100, 1001, 2000), true_gemm_us(100, 1001, 2000, 2));
+    assert_close(f16(100, 1000, 2001), true_gemm_us(100, 1000, 2001, 3));
+    assert_close(f16(100, 1001, 2001), true_gemm_us(100, 1001, 2001, 5));
+}
+
+static void past_the_table_time_is_proportional(void **state)
+{
+    (void)state;
+    assert_close(f16(16, 8192, 512), 2 * f16(16, 4096, 512));
+    assert_close(f16(16, 512, 16384), 4 * f16(16, 512, 4096));
+    assert_close(f16(8192, 512, 512), 2 * f16(4096, 512, 512));
+    assert_close(f16(16, 8, 512), f16(16, 64, 512)); /* below it, launching is what is left */
+}
+
+static void what_was_not_measured_follows_the_rows(void **state)
+{
+    (void)state;
+    assert_close(f16(4096, 4096, 4096), 16 * f16(256, 4096, 4096));
+}
+
+static void unserved_sizes_fall_back(void **state)
+{
+    (void)state;
+    gac_judgement j;
+    assert_close(gac_contract_gemm_us(contract, GAC_DTYPE_F8_E4M3, 16, 512, 512),
+                 true_gemm_us(16, 512, 512, 0.5));
+    assert_close(gac_contract_gemm_us(contract, GAC_DTYPE_F8_E4M3, 16, 513, 512),
+                 f16(16, 513, 512));
+    assert_int_equal(
+        gac_contract_judge(contract, GAC_SEEN_GEMM_N, GAC_DTYPE_F8_E4M3, 513, 16, 512, &j, NULL),
+        GAC_OK);
+    assert_false(j.aligned);
+    assert_true(j.penalty > 3.9);
+}
+
+static double attend(gac_dtype dtype, int64_t n_q, int64_t n_kv, int64_t head, bool causal)
+{
+    gac_sdpa_shape shape = { .batch = 2,
+                             .n_q_heads = 16,
+                             .n_kv_heads = 4,
+                             .n_q = n_q,
+                             .n_kv = n_kv,
+                             .qk_head = head,
+                             .v_head = head,
+                             .causal = causal };
+    return gac_contract_sdpa_us(contract, dtype, &shape);
+}
+
+static void attention_comes_from_tables(void **state)
+{
+    (void)state;
+    assert_close(attend(GAC_DTYPE_F16, 1024, 1024, 64, false), 32 * pow(1024, 2) * 64e-6);
+    assert_close(attend(GAC_DTYPE_F16, 1024, 1024, 64, true), 16 * pow(1024, 2) * 64e-6);
+    assert_close(attend(GAC_DTYPE_F16, 1, 1024, 64, false), 100 * 8 * 1024 * 64e-6);
+    assert_close(attend(GAC_DTYPE_F8_E4M3, 1024, 1024, 64, false), 32 * pow(1024, 2) * 64e-6);
+    /* The curve knows that 96 takes twice what its neighbours suggest. */
+    assert_close(attend(GAC_DTYPE_F16, 1024, 1024, 96, false), 2 * 32 * pow(1024, 2) * 96e-6);
+    assert_true(attend(GAC_DTYPE_F16, 1024, 1024, 107, false) >
+                3 * attend(GAC_DTYPE_F16, 1024, 1024, 112, false));
+}
+
+static void exact_points_win(void **state)
+{
+    (void)state;
+    gac_contract *exact = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    json_object_set_new(json, "points",
+                        json_pack("[{s:i, s:i, s:i, s:s, s:f}]", "m", 16, "n", 512, "k", 512,
+                                  "dtype", "F16", "time_us", 777.0));
+    json_object_set_new(json, "sdpa_points",
+                        json_pack("[{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f}]", "dtype",
+                                  "F16", "batch", 2, "n_q_heads", 16, "n_kv_heads", 4, "n_q", 1024,
+                                  "n_kv", 1024, "qk_head", 64, "v_head", 64, "causal", 1, "time_us",
+                                  555.0));
+    assert_int_equal(parse(json, &exact, &err), GAC_OK);
+    gac_sdpa_shape shape = { 2, 16, 4, 1024, 1024, 64, 64, true };
+    assert_true(gac_contract_gemm_us(exact, GAC_DTYPE_F16, 16, 512, 512) == 777.0);
+    assert_true(gac_contract_sdpa_us(exact, GAC_DTYPE_F16, &shape) == 555.0);
+    shape.causal = false;
+    assert_true(gac_contract_sdpa_us(exact, GAC_DTYPE_F16, &shape) != 555.0);
+    gac_contract_free(exact);
+    json_decref(json);
+}
+
+static void a_runtime_is_told(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    gac_runtime runtime;
+    assert_false(gac_contract_runtime(contract, &runtime));
+    json_t *json = make_contract();
+    json_object_set_new(json, "runtime",
+                        json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "name", "eager", "basis",
+                                  "measured", "layer_us", 100.0, "decode_layer_us", 50.0,
+                                  "hidden_ps", 40.0, "width_ps", 2.0, "kv_ps", 1.0));
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    assert_true(gac_contract_runtime(with, &runtime));
+    assert_string_equal(runtime.name, "eager");
+    assert_true(runtime.layer_us == 100 && runtime.kv_ps == 1);
+    gac_contract_free(with);
+    json_decref(json);
+}
+
+/* Sets what path leads to (keys and indexes, by '/') to value. */
+static void set_path(json_t *root, const char *path, const char *value)
+{
+    char copy[128], *save = NULL;
+    snprintf(copy, sizeof copy, "%s", path);
+    json_t *at = root;
+    char *step = strtok_r(copy, "/", &save);
+    for (char *next; (next = strtok_r(NULL, "/", &save)); step = next)
+        at = json_is_array(at) ? json_array_get(at, (size_t)atoi(step)) : json_object_get(at, step);
+    json_t *new_value = json_loads(value, JSON_DECODE_ANY, NULL);
+    assert_true(at && new_value);
+    if (json_is_array(at))
+        json_array_set_new(at, (size_t)atoi(step), new_value);
+    else
+        json_object_set_new(at, step, new_value);
+}
+
+static void malformed_tables_are_rejected(void **state)
+{
+    static const struct {
+        const char *path, *value, *message;
+    } bad[] = {
+        { "gemm/F16/times", "7", "$.gemm.F16.times: must be an array" },
+        { "gemm/F16/times", "[]", "$.gemm.F16.times: must have a table for every pair" },
+        { "gemm/F16/times/0", "7", "$.gemm.F16.times[0]: must be an object" },
+        { "gemm/F16/times/0/n_multiple", "4", "$.gemm.F16.times[0]: must be of tiers" },
+        { "gemm/F16/times/1/k_multiple", "8", "$.gemm.F16.times[1]: must not be of the same" },
+        { "gemm/F16/times/0/m", "[]", "$.gemm.F16.times[0].m: must have an entry" },
+        { "gemm/F16/times/0/m/1", "1", "$.gemm.F16.times[0].m[1]: must be larger" },
+        { "gemm/F16/times/0/n/0", "0", "$.gemm.F16.times[0].n[0]: must be an integer" },
+        { "gemm/F16/times/0/us", "[1]", "$.gemm.F16.times[0].us: must have one entry" },
+        { "gemm/F16/times/0/us/0", "null", "$.gemm.F16.times[0].us[0]: must be a number" },
+        { "gemm/F16/times/0/us/9", "-1", "$.gemm.F16.times[0].us[9]: must be from" },
+        { "gemm/F8_E4M3/falls_back_to", "\"F8_E4M3\"", "$.gemm: falls back" },
+        { "gemm/F8_E4M3/falls_back_to", "\"BF16\"", "$.gemm: falls back" },
+        { "gemm/F8_E4M3/falls_back_to", "1", "$.gemm.F8_E4M3.falls_back_to: must be a dtype" },
+        { "gemm/F16/n/0/served", "false", "$.gemm.F16.n[0].aligned: must be true" },
+        { "sdpa/F8_E4M3/same_as", "\"BF16\"", "$.sdpa.BF16: must be an object" },
+        { "sdpa/F8_E4M3/same_as", "\"F8_E4M3\"", "$.sdpa.F8_E4M3: must state its own" },
+        { "sdpa/F16/tiers/0/prefill/1/causal", "false", "must be one causal and one not" },
+        { "sdpa/F16/tiers/0/prefill", "[]", "$.sdpa.F16.tiers[0].prefill: must be one causal" },
+        { "sdpa/F16/tiers/0/decode", "[]", "$.sdpa.F16.tiers[0].decode: must be an object" },
+        { "sdpa/F16/tiers/0/decode/head", "[3, 2]", ".decode.head[1]: must be larger" },
+        { "sdpa_points", "{}", "$.sdpa_points: must be an array" },
+        { "sdpa_points", "[{}]", "$.sdpa_points[0].dtype: must be one of dtypes" },
+        { "runtime", "[]", "$.runtime: must be an object" },
+        { "runtime", "{\"name\": \"x\"}", "$.runtime.basis: must be measured" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        gac_contract *out = NULL;
+        gac_error err = GAC_ERROR_INIT;
+        json_t *json = make_contract();
+        set_path(json, bad[i].path, bad[i].value);
+        gac_status status = parse(json, &out, &err);
+        if (status != GAC_BAD_INPUT || out || !strstr(err.text, bad[i].message))
+            fail_msg("%s = %s gave %d \"%s\", not \"%s\"", bad[i].path, bad[i].value, (int)status,
+                     err.text, bad[i].message);
+        json_decref(json);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(powers_are_interpolated_exactly),
+        cmocka_unit_test(pairs_of_tiers_have_their_own_times),
+        cmocka_unit_test(past_the_table_time_is_proportional),
+        cmocka_unit_test(what_was_not_measured_follows_the_rows),
+        cmocka_unit_test(unserved_sizes_fall_back),
+        cmocka_unit_test(attention_comes_from_tables),
+        cmocka_unit_test(exact_points_win),
+        cmocka_unit_test(a_runtime_is_told),
+        cmocka_unit_test(malformed_tables_are_rejected),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}
