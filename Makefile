@@ -9,7 +9,8 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 JOBS ?= $(shell nproc)
-SOURCES = $(wildcard include/gac/*.h src/*/*.[ch] cli/*.[ch] tests/*/*.[ch] fuzz/*.[ch] bench/*.c)
+SOURCES = $(wildcard include/gac/*.h src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu cli/*.[ch] \
+    tests/*/*.[ch] fuzz/*.[ch] bench/*.c)
 
 all: build/gac
 
