@@ -97,11 +97,23 @@ typedef struct gac_runtime {
     double decode_layer_us; /* and in decode */
     double hidden_ps;       /* per token and element of the hidden size, picoseconds */
     double width_ps;        /* per token and element of the MLP width */
-    double kv_ps;           /* decode: per cached token and element of its key (or value) */
+    double kv_ps; /* decode: per cached token and element of its key, where heads share keys */
 } gac_runtime;
 
 /* False when the contract says nothing of a runtime. */
 bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out);
+
+/* ---- Differences ------------------------------------------------------- */
+
+/* Compares dtype_a of a with dtype_b of b, or, when both are GAC_DTYPE_COUNT,
+ * every dtype that both have: {"same", "gpu", "stack", "dtypes_only_in_a",
+ * "dtypes_only_in_b", "compared": [{"dtype_a", "dtype_b", "places": [{"place",
+ * "tiers_a", "tiers_b", "touches": […]}], "aligned": […], "max_head"}]}. An
+ * entry of touches is a class of sizes that one of the two serves differently,
+ * with a text that says so. The caller owns *out. GAC_USAGE for a dtype that
+ * one of them does not have. */
+gac_status gac_contract_diff(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
+                             gac_dtype dtype_b, struct json_t **out, gac_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

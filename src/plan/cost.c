@@ -48,28 +48,34 @@ void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const
         *k = split_size(model, target, op, sizes, GAC_SEEN_GEMM_K, *k);
 }
 
-static double gemm_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
-                      const gac_op *op, const int64_t *sizes)
+int64_t gac_plan_gemm_rows(const gac_phase *phase, const gac_op *op, double *calls)
 {
-    int64_t n, k;
-    gac_plan_gemm_sizes(model, target, op, sizes, &n, &k);
     double rows = (double)phase->batch;
     if (!phase->decode && !op->last_only)
         rows *= (double)phase->length;
-    double calls = (double)op->count;
+    *calls = (double)op->count;
     if (op->share < 1) {
         /* Tokens pick experts independently: an expert is called with
          * probability p, and then shares its calls' rows evenly. */
         double p = 1 - pow(1 - op->share, rows);
         rows = rows * op->share / p;
-        calls *= p;
+        *calls *= p;
     }
-    int64_t m = rows < 1 ? 1 : rows > 1e12 ? (int64_t)1e12 : (int64_t)llround(rows);
+    return rows < 1 ? 1 : rows > 1e12 ? (int64_t)1e12 : (int64_t)llround(rows);
+}
+
+static double gemm_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                      const gac_op *op, const int64_t *sizes)
+{
+    int64_t n, k;
+    double calls;
+    gac_plan_gemm_sizes(model, target, op, sizes, &n, &k);
+    int64_t m = gac_plan_gemm_rows(phase, op, &calls);
     return calls * gac_contract_gemm_us(target->contract, target->dtype, m, n, k) / 1e3;
 }
 
-static double sdpa_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
-                      const gac_op *op, const int64_t *sizes)
+gac_sdpa_shape gac_plan_sdpa_shape(const gac_model *model, const gac_target *target,
+                                   const gac_phase *phase, const gac_op *op, const int64_t *sizes)
 {
     gac_sdpa_shape shape = {
         .batch = phase->batch,
@@ -81,6 +87,13 @@ static double sdpa_ms(const gac_model *model, const gac_target *target, const ga
         .v_head = size_of(model, sizes, op->v_dim),
         .causal = !phase->decode,
     };
+    return shape;
+}
+
+static double sdpa_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
+                      const gac_op *op, const int64_t *sizes)
+{
+    gac_sdpa_shape shape = gac_plan_sdpa_shape(model, target, phase, op, sizes);
     return gac_contract_sdpa_us(target->contract, target->dtype, &shape) / 1e3;
 }
 
@@ -127,7 +140,7 @@ double gac_plan_rest_ms(const gac_model *model, const gac_target *target, const 
     double kv_elements = 0;
     for (int32_t i = 0; i < gac_model_n_ops(model) && phase->decode; i++) {
         const gac_op *op = gac_model_op(model, i);
-        if (op->kind == GAC_OP_SDPA)
+        if (op->kind == GAC_OP_SDPA && op->n_kv_heads < op->n_q_heads)
             kv_elements += (double)ceil_div(op->n_kv_heads, target->n_gpus) *
                            (double)gac_model_dim(model, op->qk_dim)->size;
     }

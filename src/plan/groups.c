@@ -252,8 +252,7 @@ static void set_group(const plan_group *group, int64_t size, int64_t *sizes)
         sizes[group->dims[k]] = size;
 }
 
-/* The size others are timed at: the first aligned candidate. */
-static int64_t reference_size(const plan_group *group)
+int64_t gac_plan_reference_size(const plan_group *group)
 {
     return group->sizes[group->n_sizes > 1 ? 1 : 0];
 }
@@ -270,7 +269,7 @@ static gac_status price_group(const grouping *g, const op_lists *lists, int32_t 
         group->choices[k].value = group_ms(g, lists, at, sizes);
         status = price_bytes(g, at, group->sizes[k], &group->choices[k].cost);
     }
-    set_group(group, reference_size(group), sizes);
+    set_group(group, gac_plan_reference_size(group), sizes);
     g->out->base_ms -= group_ms(g, lists, at, sizes);
     return status;
 }
@@ -284,7 +283,7 @@ static gac_status price_all(grouping *g, pricing price)
     if (status == GAC_OK)
         status = list_ops(g, &lists);
     for (int32_t i = 0; i < g->out->n_groups && status == GAC_OK; i++)
-        set_group(&g->out->groups[i], reference_size(&g->out->groups[i]), sizes);
+        set_group(&g->out->groups[i], gac_plan_reference_size(&g->out->groups[i]), sizes);
     for (int p = 0; p < w->n_phases && status == GAC_OK; p++)
         g->out->base_ms += w->phases[p].weight * gac_plan_time_ms(g->model, &g->options->target,
                                                                   &w->phases[p], sizes, NULL);

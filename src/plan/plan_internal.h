@@ -9,6 +9,14 @@
 void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const gac_op *op,
                          const int64_t *sizes, int64_t *n, int64_t *k);
 
+/* Rows of one call of a GEMM in a phase, and how many calls there are on
+ * average (experts are not always called). */
+int64_t gac_plan_gemm_rows(const gac_phase *phase, const gac_op *op, double *calls);
+
+/* The attention call of an operator in a phase, as one GPU sees it. */
+gac_sdpa_shape gac_plan_sdpa_shape(const gac_model *model, const gac_target *target,
+                                   const gac_phase *phase, const gac_op *op, const int64_t *sizes);
+
 /* Predicted time of one operator in one phase, in milliseconds. */
 double gac_plan_op_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
                       const gac_op *op, const int64_t *sizes);
@@ -47,6 +55,9 @@ typedef enum pricing { PRICE_NONE, PRICE_BELOW, PRICE_ABOVE } pricing;
 /* Groups of all dimensions, with candidates and prices. */
 gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, pricing price,
                            plan_groups *out, gac_error *err);
+
+/* The size of a group that others are timed at: its first aligned candidate. */
+int64_t gac_plan_reference_size(const plan_group *group);
 
 /* Growth of the checkpoint with the given sizes, in bytes. */
 gac_status gac_plan_growth_bytes(const gac_model *model, const int64_t *sizes, double *out,

@@ -6,22 +6,25 @@ as a CUDA graph, takes the time of GEMM and attention kernels (by the profiler)
 from the time of the whole pass, and fits the rest to
 
     prefill: layers * (layer_us + tokens * (hidden * hidden_ps + width * width_ps))
-    decode:  layers * (decode_layer_us + batch * context * kv_elements * kv_ps) + …
+    decode:  layers * (decode_layer_us + batch * context * kv_elements * kv_ps),
+             the last term where query heads share keys, which this runtime copies
 
 Writes the contract's section "runtime" with the runs it was fitted to:
     python3 tools/contract/measure_runtime.py --out runtime.json
     gac probe -o h200.json --runtime runtime.json
-Needs a GPU, torch, transformers and numpy.
+Needs a GPU, torch and transformers; --refit FILE fits recorded runs again.
 """
 import argparse
 import collections
 import json
 import statistics
 
-import numpy
-import torch
-import transformers
-from torch.profiler import ProfilerActivity, profile
+try:
+    import torch
+    import transformers
+    from torch.profiler import ProfilerActivity, profile
+except ImportError:  # --refit needs none of them
+    torch = None
 
 N_LAYERS = 6
 CONTEXT = 1024
@@ -88,7 +91,8 @@ def measure_shape(hidden, width, n_heads, n_kv_heads):
     with torch.device("cuda"):
         model = transformers.LlamaForCausalLM(config).eval()
     sizes = {"hidden": hidden, "width": width, "layers": N_LAYERS,
-             "kv_elements": n_kv_heads * (hidden // n_heads)}
+             "kv_elements": n_kv_heads * (hidden // n_heads),
+             "shares_keys": int(n_kv_heads < n_heads)}
     rows = []
     for batch, length in PREFILLS:
         ids = torch.randint(0, 32000, (batch, length), device="cuda")
@@ -119,52 +123,75 @@ def measure_shape(hidden, width, n_heads, n_kv_heads):
     return rows
 
 
-def fit(rows):
-    """The coefficients, by least squares on relative errors, none negative."""
-    def solve(phase, columns):
-        chosen = [r for r in rows if r["phase"] == phase]
-        rest = numpy.array([(r["total_ms"] - r["operators_ms"]) * 1e3 for r in chosen])
-        matrix = numpy.array([[column(r) for column in columns] for r in chosen], dtype=float)
-        active = list(range(len(columns)))
-        while True:
-            found = numpy.linalg.lstsq(matrix[:, active] / rest[:, None],
-                                       numpy.ones(len(rest)), rcond=None)[0]
-            if (found >= 0).all():
-                break
-            active = [a for a, x in zip(active, found) if x >= 0]
-        out = numpy.zeros(len(columns))
-        out[active] = found
-        for r, predicted in zip(chosen, matrix @ out):
-            r["rest_ms"] = r["total_ms"] - r["operators_ms"]
-            r["fitted_ms"] = predicted / 1e3
-        return out
+def solve_two(rows):
+    """a, b of least relative error in y = a u + b v, for rows (u, v, y)."""
+    uu = sum((u / y) ** 2 for u, v, y in rows)
+    vv = sum((v / y) ** 2 for u, v, y in rows)
+    uv = sum(u * v / y / y for u, v, y in rows)
+    u1, v1 = sum(u / y for u, v, y in rows), sum(v / y for u, v, y in rows)
+    determinant = uu * vv - uv * uv
+    return (u1 * vv - v1 * uv) / determinant, (v1 * uu - u1 * uv) / determinant
 
-    layer, hidden, width = solve("prefill", [
-        lambda r: r["layers"],
-        lambda r: r["layers"] * r["batch"] * r["length"] * r["hidden"] / 1e6,
-        lambda r: r["layers"] * r["batch"] * r["length"] * r["width"] / 1e6])
-    decode_layer, kv = solve("decode", [
-        lambda r: r["layers"],
-        lambda r: r["layers"] * r["batch"] * r["length"] * r["kv_elements"] / 1e6])
+
+def fit(rows):
+    """The coefficients. Prefill: what kernels take follows the tokens; the gaps
+    between them are seen where the GPU, not the host, is what is waited for.
+    Decode: the cache is copied where query heads share keys (GQA)."""
+    prefill = [r for r in rows if r["phase"] == "prefill"]
+    decode = [r for r in rows if r["phase"] == "decode"]
+    tokens = {id(r): r["batch"] * r["length"] for r in prefill}
+    hidden, width = solve_two([
+        (r["layers"] * tokens[id(r)] * r["hidden"] / 1e6,
+         r["layers"] * tokens[id(r)] * r["width"] / 1e6, r["other_kernels_ms"] * 1e3)
+        for r in prefill if tokens[id(r)] >= 2048])
+    busy = [r for r in prefill if tokens[id(r)] >= 4096]
+    layer = statistics.median(
+        (r["total_ms"] - r["operators_ms"] - r["other_kernels_ms"]) * 1e3 / r["layers"]
+        for r in busy)
+    decode_layer, kv = solve_two([
+        (r["layers"], r["layers"] * r["batch"] * r["length"] * r["kv_elements"] / 1e6,
+         (r["total_ms"] - r["operators_ms"]) * 1e3) for r in decode if r["shares_keys"]])
+    for r in rows:
+        r["rest_ms"] = r["total_ms"] - r["operators_ms"]
+        if r["phase"] == "prefill":
+            r["fitted_ms"] = r["layers"] * (layer / 1e3 + tokens[id(r)] * (
+                r["hidden"] * hidden + r["width"] * width) / 1e9)
+        else:
+            cached = r["batch"] * r["length"] * r["kv_elements"] * r["shares_keys"]
+            r["fitted_ms"] = r["layers"] * (decode_layer / 1e3 + cached * kv / 1e9)
     return {"layer_us": layer, "decode_layer_us": decode_layer, "hidden_ps": hidden,
             "width_ps": width, "kv_ps": kv}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
+def measure():
     rows = []
     with torch.no_grad():
         for shape in SHAPES:
             rows += measure_shape(*shape)
             torch.cuda.empty_cache()
+    return {"name": f"transformers {transformers.__version__}, eager prefill and graph decode",
+            "basis": "measured", "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+            "runs": rows}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--refit", metavar="FILE", help="fit the runs in FILE, measure nothing")
+    args = parser.parse_args()
+    if args.refit:
+        with open(args.refit, encoding="utf-8") as file:
+            result = json.load(file)
+    elif torch is None:
+        parser.error("torch and transformers are needed")
+    else:
+        result = measure()
+    rows = result.pop("runs")
     found = {k: float(f"{v:.4g}") for k, v in fit(rows).items()}
-    result = {"name": f"transformers {transformers.__version__}, eager prefill and graph decode",
-              "basis": "measured", **found,
-              "torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "runs": rows}
+    result.update(found, runs=rows)
     with open(args.out, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
+        file.write("\n")
     for r in rows:
         print(f"{r['phase']:8} {r['batch']}x{r['length']} hidden {r['hidden']} width {r['width']} "
               f"total {r['total_ms']:.3f} ms rest {r['rest_ms']:.3f} fitted {r['fitted_ms']:.3f}")
