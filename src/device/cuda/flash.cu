@@ -1,0 +1,307 @@
+/* Fused attention for any head size.
+ *
+ * A block owns a tile of query rows and walks over the keys in tiles, in the
+ * manner of FlashAttention-2: scores stay in registers, the softmax is online,
+ * the products run on mma.sync m16n8k16 with operands fetched by ldmatrix. The
+ * next tile of K and V is copied by cp.async while this one is multiplied.
+ *
+ * Head sizes are padded to a template size D in shared memory only. Rows there
+ * are D elements and 16 spare bytes apart: an odd number of 16-byte units, so
+ * that the eight rows of an ldmatrix touch all banks once.
+ *
+ * Layouts whose rows start on 16 bytes are copied 16 bytes at a time (WIDE).
+ * Others are copied as aligned 4-byte words; a row that starts in the middle
+ * of a word (every other row at head size 107) lands one element too far
+ * right, and the warp that copied it shifts it back once it has arrived.
+ *
+ * With few rows (decode) the warps of a block share one tile of 16 rows and
+ * divide the keys instead, the query heads that read one kv head become rows
+ * of the same tile, and keys are divided among blocks as well, whose partial
+ * results a second kernel combines. */
+#include "flash_kernel.cuh"
+
+#include <climits>
+#include <cmath>
+
+namespace
+{
+
+/* Brings together the splits of each row; one warp a row. */
+template <typename T>
+__global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ params p)
+{
+    const int lane = threadIdx.x % 32;
+    const int64_t row = (int64_t)blockIdx.x * 4 + threadIdx.x / 32;
+    if (row >= p.n_all_rows)
+        return;
+    float top = -INFINITY, sum = 0, x[256 / 32] = {};
+    for (int i = lane; i < p.n_splits; i += 32)
+        top = fmaxf(top, p.stats[i * p.n_all_rows + row].x);
+#pragma unroll
+    for (int i = 16; i; i /= 2)
+        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, i));
+    if (top != -INFINITY)
+        for (int i = 0; i < p.n_splits; i++) {
+            const int64_t at = i * p.n_all_rows + row;
+            const float2 stats = p.stats[at];
+            const float weight = exp2_fast(stats.x - top);
+            sum += weight * stats.y;
+#pragma unroll
+            for (int n = 0; n < 256 / 32; n++)
+                if (lane + 32 * n < p.v_head)
+                    x[n] += weight * p.part[at * p.v_head + lane + 32 * n];
+        }
+    const float scale = sum == 0 ? 0.0f : 1.0f / sum;
+    const int64_t head = row / p.n_q; /* of batch * n_q_heads */
+    char *to = p.out + head / p.n_q_heads * p.out_bytes.batch +
+               head % p.n_q_heads * p.out_bytes.head + row % p.n_q * p.out_bytes.row;
+#pragma unroll
+    for (int n = 0; n < 256 / 32; n++)
+        if (lane + 32 * n < p.v_head)
+            *(unsigned short *)(to + 2 * (lane + 32 * n)) =
+                (unsigned short)pack<T>(x[n] * scale, 0.0f);
+}
+
+/* What is chosen from the shape alone. */
+struct choice {
+    int d;    /* template size */
+    bool few; /* at most 16 rows: the kernel whose warps share them */
+    int n_pack, n_rows, n_row_tiles, n_splits, tiles_per_split;
+    int64_t n_blocks; /* of one split */
+};
+
+constexpr int FEW_ROWS = 16, MANY_ROWS = 128;
+
+/* Keys per tile: as many as registers (up to 160) and 163 KiB of shared
+ * memory, which is what sm_80 has, allow. */
+constexpr int keys_per_tile(int d)
+{
+    return d <= 128 ? 64 : d <= 160 ? 32 : d <= 192 ? 64 : d <= 224 ? 48 : 32;
+}
+
+template <typename T, int D, bool WIDE>
+using many_config = config<T, D, D <= 160 ? 2 : 1, D <= 160 ? 4 : 8, keys_per_tile(D), false, WIDE>;
+template <typename T, int D, bool WIDE> using few_config = config<T, D, 1, 4, 64, true, WIDE>;
+
+gac_status check_shape(const gac_sdpa_shape *s, gac_error *err)
+{
+    const int64_t most = (int64_t)1 << 30;
+    if (s->batch < 1 || s->n_q_heads < 1 || s->n_kv_heads < 1 || s->n_q < 1 || s->n_kv < 1 ||
+        s->batch > most || s->n_q_heads > most || s->n_q > most || s->n_kv > most ||
+        s->n_q * s->n_q_heads > most)
+        return gac_error_set(err, GAC_USAGE, "attention sizes out of range");
+    if (s->n_q_heads % s->n_kv_heads)
+        return gac_error_set(err, GAC_USAGE, "%lld query heads do not share %lld kv heads evenly",
+                             (long long)s->n_q_heads, (long long)s->n_kv_heads);
+    if (s->qk_head < 1 || s->qk_head > 256 || s->v_head < 1 || s->v_head > 256)
+        return gac_error_set(err, GAC_USAGE, "head sizes %lld and %lld: 1 to 256 are served",
+                             (long long)s->qk_head, (long long)s->v_head);
+    return GAC_OK;
+}
+
+gac_status choose(const gac_sdpa_shape *s, choice *c, gac_error *err)
+{
+    static const int many_sizes[] = { 32, 64, 80, 96, 112, 128, 160, 192, 224, 256 };
+    static const int few_sizes[] = { 64, 128, 256 };
+    const int head = (int)(s->qk_head > s->v_head ? s->qk_head : s->v_head);
+    const int64_t group = s->n_q_heads / s->n_kv_heads;
+
+    /* Packing reads K and V once per kv head; long queries reuse them anyway. */
+    c->n_pack = s->n_q < MANY_ROWS ? (int)group : 1;
+    c->n_rows = (int)(s->n_q * c->n_pack);
+    c->few = c->n_rows <= FEW_ROWS;
+    const int *size = c->few ? few_sizes : many_sizes;
+    while (*size < head)
+        size++;
+    c->d = *size;
+    const int rows = c->few ? FEW_ROWS : MANY_ROWS;
+    c->n_row_tiles = (c->n_rows + rows - 1) / rows;
+    c->n_blocks = s->batch * (s->n_q_heads / c->n_pack) * c->n_row_tiles;
+    if (c->n_blocks > INT_MAX)
+        return gac_error_set(err, GAC_USAGE, "attention sizes out of range");
+
+    int device = 0, n_units = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
+    if (e != cudaSuccess)
+        return gac_error_set(err, GAC_FAILED, "attention: %s", cudaGetErrorString(e));
+    const int per_unit = !c->few ? (c->d <= 160 ? 2 : 1) : c->d <= 64 ? 4 : c->d <= 128 ? 3 : 1;
+    const int keys = c->few ? 64 : keys_per_tile(c->d);
+    const int64_t n_tiles = (s->n_kv + keys - 1) / keys;
+    int64_t n = (int64_t)n_units * per_unit / c->n_blocks;
+    if (n > n_tiles / 2) /* a split of less than two tiles is all start and end */
+        n = n_tiles / 2;
+    if (n > 128)
+        n = 128;
+    if (n < 1)
+        n = 1;
+    c->tiles_per_split = (int)((n_tiles + n - 1) / n);
+    c->n_splits = (int)((n_tiles + c->tiles_per_split - 1) / c->tiles_per_split);
+    return GAC_OK;
+}
+
+size_t workspace_for(const gac_sdpa_shape *s, const choice *c)
+{
+    if (c->n_splits == 1)
+        return 0;
+    return (size_t)c->n_splits * (size_t)(s->batch * s->n_q_heads * s->n_q) *
+           (sizeof(float2) + (size_t)s->v_head * sizeof(float));
+}
+
+template <class C> cudaError_t launch(const params &p, int64_t n_blocks, cudaStream_t stream)
+{
+    cudaError_t e = cudaFuncSetAttribute(
+        flash_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM_BYTES);
+    if (e != cudaSuccess)
+        return e;
+    const dim3 grid((unsigned)n_blocks, (unsigned)p.n_splits);
+    flash_kernel<C><<<grid, C::N_THREADS, C::SMEM_BYTES, stream>>>(p);
+    return cudaGetLastError();
+}
+
+template <typename T, bool WIDE>
+cudaError_t launch_size(const params &p, const choice &c, cudaStream_t stream)
+{
+    switch (c.few ? -c.d : c.d) {
+    case -64:
+        return launch<few_config<T, 64, WIDE>>(p, c.n_blocks, stream);
+    case -128:
+        return launch<few_config<T, 128, WIDE>>(p, c.n_blocks, stream);
+    case -256:
+        return launch<few_config<T, 256, WIDE>>(p, c.n_blocks, stream);
+    case 32:
+        return launch<many_config<T, 32, WIDE>>(p, c.n_blocks, stream);
+    case 64:
+        return launch<many_config<T, 64, WIDE>>(p, c.n_blocks, stream);
+    case 80:
+        return launch<many_config<T, 80, WIDE>>(p, c.n_blocks, stream);
+    case 96:
+        return launch<many_config<T, 96, WIDE>>(p, c.n_blocks, stream);
+    case 112:
+        return launch<many_config<T, 112, WIDE>>(p, c.n_blocks, stream);
+    case 128:
+        return launch<many_config<T, 128, WIDE>>(p, c.n_blocks, stream);
+    case 160:
+        return launch<many_config<T, 160, WIDE>>(p, c.n_blocks, stream);
+    case 192:
+        return launch<many_config<T, 192, WIDE>>(p, c.n_blocks, stream);
+    case 224:
+        return launch<many_config<T, 224, WIDE>>(p, c.n_blocks, stream);
+    case 256:
+        return launch<many_config<T, 256, WIDE>>(p, c.n_blocks, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+template <typename T>
+cudaError_t launch_type(const params &p, const choice &c, bool wide, cudaStream_t stream)
+{
+    cudaError_t e = wide ? launch_size<T, true>(p, c, stream) : launch_size<T, false>(p, c, stream);
+    if (e != cudaSuccess || p.n_splits == 1)
+        return e;
+    combine_kernel<T><<<(unsigned)((p.n_all_rows + 3) / 4), 128, 0, stream>>>(p);
+    return cudaGetLastError();
+}
+
+gac_flash_strides in_bytes(gac_flash_strides s)
+{
+    return gac_flash_strides{ 2 * s.batch, 2 * s.head, 2 * s.row };
+}
+
+/* Whether every row starts on 16 bytes. */
+bool is_wide(const void *base, const gac_flash_strides *s)
+{
+    return (uintptr_t)base % 16 == 0 && s->batch % 8 == 0 && s->head % 8 == 0 && s->row % 8 == 0;
+}
+
+params make_params(const gac_flash_args *a, const choice &c)
+{
+    const gac_sdpa_shape *s = &a->shape;
+    const double scale = a->scale == 0 ? 1 / std::sqrt((double)s->qk_head) : a->scale;
+    params p = {};
+    p.q = (const char *)a->q;
+    p.k = (const char *)a->k;
+    p.v = (const char *)a->v;
+    p.out = (char *)a->out;
+    p.q_bytes = in_bytes(a->q_strides);
+    p.k_bytes = in_bytes(a->k_strides);
+    p.v_bytes = in_bytes(a->v_strides);
+    p.out_bytes = in_bytes(a->out_strides);
+    p.n_all_rows = s->batch * s->n_q_heads * s->n_q;
+    p.stats = (float2 *)a->workspace;
+    p.part = (float *)(p.stats + (int64_t)c.n_splits * p.n_all_rows);
+    p.n_q_heads = (int)s->n_q_heads;
+    p.n_q = (int)s->n_q;
+    p.n_kv = (int)s->n_kv;
+    p.qk_head = (int)s->qk_head;
+    p.v_head = (int)s->v_head;
+    p.group = (int)(s->n_q_heads / s->n_kv_heads);
+    p.n_pack = c.n_pack;
+    p.n_rows = c.n_rows;
+    p.n_row_tiles = c.n_row_tiles;
+    p.n_splits = c.n_splits;
+    p.tiles_per_split = c.tiles_per_split;
+    p.scale_log2 = std::fabs((float)scale) * LOG2_E;
+    p.negate = scale < 0;
+    p.causal = s->causal;
+    p.wide_out = is_wide(a->out, &a->out_strides) && s->v_head % 8 == 0;
+    return p;
+}
+
+} /* namespace */
+
+extern "C" void gac_flash_set_contiguous(gac_flash_args *args)
+{
+    const gac_sdpa_shape *s = &args->shape;
+    args->q_strides = { s->n_q_heads * s->n_q * s->qk_head, s->n_q * s->qk_head, s->qk_head };
+    args->k_strides = { s->n_kv_heads * s->n_kv * s->qk_head, s->n_kv * s->qk_head, s->qk_head };
+    args->v_strides = { s->n_kv_heads * s->n_kv * s->v_head, s->n_kv * s->v_head, s->v_head };
+    args->out_strides = { s->n_q_heads * s->n_q * s->v_head, s->n_q * s->v_head, s->v_head };
+}
+
+extern "C" gac_status gac_flash_workspace_bytes(const gac_sdpa_shape *shape, size_t *n_bytes,
+                                                gac_error *err)
+{
+    choice c;
+    gac_status status = check_shape(shape, err);
+    if (status == GAC_OK)
+        status = choose(shape, &c, err);
+    if (status == GAC_OK)
+        *n_bytes = workspace_for(shape, &c);
+    return status;
+}
+
+extern "C" gac_status gac_flash_launch(const gac_flash_args *args, cudaStream_t stream,
+                                       gac_error *err)
+{
+    choice c;
+    gac_status status = check_shape(&args->shape, err);
+    if (status == GAC_OK)
+        status = choose(&args->shape, &c, err);
+    if (status != GAC_OK)
+        return status;
+    if (((uintptr_t)args->q | (uintptr_t)args->k | (uintptr_t)args->v | (uintptr_t)args->out) % 2)
+        return gac_error_set(err, GAC_USAGE, "attention operands are not aligned to elements");
+    if (!args->workspace) {
+        c.tiles_per_split = INT_MAX / 2;
+        c.n_splits = 1;
+    } else if (args->workspace_bytes < workspace_for(&args->shape, &c)) {
+        return gac_error_set(err, GAC_USAGE, "attention wants %zu bytes of workspace, not %zu",
+                             workspace_for(&args->shape, &c), args->workspace_bytes);
+    }
+    const params p = make_params(args, c);
+    const bool wide = is_wide(args->q, &args->q_strides) && is_wide(args->k, &args->k_strides) &&
+                      is_wide(args->v, &args->v_strides);
+    cudaError_t e;
+    if (args->dtype == GAC_DTYPE_F16)
+        e = launch_type<__half>(p, c, wide, stream);
+    else if (args->dtype == GAC_DTYPE_BF16)
+        e = launch_type<__nv_bfloat16>(p, c, wide, stream);
+    else
+        return gac_error_set(err, GAC_USAGE, "attention takes F16 or BF16");
+    if (e != cudaSuccess)
+        return gac_error_set(err, GAC_FAILED, "attention: %s", cudaGetErrorString(e));
+    return GAC_OK;
+}

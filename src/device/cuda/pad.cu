@@ -1,0 +1,230 @@
+/* Copies between rows of different lengths, at the speed of memory.
+ *
+ * Both sides are taken as flat ranges of bytes. A thread makes 16 bytes of the
+ * destination, aligned, so that stores and loads are as wide as in a plain
+ * copy; what it needs of the source lies in two aligned 16-byte units, which a
+ * shift by bytes brings into place. The second unit is the first of the next
+ * lane and comes from the L1 cache. Where a row ends within the 16 bytes, the
+ * next row is a second such window. */
+#include "kernels.h"
+
+namespace
+{
+
+constexpr int N_THREADS = 256;
+constexpr int UNROLL = 4;                            /* units per thread, loads in flight */
+constexpr int BLOCK_BYTES = N_THREADS * UNROLL * 16; /* of the destination */
+
+struct job {
+    const char *from;   /* (n_rows, from_bytes), starts on 16 bytes */
+    char *to;           /* (n_rows, to_bytes), starts on 16 bytes */
+    int64_t from_all;   /* bytes in from */
+    int64_t to_all;     /* bytes in to */
+    int64_t from_bytes; /* of a row */
+    int64_t to_bytes;
+    uint64_t inverse;   /* 2^64 / to_bytes rounded up; 0: divide */
+    uint32_t inverse32; /* 2^32 / to_bytes rounded up; 0: rows longer than a block, or 1 byte */
+    int first_block;    /* of this job */
+    int n_blocks;
+};
+
+struct jobs {
+    job list[GAC_PAD_MAX_JOBS];
+    int n;
+};
+
+/* Where a block of the destination starts, and how its source runs. */
+struct block {
+    int64_t start; /* offset in the destination */
+    int64_t base;  /* offset in the source that goes with it */
+    int64_t slip;  /* from_bytes - to_bytes: what each row end adds to the source offset */
+    int column;    /* offset in the row it starts in */
+    int room;      /* bytes of the destination before the first row end */
+    int to_bytes;
+    int pad; /* zeros at the end of each row */
+};
+
+struct words4 {
+    uint32_t word[4];
+};
+
+__device__ __forceinline__ block find_block(const job &j, int index)
+{
+    block b;
+    b.start = (int64_t)index * BLOCK_BYTES;
+    const int64_t row =
+        j.inverse ? (int64_t)__umul64hi((uint64_t)b.start, j.inverse) : b.start / j.to_bytes;
+    b.column = (int)(b.start - row * j.to_bytes);
+    b.slip = j.from_bytes - j.to_bytes;
+    b.base = b.start + row * b.slip;
+    b.to_bytes = (int)j.to_bytes;
+    b.room = b.to_bytes - b.column;
+    b.pad = b.slip < 0 ? (int)-b.slip : 0;
+    return b;
+}
+
+/* Row ends at or before byte at of the block. */
+__device__ __forceinline__ int row_ends(const job &j, const block &b, int at)
+{
+    if (j.inverse32)
+        return (int)__umulhi((uint32_t)(b.column + at), j.inverse32);
+    return b.to_bytes == 1 ? at : at >= b.room;
+}
+
+/* Bytes shift to shift + 15 of low, high. */
+__device__ __forceinline__ words4 window(uint4 low, uint4 high, int shift)
+{
+    const bool by2 = shift & 8, by1 = shift & 4;
+    const uint32_t a0 = by2 ? low.z : low.x, a1 = by2 ? low.w : low.y;
+    const uint32_t a2 = by2 ? high.x : low.z, a3 = by2 ? high.y : low.w;
+    const uint32_t a4 = by2 ? high.z : high.x, a5 = by2 ? high.w : high.y;
+    const uint32_t b0 = by1 ? a1 : a0, b1 = by1 ? a2 : a1, b2 = by1 ? a3 : a2;
+    const uint32_t b3 = by1 ? a4 : a3, b4 = by1 ? a5 : a4;
+    const int bits = 8 * (shift & 3);
+    return words4{ { __funnelshift_r(b0, b1, bits), __funnelshift_r(b1, b2, bits),
+                     __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits) } };
+}
+
+/* Ones in the bytes of word i that come before byte n of the four words. */
+__device__ __forceinline__ uint32_t bytes_before(int n, int i)
+{
+    const int left = n - 4 * i;
+    return left >= 4 ? 0xffffffffu : left <= 0 ? 0u : (1u << 8 * left) - 1;
+}
+
+/* Reads the two units around source offset at; the second only if some of the
+ * n bytes wanted are there. */
+__device__ __forceinline__ void load_units(const job &j, int64_t at, int n, uint4 &low, uint4 &high)
+{
+    const int shift = (int)at & 15;
+    const uint4 *from = (const uint4 *)(j.from + (at - shift));
+    low = high = make_uint4(0, 0, 0, 0);
+    if (n > 0)
+        low = __ldg(from);
+    if (shift + min(n, 16) > 16)
+        high = __ldg(from + 1);
+}
+
+/* A block that lies within both sides, rows of 16 bytes at least. */
+__device__ __forceinline__ void pad_inner(const job &j, const block &b)
+{
+    uint4 low[UNROLL], high[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
+        const int ends = row_ends(j, b, at);
+        const int n = b.room + ends * b.to_bytes - at - b.pad; /* source bytes before a row end */
+        load_units(j, b.base + at + ends * b.slip, n, low[u], high[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
+        const int ends = row_ends(j, b, at);
+        const int room = b.room + ends * b.to_bytes - at;
+        const int64_t source = b.base + at + ends * b.slip;
+        words4 unit = window(low[u], high[u], (int)source & 15);
+        if (room - b.pad < 16)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                unit.word[i] &= bytes_before(room - b.pad, i);
+        if (room < 16) {
+            uint4 low2, high2;
+            load_units(j, source + b.slip, 16, low2, high2);
+            const words4 next = window(low2, high2, (int)(source + b.slip) & 15);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                unit.word[i] |= next.word[i] & ~bytes_before(room, i);
+        }
+        *(uint4 *)(j.to + b.start + at) =
+            make_uint4(unit.word[0], unit.word[1], unit.word[2], unit.word[3]);
+    }
+}
+
+/* Any other block, a byte at a time. */
+__device__ __forceinline__ void pad_edge(const job &j, const block &b)
+{
+    for (int at = threadIdx.x; at < BLOCK_BYTES && b.start + at < j.to_all; at += N_THREADS) {
+        const int ends = row_ends(j, b, at);
+        const int n = b.room + ends * b.to_bytes - at - b.pad;
+        j.to[b.start + at] = n > 0 ? j.from[b.base + at + ends * b.slip] : (char)0;
+    }
+}
+
+__global__ void __launch_bounds__(N_THREADS, 4) pad_kernel(const __grid_constant__ jobs all)
+{
+    int which = 0;
+    while (which + 1 < all.n && (int)blockIdx.x >= all.list[which + 1].first_block)
+        which++;
+    const job &j = all.list[which];
+    /* Last block first: it is an edge and takes longest. */
+    const block b = find_block(j, j.n_blocks - 1 - ((int)blockIdx.x - j.first_block));
+    /* The last source offset that pad_inner may read, rounded up: two bounds. */
+    const int64_t ends = row_ends(j, b, BLOCK_BYTES - 1) + 1;
+    const int64_t by_rows = b.base - b.column + ends * j.from_bytes + 48;
+    const int64_t by_bytes = b.base + BLOCK_BYTES + (b.slip > 0 ? ends * b.slip : 0) + 48;
+    if (b.start + BLOCK_BYTES <= j.to_all && min(by_rows, by_bytes) <= j.from_all &&
+        j.from_bytes >= 16 && j.to_bytes >= 16)
+        pad_inner(j, b);
+    else
+        pad_edge(j, b);
+}
+
+/* For pointers that do not start on 16 bytes. */
+__global__ void __launch_bounds__(N_THREADS) pad_bytes_kernel(const __grid_constant__ job j)
+{
+    pad_edge(j, find_block(j, (int)blockIdx.x));
+}
+
+gac_status make_job(const gac_pad_job *spec, job *j, gac_error *err)
+{
+    const int64_t size = spec->element_bytes, most = (int64_t)1 << 29;
+    if ((size != 1 && size != 2 && size != 4) || spec->n_rows < 1 || spec->n_from < 1 ||
+        spec->n_to < 1 || !gac_mul_i64(spec->n_from, size, &j->from_bytes) ||
+        !gac_mul_i64(spec->n_to, size, &j->to_bytes) || j->from_bytes > most ||
+        j->to_bytes > most || !gac_mul_i64(spec->n_rows, j->from_bytes, &j->from_all) ||
+        !gac_mul_i64(spec->n_rows, j->to_bytes, &j->to_all))
+        return gac_error_set(err, GAC_USAGE, "pad sizes out of range");
+    j->from = (const char *)spec->from;
+    j->to = (char *)spec->to;
+    /* Both exact while offset times to_bytes stays below 2^64 and 2^32. */
+    const uint64_t d = (uint64_t)j->to_bytes;
+    j->inverse = d > 1 && d < 1u << 20 ? UINT64_MAX / d + 1 : 0;
+    j->inverse32 = d > 1 && d <= BLOCK_BYTES ? UINT32_MAX / (uint32_t)d + 1 : 0;
+    const int64_t n_blocks = (j->to_all + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    if (n_blocks > INT32_MAX / GAC_PAD_MAX_JOBS)
+        return gac_error_set(err, GAC_USAGE, "pad sizes out of range");
+    j->n_blocks = (int)n_blocks;
+    j->first_block = 0;
+    return GAC_OK;
+}
+
+} /* namespace */
+
+extern "C" gac_status gac_pad_launch(const gac_pad_job *specs, int n_jobs, cudaStream_t stream,
+                                     gac_error *err)
+{
+    if (n_jobs < 1 || n_jobs > GAC_PAD_MAX_JOBS)
+        return gac_error_set(err, GAC_USAGE, "%d pads in one launch: 1 to %d", n_jobs,
+                             (int)GAC_PAD_MAX_JOBS);
+    jobs wide = {};
+    int n_blocks = 0;
+    for (int i = 0; i < n_jobs; i++) {
+        job j;
+        gac_status status = make_job(&specs[i], &j, err);
+        if (status != GAC_OK)
+            return status;
+        if (((uintptr_t)j.from | (uintptr_t)j.to) % 16) {
+            pad_bytes_kernel<<<(unsigned)j.n_blocks, N_THREADS, 0, stream>>>(j);
+            continue;
+        }
+        j.first_block = n_blocks;
+        n_blocks += j.n_blocks;
+        wide.list[wide.n++] = j;
+    }
+    if (wide.n)
+        pad_kernel<<<(unsigned)n_blocks, N_THREADS, 0, stream>>>(wide);
+    const cudaError_t e = cudaGetLastError();
+    if (e != cudaSuccess)
+        return gac_error_set(err, GAC_FAILED, "pad: %s", cudaGetErrorString(e));
+    return GAC_OK;
+}
