@@ -221,6 +221,28 @@ struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model);
 gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model, const char *source,
                               gac_plan *out, gac_error *err);
 
+/* ---- What to measure ---------------------------------------------------- */
+
+/* y = x W^T with x (m, k), W (n, k), as one GPU sees it. */
+typedef struct gac_gemm_call {
+    int64_t m, n, k;
+} gac_gemm_call;
+
+/* Operator shapes, each once, sorted. */
+typedef struct gac_plan_shapes {
+    gac_gemm_call *gemm;
+    size_t n_gemm;
+    gac_sdpa_shape *sdpa;
+    size_t n_sdpa;
+} gac_plan_shapes;
+
+/* Every operator shape whose time gac_plan_create looks up when it solves: each
+ * dimension at each of its candidate sizes with all others at their suggested
+ * sizes, and the model as it is. Dispose of *out. */
+gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *options,
+                                gac_plan_shapes *out, gac_error *err);
+void gac_plan_shapes_dispose(gac_plan_shapes *shapes); /* NULL is fine */
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }
