@@ -28,7 +28,8 @@ typedef struct command {
     gac_status (*run)(cli *c, int argc, char **argv);
 } command;
 
-extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, cmd_verify;
+extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, cmd_verify,
+    cmd_probe, cmd_experiment;
 
 /* Options every command takes; list it last in a table of long options. */
 #define CLI_COMMON_OPTIONS \

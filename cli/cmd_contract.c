@@ -5,10 +5,13 @@
 static const char help[] =
     "usage: gac contract list\n"
     "       gac contract show NAME|FILE\n"
+    "       gac contract diff A B [--dtype D[,D]]\n"
     "\n"
-    "What GPUs ask of sizes: the contracts that come with gac, and what one of them says.\n"
-    "A name with a slash or a dot is a file.\n"
+    "What GPUs ask of sizes: the contracts that come with gac, what one of them says, and what\n"
+    "differs between two: kernels, tiers, times, and which sizes feel it. A name with a slash\n"
+    "or a dot is a file.\n"
     "\n"
+    "  --dtype D[,D]        diff: only this dtype; or the first in A against the second in B\n"
     "  --json, -q, -v, --help\n"
     "\n"
     "example: gac contract show h200\n";
@@ -122,19 +125,147 @@ static gac_status show(cli *c, const char *name)
     return status;
 }
 
+static const char *text_at(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static double number_at(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+static void print_tiers(const json_t *place, const char *key, const char *side)
+{
+    size_t i;
+    json_t *tier;
+    json_array_foreach(json_object_get(place, key), i, tier)
+        printf("    %s multiple of %-4lld %-8s %-16s %s\n", side,
+               (long long)json_integer_value(json_object_get(tier, "multiple")),
+               json_is_true(json_object_get(tier, "aligned")) ? "aligned" : "",
+               text_at(tier, "family"), text_at(tier, "kernel"));
+}
+
+static void print_compared(const json_t *compared)
+{
+    size_t i, j;
+    json_t *place, *row;
+    const json_t *max_head = json_object_get(compared, "max_head");
+    const char *dtype_a = text_at(compared, "dtype_a"), *dtype_b = text_at(compared, "dtype_b");
+    bool equal = strcmp(dtype_a, dtype_b) == 0;
+    printf("\n%s%s%s\n", dtype_a, equal ? "" : " in A, in B ", equal ? "" : dtype_b);
+    json_array_foreach(json_object_get(compared, "places"), i, place) {
+        bool changed = json_is_true(json_object_get(place, "tiers_changed"));
+        printf("  %s: %s\n", text_at(place, "place"), changed ? "tiers changed" : "same tiers");
+        if (changed) {
+            print_tiers(place, "tiers_a", "A");
+            print_tiers(place, "tiers_b", "B");
+        }
+        json_array_foreach(json_object_get(place, "touches"), j, row)
+            printf("    %s\n", text_at(row, "text"));
+    }
+    if (number_at(max_head, "a") != number_at(max_head, "b"))
+        printf("  largest head: %.0f then %.0f\n", number_at(max_head, "a"),
+               number_at(max_head, "b"));
+    printf("  %-32s %12s %12s %8s\n", "aligned", "A us", "B us", "B / A");
+    json_array_foreach(json_object_get(compared, "aligned"), i, row)
+        printf("  %-32s %12.1f %12.1f %8.2f\n", text_at(row, "shape"), number_at(row, "a_us"),
+               number_at(row, "b_us"), number_at(row, "b_over_a"));
+}
+
+static void print_only(const json_t *list, const char *side)
+{
+    size_t i;
+    json_t *name;
+    json_array_foreach(list, i, name)
+        printf("  only in %s: %s\n", side, json_string_value(name));
+}
+
+static void print_diff(const json_t *diff)
+{
+    size_t i;
+    json_t *row;
+    printf("A is %s, B is %s: %s\n", text_at(diff, "a"), text_at(diff, "b"),
+           json_is_true(json_object_get(diff, "same")) ? "nothing that sizes feel has changed"
+                                                       : "they differ");
+    json_array_foreach(json_object_get(diff, "stack"), i, row)
+        printf("  %-10s %s -> %s\n", text_at(row, "key"),
+               *text_at(row, "a") ? text_at(row, "a") : "none",
+               *text_at(row, "b") ? text_at(row, "b") : "none");
+    print_only(json_object_get(diff, "dtypes_only_in_a"), "A");
+    print_only(json_object_get(diff, "dtypes_only_in_b"), "B");
+    json_array_foreach(json_object_get(diff, "compared"), i, row)
+        print_compared(row);
+}
+
+/* "F16" is F16 in both, "F16,F8_E4M3" one in A and the other in B. */
+static gac_status take_dtypes(cli *c, const char *text, gac_dtype *in_a, gac_dtype *in_b)
+{
+    char first[32], q[80];
+    const char *comma = text ? strchr(text, ',') : NULL;
+    *in_a = *in_b = GAC_DTYPE_COUNT;
+    if (!text)
+        return GAC_OK;
+    snprintf(first, sizeof first, "%.*s", comma ? (int)(comma - text) : 31, text);
+    if (gac_dtype_parse(first, in_a) && gac_dtype_parse(comma ? comma + 1 : first, in_b))
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE,
+                         "--dtype: \"%s\" is not a dtype, such as F16, or two, as F16,F8_E4M3",
+                         gac_quote(q, sizeof q, text));
+}
+
+static gac_status diff(cli *c, const char *name_a, const char *name_b, const char *dtypes)
+{
+    gac_contract *a = NULL, *b = NULL;
+    gac_dtype in_a, in_b;
+    json_t *body = NULL;
+    gac_status status = take_dtypes(c, dtypes, &in_a, &in_b);
+    if (status == GAC_OK)
+        status = load(c, name_a, &a);
+    if (status == GAC_OK)
+        status = load(c, name_b, &b);
+    if (status == GAC_OK)
+        status = gac_contract_diff(a, in_a, b, in_b, &body, &c->error);
+    if (status == GAC_OK && c->json) {
+        json_t *result = gac_json_result("gac.contract-diff/1", c->argc, c->argv);
+        json_object_update(result, body);
+        status = gac_json_print(stdout, result, &c->error);
+        json_decref(result);
+    } else if (status == GAC_OK) {
+        print_diff(body);
+    }
+    json_decref(body);
+    gac_contract_free(a);
+    gac_contract_free(b);
+    return status;
+}
+
 static gac_status run(cli *c, int argc, char **argv)
 {
-    static const struct option options[] = { CLI_COMMON_OPTIONS };
+    static const struct option options[] = { { "dtype", required_argument, NULL, 'd' },
+                                             CLI_COMMON_OPTIONS };
     bool done = false;
-    if (cli_next_option(c, &cmd_contract, argc, argv, options, &done) != -1)
-        return done ? GAC_OK : c->error.status;
+    const char *dtypes = NULL;
+    int letter;
+    while ((letter = cli_next_option(c, &cmd_contract, argc, argv, options, &done)) != -1) {
+        if (letter == 'd')
+            dtypes = optarg;
+        else
+            return done ? GAC_OK : letter == '?' ? c->error.status : GAC_USAGE;
+    }
     int n = argc - optind;
-    if (n == 1 && strcmp(argv[optind], "list") == 0)
+    const char *what = n > 0 ? argv[optind] : "";
+    if (n == 3 && strcmp(what, "diff") == 0)
+        return diff(c, argv[optind + 1], argv[optind + 2], dtypes);
+    if (dtypes)
+        return gac_error_set(&c->error, GAC_USAGE, "--dtype goes with contract diff");
+    if (n == 1 && strcmp(what, "list") == 0)
         return list(c);
-    if (n == 2 && strcmp(argv[optind], "show") == 0)
+    if (n == 2 && strcmp(what, "show") == 0)
         return show(c, argv[optind + 1]);
     return gac_error_set(&c->error, GAC_USAGE,
-                         "contract takes list or show NAME; see gac contract --help");
+                         "contract takes list, show NAME or diff A B; see gac contract --help");
 }
 
 const command cmd_contract = { "contract", "look at what GPUs ask of sizes", help, run };

@@ -3,8 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const command *const commands[] = { &cmd_inspect, &cmd_plan,     &cmd_repair, &cmd_verify,
-                                           &cmd_dim,     &cmd_contract, NULL };
+static const command *const commands[] = { &cmd_inspect, &cmd_plan,       &cmd_repair,
+                                           &cmd_verify,  &cmd_dim,        &cmd_contract,
+                                           &cmd_probe,   &cmd_experiment, NULL };
 
 static void print_usage(FILE *stream)
 {
@@ -14,7 +15,7 @@ static void print_usage(FILE *stream)
           "\n",
           stream);
     for (int i = 0; commands[i]; i++)
-        fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(stream, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n"
           "Every command takes --json (result as JSON), -q (no progress), -v (say more) and\n"
           "--help (its options, with an example). The result goes to stdout, all else to stderr.\n"

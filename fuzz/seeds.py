@@ -222,6 +222,18 @@ def model_seeds():
     yield "no_config_values", b'{"model_type":"llama"}\0' + compact(header_of(dense())[0])
 
 
+def experiment_seeds():
+    folder = os.path.join(ROOT, "experiments")
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name, "spec.json")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as stream:
+                spec = json.load(stream)
+            for claim in spec["claims"]:
+                claim.pop("published", None)
+            yield name, compact(spec)
+
+
 def contract_seeds():
     folder = os.path.join(ROOT, "contracts")
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
@@ -237,7 +249,7 @@ def contract_seeds():
 
 
 SEEDS = {"header": header_seeds, "index": index_seeds, "config": config_seeds,
-         "model": model_seeds, "contract": contract_seeds}
+         "model": model_seeds, "contract": contract_seeds, "experiment": experiment_seeds}
 
 
 def main(arguments):

@@ -127,7 +127,7 @@ typedef struct gac_sweep {
 
 typedef struct gac_found_tier {
     int64_t multiple;
-    bool aligned;       /* within a tenth of the best at every anchor */
+    bool aligned;       /* within a tenth of the best at most anchors, a quarter at all */
     bool served;        /* by anything at all */
     double penalty;     /* the worst sweep's time over that of the best tier */
     const char *family; /* the most common of its sizes, or NULL; borrowed from the sweeps */
@@ -143,8 +143,9 @@ typedef struct gac_found_tiers {
  * Multiples of p form a tier of their own when in some sweep they are faster,
  * by more than 8 % and more than noise, than the sizes right before and after
  * them that are multiples of p / 2 only. Both sides must be slower, so that a
- * tile or wave step, which has one slow side, is not taken for a tier. GAC_CHECK
- * when no size is served. */
+ * tile or wave step, which has one slow side, is not taken for a tier; multiples
+ * of 64 and more must show it in two sweeps, if there are two. GAC_CHECK when no
+ * size is served. */
 gac_status gac_probe_find_tiers(const gac_sweep *sweeps, int n_sweeps, gac_found_tiers *out,
                                 gac_error *err);
 

@@ -16,8 +16,8 @@ constexpr int UNROLL = 4;                            /* units per thread, loads 
 constexpr int BLOCK_BYTES = N_THREADS * UNROLL * 16; /* of the destination */
 
 struct job {
-    const char *from;   /* (n_rows, from_bytes), starts on 16 bytes */
-    char *to;           /* (n_rows, to_bytes), starts on 16 bytes */
+    const char *from;   /* (n_rows, from_bytes) */
+    char *to;           /* (n_rows, to_bytes) */
     int64_t from_all;   /* bytes in from */
     int64_t to_all;     /* bytes in to */
     int64_t from_bytes; /* of a row */
@@ -25,7 +25,8 @@ struct job {
     uint64_t inverse;   /* 2^64 / to_bytes rounded up; 0: divide */
     uint32_t inverse32; /* 2^32 / to_bytes rounded up; 0: rows longer than a block, or 1 byte */
     int first_block;    /* of this job */
-    int n_blocks;
+    int n_inner;        /* blocks that lie within both sides whatever their row ends */
+    int n_blocks;       /* those, and EDGE_PARTS for each of the rest */
 };
 
 struct jobs {
@@ -140,39 +141,72 @@ __device__ __forceinline__ void pad_inner(const job &j, const block &b)
     }
 }
 
-/* Any other block, a byte at a time. */
-__device__ __forceinline__ void pad_edge(const job &j, const block &b)
+/* A stretch of a block, a byte at a time; loads are in flight together. */
+__device__ __forceinline__ void pad_bytes(const job &j, const block &b, int begin, int end)
 {
-    for (int at = threadIdx.x; at < BLOCK_BYTES && b.start + at < j.to_all; at += N_THREADS) {
-        const int ends = row_ends(j, b, at);
-        const int n = b.room + ends * b.to_bytes - at - b.pad;
-        j.to[b.start + at] = n > 0 ? j.from[b.base + at + ends * b.slip] : (char)0;
+    constexpr int AT_ONCE = 8;
+    for (int first = begin + (int)threadIdx.x; first < end; first += AT_ONCE * N_THREADS) {
+        char byte[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int at = first + i * N_THREADS;
+            const int ends = row_ends(j, b, at);
+            const bool inside = at < end && b.start + at < j.to_all;
+            const int n = b.room + ends * b.to_bytes - at - b.pad;
+            byte[i] = inside && n > 0 ? __ldg(j.from + b.base + at + ends * b.slip) : (char)0;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int at = first + i * N_THREADS;
+            if (at < end && b.start + at < j.to_all)
+                j.to[b.start + at] = byte[i];
+        }
     }
 }
 
-__global__ void __launch_bounds__(N_THREADS, 4) pad_kernel(const __grid_constant__ jobs all)
+/* What cannot go by 16 bytes (the end of a job, short rows) is divided among
+ * EDGE_PARTS blocks, so that it does not take longer than all the rest. */
+constexpr int EDGE_PARTS = 8;
+
+__global__ void __launch_bounds__(N_THREADS, 4) gac_pad_kernel(const __grid_constant__ jobs all)
 {
     int which = 0;
     while (which + 1 < all.n && (int)blockIdx.x >= all.list[which + 1].first_block)
         which++;
     const job &j = all.list[which];
-    /* Last block first: it is an edge and takes longest. */
-    const block b = find_block(j, j.n_blocks - 1 - ((int)blockIdx.x - j.first_block));
-    /* The last source offset that pad_inner may read, rounded up: two bounds. */
-    const int64_t ends = row_ends(j, b, BLOCK_BYTES - 1) + 1;
-    const int64_t by_rows = b.base - b.column + ends * j.from_bytes + 48;
-    const int64_t by_bytes = b.base + BLOCK_BYTES + (b.slip > 0 ? ends * b.slip : 0) + 48;
-    if (b.start + BLOCK_BYTES <= j.to_all && min(by_rows, by_bytes) <= j.from_all &&
-        j.from_bytes >= 16 && j.to_bytes >= 16)
-        pad_inner(j, b);
-    else
-        pad_edge(j, b);
+    const int index = (int)blockIdx.x - j.first_block;
+    if (index < j.n_inner) {
+        pad_inner(j, find_block(j, index));
+        return;
+    }
+    constexpr int PART = BLOCK_BYTES / EDGE_PARTS;
+    const block b = find_block(j, j.n_inner + (index - j.n_inner) / EDGE_PARTS);
+    const int begin = (index - j.n_inner) % EDGE_PARTS * PART;
+    pad_bytes(j, b, begin, begin + PART);
 }
 
-/* For pointers that do not start on 16 bytes. */
-__global__ void __launch_bounds__(N_THREADS) pad_bytes_kernel(const __grid_constant__ job j)
+/* How far into the source pad_inner may read for block index, rounded up: the
+ * lesser of two bounds. */
+int64_t source_end(const job *j, int64_t index)
 {
-    pad_edge(j, find_block(j, (int)blockIdx.x));
+    const int64_t start = index * BLOCK_BYTES, row = start / j->to_bytes;
+    const int64_t slip = j->from_bytes - j->to_bytes, base = start + row * slip;
+    const int64_t column = start - row * j->to_bytes;
+    const int64_t ends = (column + BLOCK_BYTES - 1) / j->to_bytes + 1;
+    const int64_t by_rows = base - column + ends * j->from_bytes + 48;
+    const int64_t by_bytes = base + BLOCK_BYTES + (slip > 0 ? ends * slip : 0) + 48;
+    return by_rows < by_bytes ? by_rows : by_bytes;
+}
+
+/* Leading blocks that go by 16 bytes. */
+int64_t count_inner(const job *j)
+{
+    if (((uintptr_t)j->from | (uintptr_t)j->to) % 16 || j->from_bytes < 16 || j->to_bytes < 16)
+        return 0;
+    int64_t n = j->to_all / BLOCK_BYTES;
+    while (n > 0 && source_end(j, n - 1) > j->from_all)
+        n--;
+    return n;
 }
 
 gac_status make_job(const gac_pad_job *spec, job *j, gac_error *err)
@@ -190,10 +224,12 @@ gac_status make_job(const gac_pad_job *spec, job *j, gac_error *err)
     const uint64_t d = (uint64_t)j->to_bytes;
     j->inverse = d > 1 && d < 1u << 20 ? UINT64_MAX / d + 1 : 0;
     j->inverse32 = d > 1 && d <= BLOCK_BYTES ? UINT32_MAX / (uint32_t)d + 1 : 0;
-    const int64_t n_blocks = (j->to_all + BLOCK_BYTES - 1) / BLOCK_BYTES;
-    if (n_blocks > INT32_MAX / GAC_PAD_MAX_JOBS)
+    const int64_t n_inner = count_inner(j);
+    const int64_t n_edge = (j->to_all + BLOCK_BYTES - 1) / BLOCK_BYTES - n_inner;
+    if (n_inner + n_edge * EDGE_PARTS > INT32_MAX / GAC_PAD_MAX_JOBS)
         return gac_error_set(err, GAC_USAGE, "pad sizes out of range");
-    j->n_blocks = (int)n_blocks;
+    j->n_inner = (int)n_inner;
+    j->n_blocks = (int)(n_inner + n_edge * EDGE_PARTS);
     j->first_block = 0;
     return GAC_OK;
 }
@@ -206,23 +242,17 @@ extern "C" gac_status gac_pad_launch(const gac_pad_job *specs, int n_jobs, cudaS
     if (n_jobs < 1 || n_jobs > GAC_PAD_MAX_JOBS)
         return gac_error_set(err, GAC_USAGE, "%d pads in one launch: 1 to %d", n_jobs,
                              (int)GAC_PAD_MAX_JOBS);
-    jobs wide = {};
+    jobs all = {};
     int n_blocks = 0;
     for (int i = 0; i < n_jobs; i++) {
-        job j;
-        gac_status status = make_job(&specs[i], &j, err);
+        job *j = &all.list[all.n++];
+        gac_status status = make_job(&specs[i], j, err);
         if (status != GAC_OK)
             return status;
-        if (((uintptr_t)j.from | (uintptr_t)j.to) % 16) {
-            pad_bytes_kernel<<<(unsigned)j.n_blocks, N_THREADS, 0, stream>>>(j);
-            continue;
-        }
-        j.first_block = n_blocks;
-        n_blocks += j.n_blocks;
-        wide.list[wide.n++] = j;
+        j->first_block = n_blocks;
+        n_blocks += j->n_blocks;
     }
-    if (wide.n)
-        pad_kernel<<<(unsigned)n_blocks, N_THREADS, 0, stream>>>(wide);
+    gac_pad_kernel<<<(unsigned)n_blocks, N_THREADS, 0, stream>>>(all);
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess)
         return gac_error_set(err, GAC_FAILED, "pad: %s", cudaGetErrorString(e));

@@ -1,0 +1,301 @@
+#include "cli.h"
+#include "experiment_text.h"
+
+#include <errno.h>
+#include <gac/device.h>
+#include <gac/measure.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: gac experiment ID... | all [options]\n"
+    "       gac experiment --spec FILE [options]\n"
+    "       gac experiment --list\n"
+    "\n"
+    "Runs published experiments on this GPU, computes what they claimed, and says\n"
+    "of each claim whether it is reproduced, stronger, weaker or contradicted here,\n"
+    "and which kernels ran. Published A100 times stand beside ours; only ratios are\n"
+    "judged.\n"
+    "\n"
+    "  --lens L      native (our plug-in, the default), pytorch (what its users see;\n"
+    "                runs python3, or the GAC_PYTHON of the environment) or both\n"
+    "  -o PATH       write the JSON result to a file, or, if PATH ends in /, one file\n"
+    "                ID.LENS.json per experiment and lens\n"
+    "  --quick       fewer cases and samples, for a first look\n"
+    "  --counters    hardware counters through ncu, where an experiment asks for them\n"
+    "  --spec FILE   run a specification of your own; published.json is read beside it\n"
+    "  --device D    cuda or cuda:N\n"
+    "  --list        the experiments there are\n"
+    "  --json, -q, -v, --help\n"
+    "\n"
+    "example: gac experiment S1 P1 --lens both -o results/\n";
+
+typedef struct request {
+    bool lenses[GAC_LENS_COUNT];
+    bool list, quick, counters;
+    const char *out, *spec, *device, *one_case;
+} request;
+
+static gac_status read_lens(cli *c, const char *text, request *r)
+{
+    char q[80];
+    bool both = strcmp(text, "both") == 0;
+    for (int i = 0; i < GAC_LENS_COUNT; i++)
+        r->lenses[i] = both || strcmp(text, gac_lens_name((gac_lens)i)) == 0;
+    if (r->lenses[GAC_LENS_NATIVE] || r->lenses[GAC_LENS_PYTORCH])
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE, "--lens: \"%s\" is not native, pytorch or both",
+                         gac_quote(q, sizeof q, text));
+}
+
+static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *done)
+{
+    static const struct option options[] = { { "lens", required_argument, NULL, 'L' },
+                                             { "spec", required_argument, NULL, 'S' },
+                                             { "device", required_argument, NULL, 'D' },
+                                             { "one-case", required_argument, NULL, '1' },
+                                             { "output", required_argument, NULL, 'o' },
+                                             { "list", no_argument, NULL, 'l' },
+                                             { "quick", no_argument, NULL, 'Q' },
+                                             { "counters", no_argument, NULL, 'C' },
+                                             CLI_COMMON_OPTIONS };
+    int letter;
+    gac_status status = GAC_OK;
+    while (status == GAC_OK &&
+           (letter = cli_next_option(c, &cmd_experiment, argc, argv, options, done)) != -1) {
+        switch (letter) {
+        case 'L':
+            status = read_lens(c, optarg, r);
+            break;
+        case 'S':
+            r->spec = optarg;
+            break;
+        case 'D':
+            r->device = optarg;
+            break;
+        case '1':
+            r->one_case = optarg;
+            break;
+        case 'o':
+            r->out = optarg;
+            break;
+        case 'l':
+            r->list = true;
+            break;
+        case 'Q':
+            r->quick = true;
+            break;
+        case 'C':
+            r->counters = true;
+            break;
+        default:
+            return *done ? GAC_OK : c->error.status;
+        }
+    }
+    return status;
+}
+
+static gac_status list_experiments(cli *c)
+{
+    json_t *result = gac_json_result("gac.experiments/1", c->argc, c->argv), *rows = json_array();
+    gac_status status = GAC_OK;
+    for (int i = 0; i < gac_experiment_n_bundled() && status == GAC_OK; i++) {
+        gac_experiment *e;
+        int64_t n_cases = 0, n_calls = 0;
+        status = gac_experiment_load_index(i, &e, &c->error);
+        if (status != GAC_OK)
+            break;
+        status = gac_experiment_count(e, GAC_LENS_NATIVE, false, &n_cases, &n_calls, &c->error);
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:I, s:I}", "id", gac_experiment_id(e),
+                                              "title", gac_experiment_title(e), "n_cases",
+                                              (json_int_t)n_cases, "n_calls", (json_int_t)n_calls));
+        if (!c->json && status == GAC_OK)
+            printf("%-10s %5lld cases  %s\n", gac_experiment_id(e), (long long)n_cases,
+                   gac_experiment_title(e));
+        gac_experiment_free(e);
+    }
+    json_object_set_new(result, "experiments", rows);
+    if (c->json && status == GAC_OK)
+        status = gac_json_print(stdout, result, &c->error);
+    json_decref(result);
+    return status;
+}
+
+/* The experiments asked for; *out has room for all there are. */
+static gac_status load_experiments(cli *c, const request *r, int n_ids, char **ids,
+                                   gac_experiment **out, int *n)
+{
+    *n = 0;
+    if (r->spec) {
+        if (n_ids > 0)
+            return gac_error_set(&c->error, GAC_USAGE, "--spec and IDs exclude each other");
+        gac_status status = gac_experiment_load(r->spec, &out[0], &c->error);
+        *n = status == GAC_OK;
+        return status;
+    }
+    if (n_ids == 0)
+        return gac_error_set(
+            &c->error, GAC_USAGE,
+            "experiment takes IDs, all, or --spec FILE; see gac experiment --list");
+    bool all = n_ids == 1 && strcmp(ids[0], "all") == 0;
+    int wanted = all ? gac_experiment_n_bundled() : n_ids;
+    for (int i = 0; i < wanted; i++) {
+        gac_status status = all ? gac_experiment_load_index(i, &out[i], &c->error)
+                                : gac_experiment_load_bundled(ids[i], &out[i], &c->error);
+        if (status != GAC_OK)
+            return status;
+        ++*n;
+    }
+    return GAC_OK;
+}
+
+static gac_status write_json(cli *c, const char *path, const json_t *value)
+{
+    gac_new_file *file;
+    char *text = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    if (!text)
+        return gac_error_no_memory(&c->error);
+    gac_status status = gac_new_file_create(path, true, &file, &c->error);
+    if (status == GAC_OK) {
+        status = gac_new_file_write(file, text, strlen(text), &c->error);
+        if (status == GAC_OK)
+            status = gac_new_file_write(file, "\n", 1, &c->error);
+        if (status == GAC_OK)
+            status = gac_new_file_commit(file, &c->error);
+        else
+            gac_new_file_discard(file);
+    }
+    free(text);
+    return status;
+}
+
+static bool is_folder(const char *path)
+{
+    return path && path[0] && path[strlen(path) - 1] == '/';
+}
+
+/* Runs one experiment under one lens and shows or keeps the result. */
+static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_lens lens,
+                          gac_device *device, json_t *results)
+{
+    char program[PATH_MAX] = "", path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    gac_experiment_options options = { .quick = r->quick,
+                                       .counters = r->counters,
+                                       .device = r->device,
+                                       .program = n > 0 ? program : NULL,
+                                       .spec_path = r->spec,
+                                       .progress = c->progress };
+    json_t *found = NULL, *result = gac_json_result("gac.experiment/1", c->argc, c->argv);
+    gac_log_write(&c->log, 1, "%s, %s lens", gac_experiment_id(e), gac_lens_name(lens));
+    gac_status status = result ? gac_experiment_run(e, lens, device, &options, &found, &c->error)
+                               : gac_error_no_memory(&c->error);
+    if (status == GAC_OK) {
+        json_object_update(result, found);
+        json_array_append(results, result);
+        if (is_folder(r->out)) {
+            snprintf(path, sizeof path, "%s%s.%s.json", r->out, gac_experiment_id(e),
+                     gac_lens_name(lens));
+            status = write_json(c, path, result);
+        }
+        if (!c->json)
+            experiment_print(stdout, result, c->log.level > 0);
+        fflush(stdout);
+    }
+    json_decref(found);
+    json_decref(result);
+    return status;
+}
+
+/* One result stands for itself, several in a list. */
+static gac_status deliver(cli *c, const request *r, json_t *results)
+{
+    gac_status status = GAC_OK;
+    bool one = json_array_size(results) == 1;
+    if (json_array_size(results) == 0)
+        return GAC_OK;
+    json_t *whole = one ? json_incref(json_array_get(results, 0))
+                        : gac_json_result("gac.experiments/1", c->argc, c->argv);
+    if (!one)
+        json_object_set(whole, "results", results);
+    if (r->out && !is_folder(r->out))
+        status = write_json(c, r->out, whole);
+    if (status == GAC_OK && c->json)
+        status = gac_json_print(stdout, whole, &c->error);
+    json_decref(whole);
+    return status;
+}
+
+static gac_status check_all(cli *c, const json_t *results)
+{
+    for (size_t i = 0; i < json_array_size(results); i++) {
+        const json_t *one = json_array_get(results, i);
+        if (json_is_false(json_object_get(one, "checks_hold")))
+            return gac_error_set(&c->error, GAC_CHECK,
+                                 "%s, %s lens: a check of outputs does not hold",
+                                 json_string_value(json_object_get(one, "id")),
+                                 json_string_value(json_object_get(one, "lens")));
+    }
+    return GAC_OK;
+}
+
+static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n)
+{
+    char q[200];
+    gac_device *device = NULL;
+    json_t *results = json_array();
+    gac_status status = GAC_OK;
+    if (is_folder(r->out) && mkdir(r->out, 0777) != 0 && errno != EEXIST)
+        status = gac_error_set(&c->error, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, r->out),
+                               strerror(errno));
+    if (status == GAC_OK && (r->lenses[GAC_LENS_NATIVE] || r->one_case))
+        status = gac_device_open(r->device ? r->device : "cuda", &device, &c->error);
+    if (status == GAC_OK && r->one_case) {
+        status = gac_experiment_run_call(list[0], device, r->one_case, &c->error);
+    } else {
+        for (int i = 0; i < n && status == GAC_OK; i++)
+            for (int lens = 0; lens < GAC_LENS_COUNT && status == GAC_OK; lens++)
+                if (r->lenses[lens])
+                    status = run_one(c, r, list[i], (gac_lens)lens, device, results);
+        /* What was measured before a failure is not thrown away. */
+        gac_error failure = c->error;
+        gac_status delivered = deliver(c, r, results);
+        if (status != GAC_OK)
+            c->error = failure;
+        else
+            status = delivered;
+        if (status == GAC_OK)
+            status = check_all(c, results);
+    }
+    gac_device_close(device);
+    json_decref(results);
+    return status;
+}
+
+static gac_status run(cli *c, int argc, char **argv)
+{
+    request r = { .lenses = { true, false } };
+    bool done = false;
+    gac_status status = read_options(c, argc, argv, &r, &done);
+    if (done || status != GAC_OK)
+        return status;
+    if (r.list)
+        return optind == argc ? list_experiments(c)
+                              : gac_error_set(&c->error, GAC_USAGE, "--list takes no IDs");
+    int n = 0, room = argc + gac_experiment_n_bundled();
+    gac_experiment **list = calloc((size_t)room, sizeof *list);
+    if (!list)
+        return gac_error_no_memory(&c->error);
+    status = load_experiments(c, &r, argc - optind, argv + optind, list, &n);
+    if (status == GAC_OK)
+        status = run_all(c, &r, list, n);
+    for (int i = 0; i < room; i++)
+        gac_experiment_free(list[i]);
+    free(list);
+    return status;
+}
+
+const command cmd_experiment = { "experiment", "run published experiments on this GPU", help, run };

@@ -1,0 +1,381 @@
+#include "plan_args.h"
+
+#include <gac/device.h>
+#include <gac/measure.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: gac probe -o contract.json [options]\n"
+    "       gac probe -o contract.json --model DIR [--workload W] [--contract BASE]\n"
+    "\n"
+    "Measures what this GPU and its libraries ask of sizes, and writes a contract that every\n"
+    "other command takes with --contract. Some five minutes per dtype.\n"
+    "\n"
+    "  -o FILE              where to write the contract\n"
+    "  --name NAME          the contract's name (default: from the GPU's)\n"
+    "  --device cuda[:N]    which GPU (default cuda)\n"
+    "  --dtype D,...        F16 (default), BF16, F8_E4M3, ...\n"
+    "  --quick              coarse tables: a first look in seconds\n"
+    "  --max-time S         seconds per dtype (default 280); tables get coarser to keep it\n"
+    "  --seed S             draws the held-out shapes (default 1)\n"
+    "  --raw FILE           also every point with all its samples\n"
+    "  --runtime FILE       JSON object that goes into the contract as its runtime\n"
+    "  --model DIR          measure exactly the operator shapes of that model at every size\n"
+    "                       gac plan --strategy solve considers, and add them to a contract\n"
+    "  --workload W         of that model (default " GAC_DEFAULT_WORKLOAD ")\n"
+    "  --contract BASE      name or file of the contract to add to (default: the bundled one\n"
+    "                       of this GPU, else a fresh probe)\n"
+    "  --force              replace existing files\n"
+    "  --json, -q, -v, --help\n"
+    "\n"
+    "example: gac probe -o my-gpu.json --dtype F16,BF16\n";
+
+enum { MAX_DTYPES = 8, MAX_RUNTIME_BYTES = 1 << 20 };
+
+typedef struct probe_command {
+    const char *out, *device, *raw, *runtime, *model, *workload, *base;
+    bool force, workload_given;
+    gac_dtype dtypes[MAX_DTYPES];
+    gac_probe_options options;
+} probe_command;
+
+static gac_status take_dtypes(cli *c, probe_command *o, const char *list)
+{
+    char name[32], q[80];
+    o->options.n_dtypes = 0;
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        size_t n = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 31, at);
+        gac_dtype dtype;
+        if (!gac_dtype_parse(name, &dtype))
+            return gac_error_set(&c->error, GAC_USAGE,
+                                 "--dtype: \"%s\" is not a list of dtypes, such as F16,BF16",
+                                 gac_quote(q, sizeof q, list));
+        if (o->options.n_dtypes == MAX_DTYPES)
+            return gac_error_set(&c->error, GAC_USAGE, "--dtype: at most %d", MAX_DTYPES);
+        for (int i = 0; i < o->options.n_dtypes; i++)
+            if (o->dtypes[i] == dtype)
+                return gac_error_set(&c->error, GAC_USAGE, "--dtype: %s is there twice", name);
+        o->dtypes[o->options.n_dtypes++] = dtype;
+    }
+    return GAC_OK;
+}
+
+static gac_status take_seconds(cli *c, double *out)
+{
+    char q[80];
+    char *end;
+    *out = strtod(optarg, &end);
+    if (end != optarg && *end == 0 && isfinite(*out) && *out > 0)
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE, "--max-time: \"%s\" is not a number of seconds",
+                         gac_quote(q, sizeof q, optarg));
+}
+
+static gac_status take(cli *c, probe_command *o, int letter)
+{
+    int64_t seed;
+    gac_status status = GAC_OK;
+    switch (letter) {
+    case 'o':
+        o->out = optarg;
+        break;
+    case 'n':
+        o->options.name = optarg;
+        break;
+    case 'D':
+        o->device = optarg;
+        break;
+    case 'd':
+        return take_dtypes(c, o, optarg);
+    case 'Q':
+        o->options.quick = true;
+        break;
+    case 't':
+        return take_seconds(c, &o->options.max_time_s);
+    case 'S':
+        status = cli_number(c, "--seed", optarg, 0, &seed);
+        o->options.seed = status == GAC_OK ? (uint64_t)seed : 0;
+        break;
+    case 'r':
+        o->raw = optarg;
+        break;
+    case 'R':
+        o->runtime = optarg;
+        break;
+    case 'M':
+        o->model = optarg;
+        break;
+    case 'w':
+        o->workload = optarg;
+        o->workload_given = true;
+        break;
+    case 'c':
+        o->base = optarg;
+        break;
+    default:
+        o->force = true;
+    }
+    return status;
+}
+
+static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *done)
+{
+    static const struct option options[] = {
+        { "output", required_argument, NULL, 'o' },   { "name", required_argument, NULL, 'n' },
+        { "device", required_argument, NULL, 'D' },   { "dtype", required_argument, NULL, 'd' },
+        { "quick", no_argument, NULL, 'Q' },          { "max-time", required_argument, NULL, 't' },
+        { "seed", required_argument, NULL, 'S' },     { "raw", required_argument, NULL, 'r' },
+        { "runtime", required_argument, NULL, 'R' },  { "model", required_argument, NULL, 'M' },
+        { "workload", required_argument, NULL, 'w' }, { "contract", required_argument, NULL, 'c' },
+        { "force", no_argument, NULL, 'F' },          CLI_COMMON_OPTIONS
+    };
+    int letter;
+    while ((letter = cli_next_option(c, &cmd_probe, argc, argv, options, done)) != -1) {
+        gac_status status = letter == '?' ? c->error.status : take(c, o, letter);
+        if (status != GAC_OK || *done)
+            return status;
+    }
+    if (argc != optind || !o->out)
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "probe takes -o FILE and no other arguments; see gac probe --help");
+    if (!o->model && (o->workload_given || o->base))
+        return gac_error_set(&c->error, GAC_USAGE, "--workload and --contract go with --model");
+    if (o->raw && strcmp(o->raw, o->out) == 0)
+        return gac_error_set(&c->error, GAC_USAGE, "-o and --raw name the same file");
+    return GAC_OK;
+}
+
+/* Refuses an existing target before five minutes of measuring, not after. */
+static gac_status check_target(cli *c, const char *path, bool force)
+{
+    gac_new_file *file = NULL;
+    gac_status status = path ? gac_new_file_create(path, force, &file, &c->error) : GAC_OK;
+    gac_new_file_discard(file);
+    return status;
+}
+
+static gac_status write_file(cli *c, const char *path, bool force, const json_t *value)
+{
+    gac_new_file *file = NULL;
+    char *text = gac_probe_text(value);
+    gac_status status =
+        text ? gac_new_file_create(path, force, &file, &c->error) : gac_error_no_memory(&c->error);
+    if (status == GAC_OK)
+        status = gac_new_file_write(file, text, strlen(text), &c->error);
+    free(text);
+    if (status != GAC_OK) {
+        gac_new_file_discard(file);
+        return status;
+    }
+    return gac_new_file_commit(file, &c->error);
+}
+
+static gac_status load_runtime(cli *c, const char *path, json_t **out)
+{
+    char q[200];
+    gac_file *file = NULL;
+    gac_status status = gac_file_open(path, &file, &c->error);
+    if (status == GAC_OK)
+        status = gac_json_load(file, MAX_RUNTIME_BYTES, out, &c->error);
+    gac_file_close(file);
+    if (status == GAC_OK && !json_is_object(*out))
+        status = gac_error_set(&c->error, GAC_BAD_INPUT, "%s: must be a JSON object",
+                               gac_quote(q, sizeof q, path));
+    return status;
+}
+
+/* The bundled contract of the GPU, or NULL. */
+static gac_contract *bundled_of(const char *gpu)
+{
+    for (int i = 0; i < gac_contract_n_bundled(); i++) {
+        gac_contract *contract = NULL;
+        if (gac_contract_load_bundled(gac_contract_bundled_name(i), &contract, NULL) == GAC_OK &&
+            strcmp(gac_contract_gpu(contract), gpu) == 0)
+            return contract;
+        gac_contract_free(contract);
+    }
+    return NULL;
+}
+
+/* The contract that a model's points are added to. */
+static gac_status find_base(cli *c, const probe_command *o, gac_device *device, gac_contract **out)
+{
+    if (o->base) {
+        bool file = strchr(o->base, '/') || strchr(o->base, '.');
+        return cli_contract(c, file ? NULL : o->base, file ? o->base : NULL, out);
+    }
+    *out = bundled_of(gac_device_describe(device)->name);
+    if (*out)
+        return GAC_OK;
+    gac_log_write(&c->log, 0, "no bundled contract of %s: probing it first",
+                  gac_device_describe(device)->name);
+    json_t *fresh = NULL;
+    gac_status status = gac_probe_run(device, &o->options, &fresh, NULL, &c->error);
+    char *text = status == GAC_OK ? gac_probe_text(fresh) : NULL;
+    json_decref(fresh);
+    if (status == GAC_OK)
+        status = text ? gac_contract_parse(text, strlen(text), "the fresh probe", out, &c->error)
+                      : gac_error_no_memory(&c->error);
+    free(text);
+    return status;
+}
+
+static gac_status list_shapes(cli *c, const probe_command *o, const gac_model *model,
+                              const gac_contract *base, gac_dtype *dtype, gac_plan_shapes *out)
+{
+    gac_dtype wanted;
+    gac_workload workload;
+    gac_plan_options options = { .workload = &workload, .solve = true, .allow_rescaled = true };
+    options.target = (gac_target){ .contract = base, .n_gpus = 1 };
+    options.max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT;
+    const char *name = o->options.n_dtypes > 0 ? gac_dtype_name(o->dtypes[0]) : NULL;
+    gac_status status = gac_workload_parse(o->workload, &workload, &c->error);
+    if (status == GAC_OK)
+        status = cli_dtype(c, name, model, base, &wanted, dtype);
+    options.target.dtype = status == GAC_OK ? *dtype : GAC_DTYPE_F16;
+    return status == GAC_OK ? gac_plan_list_shapes(model, &options, out, &c->error) : status;
+}
+
+static gac_status probe_model(cli *c, const probe_command *o, gac_device *device,
+                              const gac_model *model, json_t **contract, json_t **raw)
+{
+    gac_contract *base = NULL;
+    gac_plan_shapes shapes = { 0 };
+    gac_gemm_shape *gemm = NULL;
+    gac_dtype dtype = GAC_DTYPE_F16;
+    gac_probe_options options = o->options;
+    probe_command fresh = *o;
+    if (fresh.options.n_dtypes == 0) {
+        fresh.dtypes[0] = GAC_DTYPE_F16;
+        fresh.options.n_dtypes = 1;
+    }
+    fresh.options.dtypes = fresh.dtypes;
+    gac_status status = find_base(c, &fresh, device, &base);
+    if (status == GAC_OK)
+        status = list_shapes(c, o, model, base, &dtype, &shapes);
+    if (status == GAC_OK && !(gemm = calloc(shapes.n_gemm + 1, sizeof *gemm)))
+        status = gac_error_no_memory(&c->error);
+    for (size_t i = 0; i < shapes.n_gemm && status == GAC_OK; i++)
+        gemm[i] =
+            (gac_gemm_shape){ .m = shapes.gemm[i].m, .n = shapes.gemm[i].n, .k = shapes.gemm[i].k };
+    options.dtypes = &dtype;
+    options.n_dtypes = 1;
+    if (status == GAC_OK)
+        status = gac_probe_shapes(device, &options, base, gemm, shapes.n_gemm, shapes.sdpa,
+                                  shapes.n_sdpa, contract, raw, &c->error);
+    free(gemm);
+    gac_plan_shapes_dispose(&shapes);
+    gac_contract_free(base);
+    return status;
+}
+
+static gac_status measure(cli *c, probe_command *o, gac_device *device, json_t **contract,
+                          json_t **raw)
+{
+    gac_checkpoint *checkpoint = NULL;
+    gac_model *model = NULL;
+    gac_status status;
+    if (o->model) {
+        status = cli_open_model(c, o->model, &checkpoint, &model);
+        if (status == GAC_OK)
+            status = probe_model(c, o, device, model, contract, o->raw ? raw : NULL);
+        gac_model_free(model);
+        gac_checkpoint_close(checkpoint);
+        return status;
+    }
+    if (o->options.n_dtypes == 0)
+        o->dtypes[o->options.n_dtypes++] = GAC_DTYPE_F16;
+    return gac_probe_run(device, &o->options, contract, o->raw ? raw : NULL, &c->error);
+}
+
+static void print_accuracy(const json_t *part, const char *what)
+{
+    const char *dtype;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)part, dtype, value)
+        printf("  %-8s %-10s %lld held-out shapes: median error %.1f %%, 95th percentile %.1f %%\n",
+               dtype, what, (long long)json_integer_value(json_object_get(value, "n_points")),
+               json_number_value(json_object_get(value, "median_pct")),
+               json_number_value(json_object_get(value, "p95_pct")));
+}
+
+static gac_status report(cli *c, const probe_command *o, const json_t *contract)
+{
+    static const char *const keys[] = { "name",    "gpu",      "arch", "stack",
+                                        "sources", "accuracy", "noise" };
+    const json_t *accuracy = json_object_get(contract, "accuracy");
+    const json_t *noise = json_object_get(contract, "noise");
+    if (!c->json) {
+        const char *dtype;
+        json_t *value;
+        printf("%s: %s, %zu exact points; look with gac contract show\n", o->out,
+               json_string_value(json_object_get(contract, "gpu")),
+               json_array_size(json_object_get(contract, "points")));
+        if (o->model) {
+            const json_t *sources = json_object_get(contract, "sources");
+            const json_t *last = json_array_get(sources, json_array_size(sources) - 1);
+            printf("  %s\n", json_string_value(last));
+            return GAC_OK;
+        }
+        print_accuracy(json_object_get(accuracy, "gemm"), "GEMM");
+        print_accuracy(json_object_get(accuracy, "sdpa"), "attention");
+        json_object_foreach(json_object_get(accuracy, "ranking"), dtype, value)
+            printf("  %-8s ranking    %.1f %% of %lld pairs over 5 %% apart in the right order\n",
+                   dtype, json_number_value(json_object_get(value, "right_pct")),
+                   (long long)json_integer_value(json_object_get(value, "n_over_5_pct")));
+        printf("  %.0f s, %lld samples discarded\n",
+               json_number_value(json_object_get(noise, "seconds")),
+               (long long)json_integer_value(json_object_get(noise, "n_discarded")));
+        return GAC_OK;
+    }
+    json_t *result = gac_json_result("gac.probe/1", c->argc, c->argv);
+    json_object_set_new(result, "contract", json_string(o->out));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        json_object_set(result, keys[i], json_object_get(contract, keys[i]));
+    gac_status status = gac_json_print(stdout, result, &c->error);
+    json_decref(result);
+    return status;
+}
+
+static gac_status run(cli *c, int argc, char **argv)
+{
+    bool done = false;
+    gac_device *device = NULL;
+    json_t *contract = NULL, *raw = NULL, *runtime = NULL;
+    probe_command o = { .device = "cuda",
+                        .workload = GAC_DEFAULT_WORKLOAD,
+                        .options = GAC_PROBE_OPTIONS_INIT };
+    gac_status status = parse(c, argc, argv, &o, &done);
+    if (status != GAC_OK || done)
+        return status;
+    o.options.dtypes = o.dtypes;
+    o.options.progress = c->progress;
+    o.options.log = &c->log;
+    status = check_target(c, o.out, o.force);
+    if (status == GAC_OK)
+        status = check_target(c, o.raw, o.force);
+    if (status == GAC_OK && o.runtime)
+        status = load_runtime(c, o.runtime, &runtime);
+    o.options.runtime = runtime;
+    if (status == GAC_OK)
+        status = gac_device_open(o.device, &device, &c->error);
+    if (status == GAC_OK)
+        status = measure(c, &o, device, &contract, &raw);
+    if (status == GAC_OK && o.raw)
+        status = write_file(c, o.raw, o.force, raw);
+    if (status == GAC_OK)
+        status = write_file(c, o.out, o.force, contract);
+    if (status == GAC_OK)
+        status = report(c, &o, contract);
+    gac_device_close(device);
+    json_decref(contract);
+    json_decref(raw);
+    json_decref(runtime);
+    return status;
+}
+
+const command cmd_probe = { "probe", "measure what this GPU asks of sizes", help, run };

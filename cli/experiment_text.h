@@ -1,0 +1,13 @@
+/* An experiment's result for people. */
+#ifndef GAC_CLI_EXPERIMENT_TEXT_H
+#define GAC_CLI_EXPERIMENT_TEXT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Prints a gac.experiment/1 result: cases (all of them, or a choice of each
+ * sweep), claims with verdicts and reasons, checks. */
+void experiment_print(FILE *stream, const json_t *result, bool all_cases);
+
+#endif

@@ -1,0 +1,317 @@
+/* What changed between two contracts, and which sizes feel it. */
+#include "contract/contract_rules.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHANGED_PENALTY 1.15 /* ratio of penalties that is worth a line */
+#define CHANGED_TIME 1.05    /* and of aligned times */
+enum { PREFILL_ROWS = 4096, OTHER = 4096, AROUND = 4096, HEAD_AROUND = 96, N_REGIMES = 2 };
+
+/* One of the two that are compared. */
+typedef struct side {
+    const gac_contract *contract;
+    gac_dtype dtype;
+    const gac_dtype_rules *rules;
+} side;
+
+static const gac_tiers *tiers_of(const side *s, gac_seen seen)
+{
+    return seen == GAC_SEEN_SDPA_HEAD ? &s->rules->sdpa.tiers : &s->rules->gemm[seen].tiers;
+}
+
+static json_t *tiers_json(const gac_tiers *tiers)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < tiers->n_tiers; i++) {
+        const gac_tier *t = &tiers->tier[i];
+        json_array_append_new(list, json_pack("{s:I, s:b, s:s, s:s}", "multiple",
+                                              (json_int_t)t->multiple, "aligned", t->aligned,
+                                              "kernel", t->kernel, "family", t->family));
+    }
+    return list;
+}
+
+static bool tiers_differ(const gac_tiers *a, const gac_tiers *b)
+{
+    if (a->n_tiers != b->n_tiers)
+        return true;
+    for (int i = 0; i < a->n_tiers; i++)
+        if (a->tier[i].multiple != b->tier[i].multiple ||
+            a->tier[i].aligned != b->tier[i].aligned ||
+            strcmp(a->tier[i].kernel, b->tier[i].kernel) != 0 ||
+            strcmp(a->tier[i].family, b->tier[i].family) != 0)
+            return true;
+    return false;
+}
+
+/* Sizes that fall into one tier of each side. */
+typedef struct size_class {
+    int tier_a, tier_b;
+    int64_t example;
+    char text[96]; /* "multiples of 8 but not of 16" */
+} size_class;
+
+static void name_class(const gac_tiers *a, const gac_tiers *b, size_class *c)
+{
+    int64_t own = 1, next[2];
+    int n_next = 0;
+    if (!gac_lcm_i64(a->tier[c->tier_a].multiple, b->tier[c->tier_b].multiple, &own))
+        own = 1;
+    if (c->tier_a > 0)
+        next[n_next++] = a->tier[c->tier_a - 1].multiple;
+    if (c->tier_b > 0)
+        next[n_next++] = b->tier[c->tier_b - 1].multiple;
+    if (n_next == 2 && next[0] % next[1] == 0)
+        next[0] = next[1]; /* the larger follows from the smaller */
+    if (n_next == 2 && next[1] % next[0] == 0)
+        n_next = 1;
+    size_t used = own == 1 ? (size_t)snprintf(c->text, sizeof c->text, "sizes")
+                           : (size_t)snprintf(c->text, sizeof c->text,
+                                              "sizes that are multiples of %lld", (long long)own);
+    for (int i = 0; i < n_next && used < sizeof c->text; i++)
+        used += (size_t)snprintf(c->text + used, sizeof c->text - used, "%s %lld",
+                                 i > 0     ? " or"
+                                 : own > 1 ? " but not of"
+                                           : " that are no multiples of",
+                                 (long long)next[i]);
+    if (own == 1 && n_next == 0)
+        snprintf(c->text, sizeof c->text, "all sizes");
+}
+
+/* The classes there are, each with an example near around. */
+static int find_classes(const gac_tiers *a, const gac_tiers *b, int64_t around, size_class *out)
+{
+    int n = 0;
+    int64_t reach = 1;
+    if (!gac_lcm_i64(a->tier[0].multiple, b->tier[0].multiple, &reach))
+        reach = 1;
+    reach = reach > 8192 ? 8192 : reach;
+    for (int64_t v = around; v < around + 2 * reach && n < GAC_MAX_TIERS * 2; v++) {
+        size_class c = { .tier_a = gac_tiers_pick(a, v), .tier_b = gac_tiers_pick(b, v) };
+        bool known = false;
+        for (int i = 0; i < n; i++)
+            known = known || (out[i].tier_a == c.tier_a && out[i].tier_b == c.tier_b);
+        if (known)
+            continue;
+        c.example = v;
+        name_class(a, b, &c);
+        out[n++] = c;
+    }
+    return n;
+}
+
+/* Judgements of a class's example: prefill and decode rows; one for heads. */
+static gac_status judge_class(const side *s, gac_seen seen, int64_t size,
+                              gac_judgement out[N_REGIMES], gac_error *err)
+{
+    static const int64_t rows[N_REGIMES] = { PREFILL_ROWS, 1 };
+    gac_status status = GAC_OK;
+    for (int r = 0; r < N_REGIMES && status == GAC_OK; r++)
+        status =
+            gac_contract_judge(s->contract, seen, s->dtype, size, rows[r], OTHER, &out[r], err);
+    return status;
+}
+
+static bool is_apart(double x, double y, double by)
+{
+    return !(x > 0) || !(y > 0) || x / y > by || y / x > by;
+}
+
+static void say_class(const size_class *c, const gac_judgement *a, const gac_judgement *b,
+                      bool is_head, char *out, size_t size)
+{
+    const char *judged = a->aligned && b->aligned ? "aligned in both"
+                         : a->aligned             ? "aligned in A and not in B"
+                         : b->aligned             ? "aligned in B and not in A"
+                                                  : "aligned in neither";
+    size_t used = (size_t)snprintf(out, size, "%s are %s", c->text, judged);
+    if (strcmp(a->family, b->family) != 0 && used < size)
+        used +=
+            (size_t)snprintf(out + used, size - used, "; %s in A, %s in B", a->family, b->family);
+    if (used >= size)
+        return;
+    if (is_head)
+        snprintf(out + used, size - used, "; slower by ×%.2f in A, ×%.2f in B (at %lld)",
+                 a->penalty, b->penalty, (long long)c->example);
+    else
+        snprintf(out + used, size - used,
+                 "; slower by ×%.2f in A, ×%.2f in B (at %lld), in decode ×%.2f, ×%.2f", a->penalty,
+                 b->penalty, (long long)c->example, a[1].penalty, b[1].penalty);
+}
+
+static gac_status diff_class(const side *a, const side *b, gac_seen seen, const size_class *c,
+                             json_t *touches, gac_error *err)
+{
+    gac_judgement in_a[N_REGIMES], in_b[N_REGIMES];
+    char text[400];
+    bool is_head = seen == GAC_SEEN_SDPA_HEAD;
+    gac_status status = judge_class(a, seen, c->example, in_a, err);
+    if (status == GAC_OK)
+        status = judge_class(b, seen, c->example, in_b, err);
+    if (status != GAC_OK)
+        return status;
+    bool touched = in_a->aligned != in_b->aligned || strcmp(in_a->family, in_b->family) != 0;
+    for (int r = 0; r < N_REGIMES; r++)
+        touched = touched || is_apart(in_a[r].penalty, in_b[r].penalty, CHANGED_PENALTY);
+    if (!touched)
+        return GAC_OK;
+    say_class(c, in_a, in_b, is_head, text, sizeof text);
+    json_t *row = json_pack("{s:s, s:I, s:b, s:b, s:f, s:f}", "text", text, "example",
+                            (json_int_t)c->example, "aligned_a", in_a->aligned, "aligned_b",
+                            in_b->aligned, "penalty_a", in_a->penalty, "penalty_b", in_b->penalty);
+    if (!is_head) {
+        json_object_set_new(row, "decode_penalty_a", json_real(in_a[1].penalty));
+        json_object_set_new(row, "decode_penalty_b", json_real(in_b[1].penalty));
+    }
+    json_array_append_new(touches, row);
+    return GAC_OK;
+}
+
+static gac_status diff_place(const side *a, const side *b, gac_seen seen, json_t *places,
+                             bool *same, gac_error *err)
+{
+    size_class classes[GAC_MAX_TIERS * 2];
+    const gac_tiers *in_a = tiers_of(a, seen), *in_b = tiers_of(b, seen);
+    json_t *touches = json_array();
+    bool is_head = seen == GAC_SEEN_SDPA_HEAD;
+    int n = find_classes(in_a, in_b, is_head ? HEAD_AROUND : AROUND, classes);
+    gac_status status = GAC_OK;
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        status = diff_class(a, b, seen, &classes[i], touches, err);
+    bool changed = tiers_differ(in_a, in_b);
+    *same = *same && !changed && json_array_size(touches) == 0;
+    json_array_append_new(places,
+                          json_pack("{s:s, s:b, s:o, s:o, s:o}", "place", gac_seen_name(seen),
+                                    "tiers_changed", changed, "tiers_a", tiers_json(in_a),
+                                    "tiers_b", tiers_json(in_b), "touches", touches));
+    return status;
+}
+
+static void add_time(json_t *list, const char *what, double a_us, double b_us, bool *same)
+{
+    if (!(a_us > 0) || !(b_us > 0))
+        return;
+    *same = *same && !is_apart(a_us, b_us, CHANGED_TIME);
+    json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f}", "shape", what, "a_us", a_us,
+                                          "b_us", b_us, "b_over_a", b_us / a_us));
+}
+
+/* Times at sizes that every GPU serves well. */
+static json_t *diff_times(const side *a, const side *b, bool *same)
+{
+    static const int64_t gemm[][3] = { { 1, 4096, 4096 },     { 16, 4096, 4096 },
+                                       { 1, 14336, 4096 },    { 256, 4096, 4096 },
+                                       { 2048, 4096, 14336 }, { 4096, 4096, 4096 } };
+    static const gac_sdpa_shape sdpa[] = { { 4, 32, 32, 2048, 2048, 128, 128, false },
+                                           { 1, 32, 8, 4096, 4096, 128, 128, true },
+                                           { 16, 32, 8, 1, 4096, 128, 128, false } };
+    char what[96];
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof gemm / sizeof *gemm; i++) {
+        const int64_t *s = gemm[i];
+        snprintf(what, sizeof what, "GEMM %lld x %lld x %lld", (long long)s[0], (long long)s[1],
+                 (long long)s[2]);
+        add_time(list, what, gac_contract_gemm_us(a->contract, a->dtype, s[0], s[1], s[2]),
+                 gac_contract_gemm_us(b->contract, b->dtype, s[0], s[1], s[2]), same);
+    }
+    for (size_t i = 0; i < sizeof sdpa / sizeof *sdpa; i++) {
+        const gac_sdpa_shape *s = &sdpa[i];
+        snprintf(what, sizeof what, "attention %s %lld x %lld%s",
+                 s->n_q == 1 ? "decode" : "prefill", (long long)s->batch, (long long)s->n_kv,
+                 s->causal ? " causal" : "");
+        add_time(list, what, gac_contract_sdpa_us(a->contract, a->dtype, s),
+                 gac_contract_sdpa_us(b->contract, b->dtype, s), same);
+    }
+    return list;
+}
+
+static gac_status take_side(side *s, const gac_contract *contract, gac_dtype dtype, gac_error *err)
+{
+    s->contract = contract;
+    s->dtype = dtype;
+    s->rules = gac_contract_rules(contract, dtype);
+    return s->rules ? GAC_OK
+                    : gac_error_set(err, GAC_USAGE, "contract %s says nothing of %s",
+                                    contract->name, gac_dtype_name(dtype));
+}
+
+static gac_status diff_dtype(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
+                             gac_dtype dtype_b, json_t *compared, bool *same, gac_error *err)
+{
+    side left, right;
+    json_t *places = json_array();
+    gac_status status = take_side(&left, a, dtype_a, err);
+    if (status == GAC_OK)
+        status = take_side(&right, b, dtype_b, err);
+    for (int seen = 0; seen < GAC_SEEN_COUNT && status == GAC_OK; seen++)
+        status = diff_place(&left, &right, (gac_seen)seen, places, same, err);
+    if (status != GAC_OK) {
+        json_decref(places);
+        return status;
+    }
+    int64_t max_a = left.rules->sdpa.max_head, max_b = right.rules->sdpa.max_head;
+    *same = *same && max_a == max_b;
+    json_array_append_new(compared,
+                          json_pack("{s:s, s:s, s:o, s:o, s:{s:I, s:I}}", "dtype_a",
+                                    gac_dtype_name(dtype_a), "dtype_b", gac_dtype_name(dtype_b),
+                                    "places", places, "aligned", diff_times(&left, &right, same),
+                                    "max_head", "a", (json_int_t)max_a, "b", (json_int_t)max_b));
+    return GAC_OK;
+}
+
+/* Entries of the stacks, and name, GPU and architecture, that are not equal. */
+static json_t *diff_stack(const gac_contract *a, const gac_contract *b)
+{
+    static const char *const keys[] = { "gpu", "arch" };
+    json_t *list = json_array(), *value;
+    const char *key;
+    json_t *stack_a = json_object_get(a->json, "stack"),
+           *stack_b = json_object_get(b->json, "stack");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!json_equal(json_object_get(a->json, keys[i]), json_object_get(b->json, keys[i])))
+            json_array_append_new(list, json_pack("{s:s, s:O?, s:O?}", "key", keys[i], "a",
+                                                  json_object_get(a->json, keys[i]), "b",
+                                                  json_object_get(b->json, keys[i])));
+    json_object_foreach(stack_a, key, value)
+        if (!json_equal(value, json_object_get(stack_b, key)))
+            json_array_append_new(list, json_pack("{s:s, s:O, s:O?}", "key", key, "a", value, "b",
+                                                  json_object_get(stack_b, key)));
+    json_object_foreach(stack_b, key, value)
+        if (!json_object_get(stack_a, key))
+            json_array_append_new(list, json_pack("{s:s, s:n, s:O}", "key", key, "a", "b", value));
+    return list;
+}
+
+gac_status gac_contract_diff(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
+                             gac_dtype dtype_b, struct json_t **out, gac_error *err)
+{
+    bool same = true, all = dtype_a == GAC_DTYPE_COUNT && dtype_b == GAC_DTYPE_COUNT;
+    json_t *compared = json_array(), *only_a = json_array(), *only_b = json_array();
+    gac_status status = GAC_OK;
+    if (!all)
+        status = diff_dtype(a, dtype_a, b, dtype_b, compared, &same, err);
+    for (int d = 0; d < GAC_DTYPE_COUNT && status == GAC_OK && all; d++) {
+        json_t *name = json_string(gac_dtype_name((gac_dtype)d));
+        if (a->rules[d] && b->rules[d])
+            status = diff_dtype(a, (gac_dtype)d, b, (gac_dtype)d, compared, &same, err);
+        else if (a->rules[d])
+            json_array_append(only_a, name);
+        else if (b->rules[d])
+            json_array_append(only_b, name);
+        json_decref(name);
+    }
+    same = same && json_array_size(only_a) == 0 && json_array_size(only_b) == 0;
+    json_t *json = json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "a", a->name, "b", b->name,
+                             "same", same, "stack", diff_stack(a, b), "dtypes_only_in_a", only_a,
+                             "dtypes_only_in_b", only_b, "compared", compared);
+    if (!json)
+        return gac_error_no_memory(err);
+    if (status != GAC_OK)
+        json_decref(json);
+    else
+        *out = json;
+    return status;
+}

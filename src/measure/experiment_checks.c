@@ -1,0 +1,287 @@
+/* Is the rescued attention the same function? Heads of d stored in wider rows,
+ * with the softmax scale of d, against heads of d on the CPU. */
+#include "measure/experiment_internal.h"
+
+#include "device/cpu/numbers.h"
+#include "device/task_spec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CHECKS 64
+#define MAX_CHECK_FLOPS 1e10 /* of the reference on the CPU */
+#define SEED 20260107
+
+typedef struct sizes {
+    double d, stored;
+} sizes;
+
+static bool sizes_lookup(void *context, const char *name, double *out)
+{
+    const sizes *s = context;
+    bool d = strcmp(name, "d") == 0;
+    *out = d ? s->d : s->stored;
+    return d || strcmp(name, "stored") == 0;
+}
+
+static bool read_check(gac_reader *r, const json_t *json, const json_t *pair, const char *path,
+                       gac_dtype dtype, exp_check *out)
+{
+    sizes s;
+    if (!json_is_array(pair) || json_array_size(pair) != 2)
+        return exp_fault(r, "sizes must be pairs [d, stored]");
+    if (!gac_reader_to_number(r, json_array_get(pair, 0), 1, 4096, &s.d) ||
+        !gac_reader_to_number(r, json_array_get(pair, 1), s.d, 4096, &s.stored))
+        return false;
+    if (s.d != floor(s.d) || s.stored != floor(s.stored))
+        return exp_fault(r, "sizes must be whole numbers");
+    size_t before = gac_reader_enter(r, ".part");
+    if (!exp_read_part(r, json_object_get(json, "part"), "auto", dtype, sizes_lookup, &s,
+                       &out->spec))
+        return false;
+    if (out->spec.kind != GAC_TASK_SDPA || exp_spec_flops(&out->spec) > MAX_CHECK_FLOPS ||
+        out->spec.sdpa.shape.qk_head != (int64_t)s.d || out->spec.sdpa.shape.v_head != (int64_t)s.d)
+        return exp_fault(r, "must be an sdpa with heads of d and at most %g operations",
+                         MAX_CHECK_FLOPS);
+    gac_reader_leave(r, before);
+    out->spec.n_sets = 1;
+    out->stored = (int64_t)s.stored;
+    out->path = path;
+    out->fold_scale = json_is_true(json_object_get(json, "fold_scale"));
+    return exp_text(r, json, "id", true, &out->id) && exp_text(r, json, "says", true, &out->says);
+}
+
+static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtype dtype,
+                      exp_check *out, int *n)
+{
+    static const char *const known[GAC_LENS_COUNT] = { " auto library math flash padded ",
+                                                       " auto flash efficient cudnn math " };
+    json_t *pairs, *paths;
+    if (!exp_keys(r, json, "id says sizes part native pytorch fold_scale") ||
+        !exp_list(r, json, "sizes", 1, 32, &pairs) ||
+        !exp_list(r, json, gac_lens_name(lens), 0, 8, &paths))
+        return false;
+    for (size_t p = 0; p < json_array_size(paths); p++) {
+        char word[24];
+        const char *path = json_string_value(json_array_get(paths, p));
+        snprintf(word, sizeof word, " %s ", path ? path : "");
+        if (!path || !exp_is_name(path) || !strstr(known[lens], word))
+            return exp_fault(r, "%s: must list%s", gac_lens_name(lens), known[lens]);
+        for (size_t i = 0; i < json_array_size(pairs); i++) {
+            if (*n == MAX_CHECKS)
+                return exp_fault(r, "more than %d checks", MAX_CHECKS);
+            if (!read_check(r, json, json_array_get(pairs, i), path, dtype, &out[*n]))
+                return false;
+            ++*n;
+        }
+    }
+    return true;
+}
+
+gac_status exp_read_checks(const gac_experiment *experiment, gac_lens lens, exp_check **out, int *n,
+                           gac_error *err)
+{
+    gac_reader r = GAC_READER_INIT(experiment->source, err);
+    const char *dtype = json_string_value(json_object_get(experiment->spec, "dtype"));
+    json_t *list;
+    *n = 0;
+    *out = NULL;
+    if (!exp_list(&r, experiment->spec, "checks", 0, MAX_CHECKS, &list))
+        return r.status;
+    exp_check *checks = calloc(MAX_CHECKS, sizeof *checks);
+    if (!checks)
+        return gac_error_no_memory(err);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        size_t before = gac_reader_enter(&r, ".checks[%zu]", i);
+        if (!read_list(&r, json_array_get(list, i), lens,
+                       dtype && strcmp(dtype, "BF16") == 0 ? GAC_DTYPE_BF16 : GAC_DTYPE_F16, checks,
+                       n)) {
+            free(checks);
+            return r.status;
+        }
+        gac_reader_leave(&r, before);
+    }
+    *out = checks;
+    return GAC_OK;
+}
+
+json_t *exp_check_json(const exp_check *check, double relative, double wrong_scale,
+                       double tolerance, const char *failure)
+{
+    bool ran = !failure && !isnan(relative);
+    bool holds = ran && relative <= tolerance;
+    json_t *json = json_pack("{s:s, s:s, s:s, s:I, s:I, s:b, s:b, s:b, s:f}", "id", check->id,
+                             "says", check->says, "path", check->path, "head",
+                             (json_int_t)check->spec.sdpa.shape.qk_head, "stored",
+                             (json_int_t)check->stored, "scale_folded_into_q", check->fold_scale,
+                             "ran", ran, "holds", holds, "tolerance", tolerance);
+    if (ran)
+        json_object_set_new(json, "relative",
+                            isfinite(relative) ? json_real(relative) : json_string("infinite"));
+    if (isfinite(wrong_scale))
+        json_object_set_new(json, "relative_with_forgotten_scale", json_real(wrong_scale));
+    if (failure)
+        json_object_set_new(json, "reason", json_string(failure));
+    return json;
+}
+
+/* Rows of n_from elements into rows of n_to, zeros after them, all times by. */
+static void widen(const unsigned char *from, unsigned char *to, gac_dtype dtype, int64_t n_rows,
+                  int64_t n_from, int64_t n_to, double by)
+{
+    size_t element = (size_t)gac_dtype_bits(dtype) / 8;
+    memset(to, 0, (size_t)(n_rows * n_to) * element);
+    for (int64_t r = 0; r < n_rows; r++) {
+        for (int64_t i = 0; i < n_from && by != 1; i++)
+            gac_number_store(to, dtype, r * n_to + i,
+                             by * gac_number_load(from, dtype, r * n_from + i));
+        if (by == 1)
+            memcpy(to + (size_t)(r * n_to) * element, from + (size_t)(r * n_from) * element,
+                   (size_t)n_from * element);
+    }
+}
+
+/* Difference of the first n columns, infinite where a pad column is not zero. */
+static double compare(const unsigned char *wide, const unsigned char *narrow, gac_dtype dtype,
+                      int64_t n_rows, int64_t n, int64_t n_wide)
+{
+    double difference2 = 0, norm2 = 0;
+    for (int64_t r = 0; r < n_rows; r++) {
+        for (int64_t i = 0; i < n_wide; i++) {
+            double got = gac_number_load(wide, dtype, r * n_wide + i);
+            double wanted = i < n ? gac_number_load(narrow, dtype, r * n + i) : 0;
+            if (isnan(got) || (i >= n && got != 0))
+                return INFINITY;
+            difference2 += (got - wanted) * (got - wanted);
+            norm2 += wanted * wanted;
+        }
+    }
+    return difference2 > 0 ? sqrt(difference2 / norm2) : 0;
+}
+
+/* Writes the operands of check (q, k, v as at the original size) to task, in
+ * rows of width, q times q_by. */
+static gac_status write_operands(gac_task *task, const exp_check *check, int64_t width, double q_by,
+                                 gac_error *err)
+{
+    const gac_task_spec *spec = &check->spec;
+    int64_t d = spec->sdpa.shape.qk_head;
+    gac_status status = GAC_OK;
+    for (int i = 0; i < 3 && status == GAC_OK; i++) {
+        gac_operand operand = (gac_operand)i;
+        size_t n_bytes = (size_t)gac_task_operand_bytes(spec, operand);
+        size_t row_bytes = (size_t)(d * gac_dtype_bits(spec->dtype) / 8);
+        int64_t n_rows = (int64_t)(n_bytes / row_bytes);
+        size_t n_wide = n_bytes / (size_t)d * (size_t)width;
+        unsigned char *narrow = malloc(n_bytes), *wide = malloc(n_wide);
+        if (narrow && wide) {
+            gac_task_fill(spec, operand, SEED, narrow);
+            widen(narrow, wide, spec->dtype, n_rows, d, width, i == 0 ? q_by : 1);
+            status = gac_task_write(task, operand, wide, n_wide, err);
+        } else {
+            status = gac_error_no_memory(err);
+        }
+        free(narrow);
+        free(wide);
+    }
+    return status;
+}
+
+static gac_status run_and_read(gac_task *task, size_t n_bytes, unsigned char **out, gac_error *err)
+{
+    unsigned char *data = malloc(n_bytes);
+    if (!data)
+        return gac_error_no_memory(err);
+    memset(data, 0xff, n_bytes);
+    gac_status status = gac_task_write(task, GAC_OPERAND_OUT, data, n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_task_run(task, err);
+    if (status == GAC_OK)
+        status = gac_task_read(task, GAC_OPERAND_OUT, data, n_bytes, err);
+    if (status == GAC_OK)
+        *out = data;
+    else
+        free(data);
+    return status;
+}
+
+/* The stored form on the device; with forget, the scale of the stored size. */
+static gac_status difference(gac_device *device, const exp_check *check, bool forget,
+                             const unsigned char *reference, double *out, gac_error *err)
+{
+    const gac_sdpa_shape *shape = &check->spec.sdpa.shape;
+    bool padded = strcmp(check->path, "padded") == 0;
+    double d = (double)shape->qk_head, s = (double)check->stored;
+    exp_job job = { .spec = check->spec, .path = check->path };
+    int64_t width = padded ? shape->qk_head : check->stored;
+    job.spec.sdpa.path = padded                              ? GAC_SDPA_PADDED
+                         : strcmp(check->path, "flash") == 0 ? GAC_SDPA_FLASH
+                         : strcmp(check->path, "math") == 0  ? GAC_SDPA_MATH
+                                                             : GAC_SDPA_LIBRARY;
+    job.spec.sdpa.stored_head = padded ? check->stored : 0;
+    job.spec.sdpa.shape.qk_head = job.spec.sdpa.shape.v_head = width;
+    job.spec.sdpa.scale = forget || check->fold_scale ? 1 / sqrt(s) : 1 / sqrt(d);
+    double q_by = check->fold_scale && !forget ? sqrt(s / d) : 1;
+    size_t n_bytes = (size_t)gac_task_operand_bytes(&job.spec, GAC_OPERAND_OUT);
+    int64_t n_rows = shape->batch * shape->n_q_heads * shape->n_q;
+    gac_task *task = NULL;
+    unsigned char *data = NULL;
+    gac_status status = exp_open_native(device, &job, &task, err);
+    if (status == GAC_OK)
+        status = write_operands(task, check, width, q_by, err);
+    if (status == GAC_OK)
+        status = run_and_read(task, n_bytes, &data, err);
+    if (status == GAC_OK)
+        *out = compare(data, reference, check->spec.dtype, n_rows, shape->v_head, width);
+    free(data);
+    gac_task_free(task);
+    return status;
+}
+
+static gac_status run_check(gac_device *cpu, gac_device *device, const exp_check *check,
+                            json_t *list, gac_error *err)
+{
+    gac_error local = GAC_ERROR_INIT;
+    double relative = NAN, forgotten = NAN;
+    gac_task *task = NULL;
+    unsigned char *reference = NULL;
+    size_t n_bytes = (size_t)gac_task_operand_bytes(&check->spec, GAC_OPERAND_OUT);
+    gac_status status = gac_task_create(cpu, &check->spec, &task, &local);
+    if (status == GAC_OK)
+        status = write_operands(task, check, check->spec.sdpa.shape.qk_head, 1, &local);
+    if (status == GAC_OK)
+        status = run_and_read(task, n_bytes, &reference, &local);
+    if (status == GAC_OK)
+        status = difference(device, check, false, reference, &relative, &local);
+    if (status == GAC_OK && check->stored != check->spec.sdpa.shape.qk_head)
+        status = difference(device, check, true, reference, &forgotten, &local);
+    free(reference);
+    gac_task_free(task);
+    json_t *json = exp_check_json(check, relative, forgotten, gac_measure_tolerance(&check->spec),
+                                  status == GAC_OK ? NULL : local.text);
+    return json_array_append_new(list, json) == 0 ? GAC_OK : gac_error_no_memory(err);
+}
+
+gac_status exp_checks_native(const gac_experiment *experiment, gac_device *device, json_t **out,
+                             gac_error *err)
+{
+    exp_check *checks;
+    int n;
+    gac_device *cpu = NULL;
+    json_t *list = json_array();
+    if (!list)
+        return gac_error_no_memory(err);
+    gac_status status = exp_read_checks(experiment, GAC_LENS_NATIVE, &checks, &n, err);
+    if (status == GAC_OK)
+        status = gac_device_open("cpu", &cpu, err);
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        status = run_check(cpu, device, &checks[i], list, err);
+    gac_device_close(cpu);
+    free(checks);
+    if (status == GAC_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return status;
+}

@@ -1,0 +1,265 @@
+/* The pytorch lens: jobs and checks go to the bundled script as JSON, run with
+ * the user's own python3, and its results are read like any untrusted text. */
+#include "measure/experiment_internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_OUTPUT_BYTES ((size_t)256 << 20)
+#define TIMEOUT_S 3600.0
+
+/* A folder of our own with the script and what it shall do. */
+typedef struct workplace {
+    char folder[256], script[300], request[300];
+} workplace;
+
+static json_t *job_request(const exp_job *job)
+{
+    const gac_sdpa_shape *s = &job->spec.sdpa.shape;
+    const gac_gemm_shape *g = &job->spec.gemm;
+    const gac_pad_shape *p = &job->spec.pad;
+    if (job->spec.kind == GAC_TASK_GEMM)
+        return json_pack("{s:s, s:I, s:I, s:I, s:b}", "op", "gemm", "m", (json_int_t)g->m, "n",
+                         (json_int_t)g->n, "k", (json_int_t)g->k, "row_major", g->row_major);
+    if (job->spec.kind == GAC_TASK_PAD)
+        return json_pack("{s:s, s:I, s:I, s:I}", "op", "pad", "rows", (json_int_t)p->n_rows, "from",
+                         (json_int_t)p->n_from, "to", (json_int_t)p->n_to);
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f}", "op", "sdpa",
+                     "path", job->path, "batch", (json_int_t)s->batch, "q_heads",
+                     (json_int_t)s->n_q_heads, "kv_heads", (json_int_t)s->n_kv_heads, "n_q",
+                     (json_int_t)s->n_q, "n_kv", (json_int_t)s->n_kv, "qk_head",
+                     (json_int_t)s->qk_head, "v_head", (json_int_t)s->v_head, "causal", s->causal,
+                     "scale", job->spec.sdpa.scale);
+}
+
+static json_t *make_request(const exp_plan *plan, const exp_check *checks, int n_checks,
+                            const gac_experiment_options *options)
+{
+    const gac_timing_rules *r = options->rules;
+    json_t *jobs = json_array(), *list = json_array();
+    for (int32_t i = 0; i < plan->n_jobs; i++)
+        json_array_append_new(jobs, job_request(&plan->jobs[i]));
+    for (int i = 0; i < n_checks; i++) {
+        exp_job job = { .spec = checks[i].spec, .path = checks[i].path };
+        json_t *one = job_request(&job);
+        json_object_set_new(one, "stored", json_integer(checks[i].stored));
+        json_object_set_new(one, "fold_scale", json_boolean(checks[i].fold_scale));
+        json_array_append_new(list, one);
+    }
+    return json_pack("{s:s, s:s, s:{s:f, s:f, s:i, s:i, s:f, s:f, s:f}, s:o, s:o}", "device",
+                     options->device ? options->device : "cuda:0", "dtype",
+                     gac_dtype_name(plan->dtype), "rules", "warmup_us", r->warmup_us, "sample_us",
+                     r->sample_us, "min_samples", r->min_samples, "max_samples", r->max_samples,
+                     "max_noise", r->max_noise, "max_time_us", r->max_time_us, "graph_below_us",
+                     isfinite(r->graph_below_us) ? r->graph_below_us : 1e18, "jobs", jobs, "checks",
+                     list);
+}
+
+static gac_status write_file(const char *path, const char *text, size_t n_bytes, gac_error *err)
+{
+    FILE *file = fopen(path, "wx");
+    if (!file)
+        return gac_error_set(err, GAC_FAILED, "%s: %s", path, strerror(errno));
+    bool written = fwrite(text, 1, n_bytes, file) == n_bytes;
+    written = fclose(file) == 0 && written;
+    return written ? GAC_OK : gac_error_set(err, GAC_FAILED, "%s: cannot be written", path);
+}
+
+static gac_status set_up(workplace *w, const json_t *request, gac_error *err)
+{
+    const exp_bundled *script = exp_find_bundled("pytorch_lens.py");
+    const char *temporary = getenv("TMPDIR");
+    char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+    memset(w, 0, sizeof *w);
+    if (!text || !script) {
+        free(text);
+        return gac_error_no_memory(err);
+    }
+    int n = snprintf(w->folder, sizeof w->folder, "%s/gac-lens-XXXXXX",
+                     temporary && temporary[0] ? temporary : "/tmp");
+    if (n >= (int)sizeof w->folder || !mkdtemp(w->folder)) {
+        free(text);
+        w->folder[0] = 0;
+        return gac_error_set(err, GAC_FAILED, "cannot make a temporary folder: %s",
+                             strerror(errno));
+    }
+    snprintf(w->script, sizeof w->script, "%s/pytorch_lens.py", w->folder);
+    snprintf(w->request, sizeof w->request, "%s/request.json", w->folder);
+    gac_status status = write_file(w->script, script->text, script->n_bytes, err);
+    if (status == GAC_OK)
+        status = write_file(w->request, text, strlen(text), err);
+    free(text);
+    return status;
+}
+
+static void clean_up(const workplace *w)
+{
+    if (!w->folder[0])
+        return;
+    unlink(w->script);
+    unlink(w->request);
+    rmdir(w->folder);
+}
+
+static gac_status bad_answer(const char *what, int index, gac_error *err)
+{
+    return gac_error_set(err, GAC_FAILED, "pytorch lens: answer: %s[%d] makes no sense", what,
+                         index);
+}
+
+static gac_status take_timing(exp_job *job, const json_t *answer, int index, gac_error *err)
+{
+    const json_t *samples = json_object_get(answer, "samples_us");
+    gac_timing *t = calloc(1, sizeof *t);
+    if (!t)
+        return gac_error_no_memory(err);
+    t->clock_mhz_min = t->clock_mhz_max = t->temperature_c_max = -1;
+    t->n_calls = (int)json_integer_value(json_object_get(answer, "n_calls"));
+    t->graph = json_is_true(json_object_get(answer, "graph"));
+    t->steady = json_is_true(json_object_get(answer, "steady"));
+    size_t n = json_array_size(samples);
+    bool ok = n >= 1 && n <= GAC_MAX_SAMPLES;
+    for (size_t i = 0; i < n && ok; i++) {
+        double value = json_number_value(json_array_get(samples, i));
+        ok = value > 0 && isfinite(value);
+        t->samples_us[t->n_samples++] = value;
+    }
+    if (ok) {
+        gac_timing_summarise(t);
+        job->state = EXP_MEASURED;
+        job->time_us = t->median_us;
+        job->spread_us = t->spread_us;
+        job->noise = t->noise;
+        job->n_samples = t->n_samples;
+        job->timing = gac_timing_json(t, true);
+    }
+    free(t);
+    return ok ? GAC_OK : bad_answer("jobs", index, err);
+}
+
+/* What served an attention call, from what it launched. */
+static const char *backend_of(const exp_job *job)
+{
+    static const char *const names[][2] = { { "cudnn", "cudnn" },
+                                            { "fa2", "flash" },
+                                            { "fa3", "flash" },
+                                            { "mem-efficient", "efficient" } };
+    if (job->spec.kind != GAC_TASK_SDPA || !job->families[0])
+        return job->path;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strstr(job->families, names[i][0]))
+            return names[i][1];
+    return "math";
+}
+
+static gac_status take_job(exp_job *job, const json_t *answer, int index, gac_error *err)
+{
+    const char *state = json_string_value(json_object_get(answer, "state"));
+    const char *reason = json_string_value(json_object_get(answer, "reason"));
+    if (reason)
+        gac_quote(job->reason, sizeof job->reason, reason);
+    if (!state)
+        return bad_answer("jobs", index, err);
+    if (strcmp(state, "measured") != 0) {
+        job->state = strcmp(state, "declined") == 0 ? EXP_DECLINED : EXP_FAILED;
+        return GAC_OK;
+    }
+    gac_status status = take_timing(job, answer, index, err);
+    if (status != GAC_OK)
+        return status;
+    json_t *kernels = json_array();
+    const json_t *list = json_object_get(answer, "kernels");
+    for (size_t i = 0; i < json_array_size(list) && i < 256; i++) {
+        char name[256];
+        const json_t *kernel = json_array_get(list, i);
+        const char *text = json_string_value(json_object_get(kernel, "name"));
+        json_array_append_new(
+            kernels, json_pack("{s:s, s:f}", "name", gac_quote(name, sizeof name, text ? text : ""),
+                               "time_us", json_number_value(json_object_get(kernel, "time_us"))));
+    }
+    exp_note_kernels(job, kernels);
+    snprintf(job->served, sizeof job->served, "%s", backend_of(job));
+    return GAC_OK;
+}
+
+static gac_status take_answer(exp_plan *plan, const exp_check *checks, int n_checks,
+                              const json_t *answer, json_t *out, gac_error *err)
+{
+    const json_t *jobs = json_object_get(answer, "jobs");
+    const json_t *list = json_object_get(answer, "checks");
+    gac_status status = GAC_OK;
+    if (json_array_size(jobs) != (size_t)plan->n_jobs || json_array_size(list) != (size_t)n_checks)
+        return gac_error_set(err, GAC_FAILED, "pytorch lens: answer: not as many results as calls");
+    for (int32_t i = 0; i < plan->n_jobs && status == GAC_OK; i++)
+        status = take_job(&plan->jobs[i], json_array_get(jobs, (size_t)i), i, err);
+    for (int i = 0; i < n_checks && status == GAC_OK; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        const json_t *relative = json_object_get(one, "relative");
+        const json_t *forgotten = json_object_get(one, "forgotten");
+        const char *reason = json_string_value(json_object_get(one, "reason"));
+        char q[300];
+        json_array_append_new(
+            out,
+            exp_check_json(&checks[i], json_is_number(relative) ? json_number_value(relative) : NAN,
+                           json_is_number(forgotten) ? json_number_value(forgotten) : NAN,
+                           gac_measure_tolerance(&checks[i].spec),
+                           json_is_number(relative)
+                               ? NULL
+                               : gac_quote(q, sizeof q, reason ? reason : "not compared")));
+    }
+    return status;
+}
+
+/* Runs the script; *out is what it answers. */
+static gac_status ask(const workplace *w, gac_progress *progress, const char *what, json_t **out,
+                      gac_error *err)
+{
+    const char *python = getenv("GAC_PYTHON");
+    char *argv[] = { (char *)(python && python[0] ? python : "python3"), (char *)"-B",
+                     (char *)w->script, (char *)w->request, NULL };
+    gac_error local = GAC_ERROR_INIT;
+    exp_output output;
+    gac_status status =
+        exp_spawn(argv, TIMEOUT_S, MAX_OUTPUT_BYTES, progress, what, &output, &local);
+    if (status != GAC_OK)
+        return gac_error_set(err, status, "pytorch lens: %s", local.text);
+    if (output.exit_code != 0)
+        status = gac_error_set(err, output.exit_code == 4 ? GAC_NO_RESOURCE : GAC_FAILED,
+                               "pytorch lens: %s",
+                               output.last_line[0] ? output.last_line : "the script failed");
+    else
+        status = gac_json_parse(output.text, output.n_bytes, "pytorch lens", out, err);
+    free(output.text);
+    return status;
+}
+
+gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
+                           const gac_experiment_options *options, json_t **checks, json_t **machine,
+                           gac_error *err)
+{
+    workplace w = { "", "", "" };
+    exp_check *list = NULL;
+    int n_checks = 0;
+    json_t *answer = NULL, *out = json_array();
+    gac_status status = exp_read_checks(experiment, GAC_LENS_PYTORCH, &list, &n_checks, err);
+    json_t *request = status == GAC_OK ? make_request(plan, list, n_checks, options) : NULL;
+    if (status == GAC_OK)
+        status = set_up(&w, request, err);
+    if (status == GAC_OK)
+        status = ask(&w, options->progress, plan->what, &answer, err);
+    if (status == GAC_OK)
+        status = take_answer(plan, list, n_checks, answer, out, err);
+    if (status == GAC_OK) {
+        *machine = json_incref(json_object_get(answer, "machine"));
+        *checks = json_incref(out);
+    }
+    clean_up(&w);
+    json_decref(out);
+    json_decref(answer);
+    json_decref(request);
+    free(list);
+    return status;
+}

@@ -1,0 +1,80 @@
+/* Verdicts: pure functions of two numbers and what may be called different. */
+#include "measure/experiment_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *exp_verdict_name(exp_verdict verdict)
+{
+    static const char *const names[EXP_VERDICT_COUNT] = {
+        [EXP_REPRODUCED] = "reproduced",
+        [EXP_STRONGER] = "stronger",
+        [EXP_WEAKER] = "weaker",
+        [EXP_CONTRADICTED] = "contradicted",
+        [EXP_NOT_MEASURED] = "not measured",
+        [EXP_UNPUBLISHED] = "unpublished",
+    };
+    return verdict < EXP_VERDICT_COUNT ? names[verdict] : "not measured";
+}
+
+exp_verdict exp_judge_ratio(double published, double ours, double tolerance, double noise,
+                            double no_effect)
+{
+    if (!(published > 0) || !(ours > 0) || !isfinite(published) || !isfinite(ours))
+        return EXP_NOT_MEASURED;
+    double theirs_log = log(published), ours_log = log(ours);
+    double none = log1p(no_effect), floor = fmax(none, log1p(3 * noise));
+    /* The tolerance itself counts as within it, whatever rounding did. */
+    double room = 1e-12;
+    if (fabs(theirs_log) < none - room)
+        return fabs(ours_log) <= floor + room ? EXP_REPRODUCED : EXP_CONTRADICTED;
+    if (fabs(ours_log) <= floor - room || (ours_log > 0) != (theirs_log > 0))
+        return EXP_CONTRADICTED;
+    if (fabs(ours_log - theirs_log) <= log1p(tolerance) + room)
+        return EXP_REPRODUCED;
+    return fabs(ours_log) > fabs(theirs_log) ? EXP_STRONGER : EXP_WEAKER;
+}
+
+exp_verdict exp_judge_share(double published, double ours, double tolerance)
+{
+    if (!(published >= 0 && published <= 1) || !(ours >= 0 && ours <= 1))
+        return EXP_NOT_MEASURED;
+    if (fabs(ours - published) <= tolerance + 1e-12)
+        return EXP_REPRODUCED;
+    double theirs = published - 0.5, mine = ours - 0.5;
+    if (theirs * mine <= 0)
+        return EXP_CONTRADICTED;
+    return fabs(mine) > fabs(theirs) ? EXP_STRONGER : EXP_WEAKER;
+}
+
+/* The one word: contradicted if anything is, else stronger or weaker if all
+ * that differs differs that way, else mixed. */
+json_t *exp_summary(const json_t *claims)
+{
+    int n[EXP_VERDICT_COUNT] = { 0 };
+    json_t *counts = json_object();
+    for (size_t i = 0; i < json_array_size(claims); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(claims, i), "verdict"));
+        for (int v = 0; v < EXP_VERDICT_COUNT; v++)
+            n[v] += name && strcmp(name, exp_verdict_name((exp_verdict)v)) == 0;
+    }
+    for (int v = 0; v < EXP_VERDICT_COUNT; v++)
+        if (n[v])
+            json_object_set_new(counts, exp_verdict_name((exp_verdict)v), json_integer(n[v]));
+    exp_verdict word = EXP_UNPUBLISHED;
+    if (n[EXP_REPRODUCED])
+        word = EXP_REPRODUCED;
+    bool mixed = n[EXP_STRONGER] && n[EXP_WEAKER];
+    if (n[EXP_STRONGER] && !n[EXP_WEAKER])
+        word = EXP_STRONGER;
+    if (n[EXP_WEAKER] && !n[EXP_STRONGER])
+        word = EXP_WEAKER;
+    if (n[EXP_CONTRADICTED]) {
+        word = EXP_CONTRADICTED;
+        mixed = n[EXP_REPRODUCED] || n[EXP_STRONGER] || n[EXP_WEAKER];
+    }
+    if (word == EXP_UNPUBLISHED && !mixed && n[EXP_NOT_MEASURED])
+        word = EXP_NOT_MEASURED;
+    return json_pack("{s:s, s:o}", "verdict", mixed ? "mixed" : exp_verdict_name(word), "claims",
+                     counts);
+}

@@ -1,0 +1,194 @@
+/* What the files of the probe share. */
+#ifndef GAC_MEASURE_PROBE_INTERNAL_H
+#define GAC_MEASURE_PROBE_INTERNAL_H
+
+#include <gac/measure.h>
+
+#include <jansson.h>
+
+typedef enum probe_outcome {
+    PROBE_MEASURED,
+    PROBE_DECLINED,  /* nothing serves it */
+    PROBE_NO_MEMORY, /* not measured for want of memory */
+    PROBE_THROTTLED  /* every sample was discarded */
+} probe_outcome;
+
+/* One timed task. */
+typedef struct probe_point {
+    gac_task_spec spec;
+    const char *phase; /* static */
+    probe_outcome outcome;
+    double time_us, spread_us, noise;
+    int n_samples, n_discarded, n_power_limited, n_calls;
+    int clock_mhz_min, clock_mhz_max, temperature_c_max;
+    bool graph;
+    bool fallback;      /* served by the fallback, not by the device's plug-in */
+    float *samples_us;  /* (n_samples), NULL unless raw points are kept; owned by the probe */
+    const char *kernel; /* what served it, where known; owned by the probe */
+} probe_point;
+
+/* A probe under way. */
+typedef struct probe {
+    gac_device *device;
+    const gac_probe_options *options;
+    gac_error *err;
+    gac_timing_rules rules;
+    bool keep_samples;
+    probe_point *points;
+    size_t n_points, n_room;
+    size_t phase_first; /* point of the phase */
+    int n_no_memory, n_throttled;
+    const char *phase;
+    double phase_start_s, start_s, end_s; /* of the dtype: end_s is when its time is up */
+    char stack[96];                       /* of the fallback, once it has been asked */
+    json_t *sources;                      /* texts for the contract */
+    json_t *seconds;                      /* by phase */
+    json_t *names;                        /* kernel names that points borrow */
+    json_t *kernels;  /* which tasks were asked for theirs, and what they said */
+    double floor_pct; /* how far repeated medians of one task lie apart */
+    double drift_pct; /* and how far those at the end from those at the start */
+    double copy_bytes_per_s;
+    uint64_t random;
+} probe;
+
+/* ---- probe_points.c: measuring one thing ---- */
+
+gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
+                       bool keep_samples, gac_error *err);
+void probe_dispose(probe *p);
+double probe_now_s(void);
+double probe_left_s(const probe *p); /* of the dtype's time */
+/* Names what follows, for progress, raw points and the time it took. */
+void probe_begin(probe *p, const char *phase, const char *dtype, size_t n_points);
+void probe_step(probe *p, size_t n_done);
+void probe_finish(probe *p);
+/* Adds a line to sources. */
+GAC_PRINTF(2, 3) void probe_note(probe *p, const char *format, ...);
+
+/* Times one task; out need not be NULL and borrows from the probe. What cannot
+ * be measured is no failure, as long as it is rare. */
+gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out);
+/* Times attention calls by the vendor's kernel, if library, and what declines by
+ * the fallback. out has room for n. */
+gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool library,
+                              probe_point *out);
+gac_task_spec probe_gemm_spec(gac_dtype dtype, int64_t m, int64_t n, int64_t k);
+gac_task_spec probe_sdpa_spec(gac_dtype dtype, const gac_sdpa_shape *shape);
+uint64_t probe_random(probe *p);
+double probe_uniform(probe *p, double low, double high);
+json_t *probe_noise_json(const probe *p);
+json_t *probe_raw_json(const probe *p);
+json_t *probe_spec_json(const probe_point *point);
+
+/* The kernel that runs longest in a call, into name, which may stay empty. */
+gac_status probe_kernel(probe *p, const gac_task_spec *spec, char *name, size_t size);
+
+/* ---- Tiers ---- */
+
+typedef struct probe_tiers {
+    gac_found_tiers found;
+    char kernel[GAC_MAX_FOUND_TIERS][160];
+    char decode_kernel[GAC_MAX_FOUND_TIERS][160];
+} probe_tiers;
+
+/* A size near value of tier t and of no better one, not below 1. */
+int64_t probe_tier_size(const gac_found_tiers *tiers, int t, int64_t value);
+int probe_tier_of(const gac_found_tiers *tiers, int64_t size);
+int64_t probe_aligned_multiple(const gac_found_tiers *tiers);
+int probe_n_served(const gac_found_tiers *tiers);
+
+/* ---- GEMM ---- */
+
+#define PROBE_MAX_AXIS 32
+
+/* Times over three axes, the first outermost; NaN where not measured. */
+typedef struct probe_table {
+    int n_axis[3];
+    int64_t axis[3][PROBE_MAX_AXIS];
+    double *time_us;
+} probe_table;
+
+gac_status probe_table_alloc(probe_table *t, gac_error *err);
+void probe_table_dispose(probe_table *t);
+size_t probe_table_cells(const probe_table *t);
+/* Drops every second inner value of the longest axis; false when there is
+ * nothing left to drop. */
+bool probe_table_coarsen(probe_table *t);
+/* The table's axis as JSON, and its times. */
+json_t *probe_axis_json(const probe_table *t, int axis);
+json_t *probe_times_json(const probe_table *t);
+
+typedef struct probe_steps {
+    char place;      /* 'm', 'n' */
+    int64_t m, n, k; /* of those, the ones that stay */
+    gac_step steps[32];
+    int n_steps;
+} probe_steps;
+
+typedef struct probe_gemm {
+    gac_dtype dtype;
+    probe_tiers place[2]; /* by gac_seen: n, k */
+    struct probe_gemm_table {
+        int tier_n, tier_k;
+        probe_table table;
+    } tables[GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS];
+    int n_tables;
+    probe_steps steps[8];
+    int n_steps;
+    gac_gemm_shape *exact; /* shapes measured on the way, for points */
+    double *exact_us;
+    size_t n_exact, n_exact_room;
+} probe_gemm;
+
+gac_status probe_gemm_tiers(probe *p, probe_gemm *g); /* GAC_CHECK: the dtype is not served */
+gac_status probe_gemm_tables(probe *p, probe_gemm *g);
+gac_status probe_gemm_steps(probe *p, probe_gemm *g);
+gac_status probe_gemm_kernels(probe *p, probe_gemm *g);
+gac_status probe_gemm_add_exact(probe *p, probe_gemm *g, const probe_point *point);
+json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to);
+void probe_gemm_dispose(probe_gemm *g);
+
+/* ---- SDPA ---- */
+
+typedef struct probe_sdpa {
+    gac_dtype dtype;
+    probe_tiers tiers;
+    bool library[GAC_MAX_FOUND_TIERS]; /* the vendor's kernel serves the tier */
+    gac_sweep_point *curve;            /* at the reference shape, up to max_head */
+    int n_curve;
+    gac_sweep_point *beyond;
+    int n_beyond;
+    char beyond_kernel[160];
+    gac_sdpa_path beyond_path;
+    int64_t max_head;
+    probe_table prefill[GAC_MAX_FOUND_TIERS][2]; /* rows, length, head; not causal, causal */
+    probe_table decode[GAC_MAX_FOUND_TIERS];
+    bool has_tables;
+} probe_sdpa;
+
+#define PROBE_DECODE_GROUP 4
+
+gac_sdpa_shape probe_prefill_shape(int64_t rows, int64_t length, int64_t head, bool causal);
+gac_sdpa_shape probe_decode_shape(int64_t rows, int64_t context, int64_t head);
+gac_status probe_sdpa_tiers(probe *p, probe_sdpa *s);
+gac_status probe_sdpa_tables(probe *p, probe_sdpa *s);
+gac_status probe_sdpa_kernels(probe *p, probe_sdpa *s);
+json_t *probe_sdpa_json(const probe_sdpa *s);
+void probe_sdpa_dispose(probe_sdpa *s);
+
+/* ---- The contract ---- */
+
+/* Whether a contract can have this runtime: told before measuring, not after. */
+gac_status probe_check_runtime(const json_t *runtime, gac_error *err);
+
+/* value to four significant digits. */
+json_t *probe_number(double value);
+/* Tiers as the contract has them; place is for GEMM's decode_basis. */
+json_t *probe_tiers_json(const probe_tiers *tiers, bool gemm);
+
+/* Held-out shapes of a dtype against contract; sdpa may be NULL. Adds to the
+ * accuracy object. */
+gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_gemm *gemm,
+                          const probe_sdpa *sdpa, json_t *accuracy);
+
+#endif

@@ -1,0 +1,411 @@
+/* Attention: a dense curve over head sizes at one shape, the tiers in it, and
+ * tables of prefill and decode for each tier. */
+#include "measure/probe_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TIME_US 20000 /* longer points are left to extrapolation */
+#define PART_OF_TIME 0.25 /* of what is left of the dtype's time, for tables */
+enum { REF_BATCH = 4, REF_HEADS = 32, REF_LENGTH = 2048, MAX_CURVE = 256 };
+
+gac_sdpa_shape probe_prefill_shape(int64_t rows, int64_t length, int64_t head, bool causal)
+{
+    int64_t batch = rows > REF_HEADS && rows % REF_HEADS == 0 ? rows / REF_HEADS : 1;
+    gac_sdpa_shape shape = { .batch = batch,
+                             .n_q_heads = rows / batch,
+                             .n_kv_heads = rows / batch,
+                             .n_q = length,
+                             .n_kv = length,
+                             .qk_head = head,
+                             .v_head = head,
+                             .causal = causal };
+    return shape;
+}
+
+gac_sdpa_shape probe_decode_shape(int64_t rows, int64_t context, int64_t head)
+{
+    enum { KV_HEADS = 8 };
+    int64_t batch = rows > KV_HEADS && rows % KV_HEADS == 0 ? rows / KV_HEADS : 1;
+    gac_sdpa_shape shape = { .batch = batch,
+                             .n_q_heads = rows / batch * PROBE_DECODE_GROUP,
+                             .n_kv_heads = rows / batch,
+                             .n_q = 1,
+                             .n_kv = context,
+                             .qk_head = head,
+                             .v_head = head };
+    return shape;
+}
+
+/* Dense where models have their heads; every multiple of 8 and a few others up
+ * to 256. */
+static int curve_heads(bool quick, int64_t *heads)
+{
+    static const int64_t more[] = { 16,  24,  31,  32,  40,  45,  48,  56,  57,
+                                    161, 165, 175, 185, 193, 209, 225, 241, 255 };
+    int n = 0;
+    for (int64_t v = 1; v <= 256; v++) {
+        bool wanted = v >= 64 && (v <= (quick ? 96 : 160) || v % 8 == 0);
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+            wanted = wanted || v == more[i];
+        if (wanted)
+            heads[n++] = v;
+    }
+    return n;
+}
+
+static gac_task_spec reference(gac_dtype dtype, int64_t head)
+{
+    gac_sdpa_shape shape = probe_prefill_shape(REF_BATCH * REF_HEADS, REF_LENGTH, head, false);
+    return probe_sdpa_spec(dtype, &shape);
+}
+
+static bool by_library(const probe_point *point)
+{
+    return point->outcome == PROBE_MEASURED && !point->fallback &&
+           point->spec.sdpa.path == GAC_SDPA_LIBRARY;
+}
+
+/* Heads that the vendor's kernel is too small for: the fallback, or the math
+ * path. */
+static gac_status measure_beyond(probe *p, probe_sdpa *s, const int64_t *heads, int n)
+{
+    enum { MAX_BEYOND = 8 };
+    gac_task_spec specs[MAX_BEYOND];
+    probe_point points[MAX_BEYOND];
+    gac_status status = GAC_OK;
+    s->beyond = calloc(MAX_BEYOND, sizeof *s->beyond);
+    s->beyond_path = GAC_SDPA_MATH;
+    if (!s->beyond)
+        return gac_error_no_memory(p->err);
+    for (int i = 0; i < n; i++) {
+        specs[i] = reference(s->dtype, heads[i]);
+        specs[i].sdpa.path = GAC_SDPA_MATH;
+    }
+    if (p->options->fallback && n > 0)
+        status = probe_measure_sdpa(p, specs, n, false, points);
+    for (int i = 0; i < n && status == GAC_OK && !p->options->fallback; i++)
+        status = probe_measure(p, &specs[i], &points[i]);
+    for (int i = 0; i < n && status == GAC_OK; i++) {
+        if (points[i].outcome != PROBE_MEASURED)
+            continue;
+        s->beyond[s->n_beyond++] =
+            (gac_sweep_point){ .size = heads[i], .time_us = points[i].time_us };
+        if (points[i].kernel)
+            snprintf(s->beyond_kernel, sizeof s->beyond_kernel, "%s", points[i].kernel);
+    }
+    return status;
+}
+
+/* The same from a curve that reaches further than the vendor's kernel. */
+static gac_status take_beyond(probe *p, probe_sdpa *s, const probe_point *curve, int n)
+{
+    s->beyond = calloc((size_t)n + 1, sizeof *s->beyond);
+    if (!s->beyond)
+        return gac_error_no_memory(p->err);
+    for (int i = 0; i < n; i++) {
+        int64_t head = curve[i].spec.sdpa.shape.qk_head;
+        if (head <= s->max_head || head % 8 != 0 || curve[i].outcome != PROBE_MEASURED)
+            continue;
+        s->beyond[s->n_beyond++] = (gac_sweep_point){ .size = head, .time_us = curve[i].time_us };
+        s->beyond_path = curve[i].spec.sdpa.path;
+        if (curve[i].kernel)
+            snprintf(s->beyond_kernel, sizeof s->beyond_kernel, "%s", curve[i].kernel);
+    }
+    return GAC_OK;
+}
+
+/* The largest head that the vendor's kernel serves, and times beyond it. */
+static gac_status look_beyond(probe *p, probe_sdpa *s, const probe_point *curve, int n)
+{
+    static const int64_t heads[] = { 264, 288, 320, 384, 512 };
+    enum { N = sizeof heads / sizeof *heads };
+    probe_point point;
+    gac_status status = GAC_OK;
+    bool ended = false;
+    s->max_head = 0;
+    for (int i = 0; i < n && !ended; i++) {
+        int64_t head = curve[i].spec.sdpa.shape.qk_head;
+        if (head % 32 == 0 && by_library(&curve[i]))
+            s->max_head = head;
+        ended = head % 32 == 0 && head >= 64 && !by_library(&curve[i]) &&
+                (curve[i].outcome == PROBE_MEASURED || curve[i].outcome == PROBE_DECLINED);
+    }
+    if (s->max_head > 0 && ended)
+        return take_beyond(p, s, curve, n);
+    if (s->max_head == 0) { /* nothing by the vendor: own kernels serve all */
+        s->max_head = 256;
+        ended = true;
+    }
+    int first = 0; /* of those beyond */
+    for (; first < N && !ended && status == GAC_OK; first++) {
+        gac_task_spec spec = reference(s->dtype, heads[first]);
+        status = probe_measure(p, &spec, &point);
+        ended = status == GAC_OK && !by_library(&point);
+        if (status != GAC_OK || ended)
+            break;
+        s->max_head = heads[first];
+    }
+    return status == GAC_OK ? measure_beyond(p, s, heads + first, N - first) : status;
+}
+
+/* The part of the curve up to max_head, as a sweep. */
+static gac_status keep_curve(probe *p, probe_sdpa *s, const probe_point *points, int n)
+{
+    s->curve = calloc((size_t)n + 1, sizeof *s->curve);
+    if (!s->curve)
+        return gac_error_no_memory(p->err);
+    for (int i = 0; i < n; i++) {
+        int64_t head = points[i].spec.sdpa.shape.qk_head;
+        if (head <= s->max_head && points[i].outcome == PROBE_MEASURED)
+            s->curve[s->n_curve++] = (gac_sweep_point){ .size = head,
+                                                        .time_us = points[i].time_us,
+                                                        .noise = points[i].noise };
+    }
+    gac_sweep sweep = { .points = s->curve, .n_points = s->n_curve };
+    gac_status status = gac_probe_find_tiers(&sweep, 1, &s->tiers.found, p->err);
+    for (int t = 0; t < s->tiers.found.n_tiers && status == GAC_OK; t++) {
+        int n_library = 0, n_other = 0;
+        for (int i = 0; i < n; i++) {
+            const probe_point *point = &points[i];
+            int64_t head = point->spec.sdpa.shape.qk_head;
+            if (head > s->max_head || point->outcome != PROBE_MEASURED ||
+                probe_tier_of(&s->tiers.found, head) != t)
+                continue;
+            *(by_library(point) ? &n_library : &n_other) += 1;
+            if (point->kernel)
+                snprintf(s->tiers.kernel[t], sizeof s->tiers.kernel[t], "%s", point->kernel);
+        }
+        s->library[t] = n_library > n_other;
+    }
+    return status;
+}
+
+gac_status probe_sdpa_tiers(probe *p, probe_sdpa *s)
+{
+    int64_t heads[MAX_CURVE];
+    int n = curve_heads(p->options->quick, heads);
+    gac_task_spec *specs = calloc((size_t)n, sizeof *specs);
+    probe_point *points = calloc((size_t)n, sizeof *points);
+    gac_status status = specs && points ? GAC_OK : gac_error_no_memory(p->err);
+    probe_begin(p, "attention heads", gac_dtype_name(s->dtype), (size_t)n);
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        specs[i] = reference(s->dtype, heads[i]);
+    if (status == GAC_OK)
+        status = probe_measure_sdpa(p, specs, n, true, points);
+    if (status == GAC_OK)
+        status = look_beyond(p, s, points, n);
+    if (status == GAC_OK)
+        status = keep_curve(p, s, points, n);
+    probe_finish(p);
+    free(specs);
+    free(points);
+    if (p->stack[0])
+        probe_note(p, "attention that the vendor's kernel declines: as %s serves it", p->stack);
+    return status;
+}
+
+static double nearest_curve_us(const probe_sdpa *s, int tier, int64_t head)
+{
+    double best = 0;
+    int64_t distance = INT64_MAX;
+    for (int i = 0; i < s->n_curve; i++) {
+        int64_t d = llabs(s->curve[i].size - head);
+        if (probe_tier_of(&s->tiers.found, s->curve[i].size) == tier && d < distance) {
+            distance = d;
+            best = s->curve[i].time_us;
+        }
+    }
+    return best;
+}
+
+static void set_heads(const probe_sdpa *s, probe_table *t, int tier, bool quick)
+{
+    static const int64_t aligned[] = { 32, 64, 80, 96, 112, 128, 160, 192, 256 };
+    static const int64_t others[] = { 48, 80, 112, 128, 160, 192, 256 };
+    static const int64_t few[] = { 64, 96, 128, 192, 256 };
+    const int64_t *heads = quick ? few : tier == 0 ? aligned : others;
+    size_t n = quick       ? sizeof few / sizeof *few
+               : tier == 0 ? sizeof aligned / sizeof *aligned
+                           : sizeof others / sizeof *others;
+    t->n_axis[2] = 0;
+    for (size_t i = 0; i < n; i++) {
+        int64_t head = probe_tier_size(&s->tiers.found, tier, heads[i]);
+        if (head <= s->max_head && (i == 0 || head > t->axis[2][t->n_axis[2] - 1]))
+            t->axis[2][t->n_axis[2]++] = head;
+    }
+}
+
+static void set_values(probe_table *t, int axis, const int64_t *values)
+{
+    t->n_axis[axis] = 0;
+    for (int i = 0; values[i]; i++)
+        t->axis[axis][t->n_axis[axis]++] = values[i];
+}
+
+static void plan_tables(const probe *p, probe_sdpa *s, int tier)
+{
+    static const int64_t rows[] = { 8, 32, 64, 128, 256, 512, 0 }, quick_rows[] = { 8, 32, 128, 0 };
+    static const int64_t lengths[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 0 };
+    static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
+    static const int64_t contexts[] = { 128, 512, 1024, 2048, 4096, 8192, 16384, 0 };
+    bool quick = p->options->quick;
+    for (int causal = 0; causal < 2; causal++) {
+        set_values(&s->prefill[tier][causal], 0, quick ? quick_rows : rows);
+        set_values(&s->prefill[tier][causal], 1, lengths);
+        set_heads(s, &s->prefill[tier][causal], tier, quick);
+    }
+    set_values(&s->decode[tier], 0, decode_rows);
+    set_values(&s->decode[tier], 1, contexts);
+    set_heads(s, &s->decode[tier], tier, quick);
+}
+
+/* Shape of one cell, and false when it would take too long or too much. */
+static bool cell_shape(const probe *p, const probe_sdpa *s, int tier, int kind,
+                       const probe_table *t, size_t cell, gac_sdpa_shape *out)
+{
+    size_t n_head = (size_t)t->n_axis[2], n_length = (size_t)t->n_axis[1];
+    int64_t head = t->axis[2][cell % n_head], length = t->axis[1][cell / n_head % n_length];
+    int64_t rows = t->axis[0][cell / n_head / n_length];
+    *out = kind == 2 ? probe_decode_shape(rows, length, head)
+                     : probe_prefill_shape(rows, length, head, kind == 1);
+    double pairs = (double)rows * (double)length * (double)length / (kind == 1 ? 2 : 1);
+    double expected = nearest_curve_us(s, tier, head) * pairs /
+                      ((double)REF_BATCH * REF_HEADS * REF_LENGTH * REF_LENGTH);
+    double bytes = 4.0 * (double)rows * (double)length * (double)head * 2;
+    bool first = cell / n_head % n_length == 0;
+    return first || ((kind == 2 || expected <= MAX_TIME_US) &&
+                     bytes <= (double)gac_device_describe(p->device)->memory_bytes / 4);
+}
+
+/* A cell of one of a tier's tables: prefill not causal, causal, decode. */
+typedef struct cell {
+    probe_table *table;
+    size_t at;
+    bool first; /* length of its row, which must be there */
+} cell;
+
+static probe_table *table_of(probe_sdpa *s, int tier, int kind)
+{
+    return kind == 2 ? &s->decode[tier] : &s->prefill[tier][kind];
+}
+
+static int list_cells(const probe *p, probe_sdpa *s, int tier, gac_task_spec *specs, cell *cells)
+{
+    int n = 0;
+    for (int kind = 0; kind < 3; kind++) {
+        probe_table *t = table_of(s, tier, kind);
+        for (size_t i = 0; i < probe_table_cells(t); i++) {
+            gac_sdpa_shape shape;
+            if (!cell_shape(p, s, tier, kind, t, i, &shape))
+                continue;
+            specs[n] = probe_sdpa_spec(s->dtype, &shape);
+            cells[n++] = (cell){ t, i, i / (size_t)t->n_axis[2] % (size_t)t->n_axis[1] == 0 };
+        }
+    }
+    return n;
+}
+
+/* All tables of a tier at once, since asking a fallback may start a program. */
+static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
+{
+    size_t n_cells = 0;
+    gac_status status = GAC_OK;
+    for (int kind = 0; kind < 3 && status == GAC_OK; kind++) {
+        n_cells += probe_table_cells(table_of(s, tier, kind));
+        status = probe_table_alloc(table_of(s, tier, kind), p->err);
+    }
+    gac_task_spec *specs = calloc(n_cells + 1, sizeof *specs);
+    probe_point *points = calloc(n_cells + 1, sizeof *points);
+    cell *cells = calloc(n_cells + 1, sizeof *cells);
+    if (!specs || !points || !cells)
+        status = gac_error_no_memory(p->err);
+    int n = status == GAC_OK ? list_cells(p, s, tier, specs, cells) : 0;
+    if (status == GAC_OK)
+        status = probe_measure_sdpa(p, specs, n, s->library[tier], points);
+    for (int i = 0; i < n && status == GAC_OK; i++) {
+        if (points[i].outcome != PROBE_MEASURED && cells[i].first) /* once more */
+            status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], &points[i]);
+        bool measured = points[i].outcome == PROBE_MEASURED;
+        if (status == GAC_OK && measured)
+            cells[i].table->time_us[cells[i].at] = points[i].time_us;
+        s->has_tables = s->has_tables && (!cells[i].first || measured);
+    }
+    free(specs);
+    free(points);
+    free(cells);
+    return status;
+}
+
+static size_t total_cells(const probe_sdpa *s)
+{
+    size_t n = 0;
+    for (int t = 0; t < s->tiers.found.n_tiers; t++)
+        n += 2 * probe_table_cells(&s->prefill[t][0]) + probe_table_cells(&s->decode[t]);
+    return n;
+}
+
+/* A point is taken to last as long as those of the curve did. */
+static void fit_time(probe *p, probe_sdpa *s, double point_s)
+{
+    double limit_s = probe_left_s(p) * PART_OF_TIME;
+    bool dropped = false, more = true;
+    while (more && (double)total_cells(s) * point_s > limit_s) {
+        more = false;
+        for (int t = 0; t < s->tiers.found.n_tiers; t++)
+            for (int kind = 0; kind < 3; kind++)
+                more |= probe_table_coarsen(table_of(s, t, kind));
+        dropped = true;
+    }
+    if (dropped)
+        probe_note(p, "%s: attention tables were made coarser to keep within %.0f s: %zu points",
+                   gac_dtype_name(s->dtype), p->options->max_time_s, total_cells(s));
+}
+
+gac_status probe_sdpa_tables(probe *p, probe_sdpa *s)
+{
+    gac_status status = GAC_OK;
+    size_t n_before = p->n_points - p->phase_first;
+    double spent_s = json_number_value(json_object_get(p->seconds, "attention heads"));
+    for (int t = 0; t < s->tiers.found.n_tiers; t++)
+        plan_tables(p, s, t);
+    fit_time(p, s, n_before ? spent_s / (double)n_before : 0);
+    s->has_tables = true;
+    probe_begin(p, "attention tables", gac_dtype_name(s->dtype), total_cells(s));
+    for (int t = 0; t < s->tiers.found.n_tiers && status == GAC_OK; t++)
+        status = fill_tables(p, s, t);
+    probe_finish(p);
+    if (status == GAC_OK && !s->has_tables)
+        probe_note(p, "%s: no attention tables, short lengths could not be measured",
+                   gac_dtype_name(s->dtype));
+    return status;
+}
+
+gac_status probe_sdpa_kernels(probe *p, probe_sdpa *s)
+{
+    gac_status status = GAC_OK;
+    probe_begin(p, "kernels", gac_dtype_name(s->dtype), 0);
+    for (int t = 0; t < s->tiers.found.n_tiers && status == GAC_OK; t++) {
+        probe_tiers *tiers = &s->tiers;
+        int64_t head = probe_tier_size(&tiers->found, t, 112);
+        gac_sdpa_shape decode = probe_decode_shape(32, REF_LENGTH, head);
+        gac_task_spec spec = reference(s->dtype, head);
+        gac_sdpa_path path = s->library[t] ? GAC_SDPA_LIBRARY : GAC_SDPA_FLASH;
+        if (tiers->kernel[t][0]) /* the fallback said it */
+            continue;
+        spec.sdpa.path = path;
+        status = probe_kernel(p, &spec, tiers->kernel[t], sizeof tiers->kernel[t]);
+        spec = probe_sdpa_spec(s->dtype, &decode);
+        spec.sdpa.path = path;
+        if (status == GAC_OK)
+            status =
+                probe_kernel(p, &spec, tiers->decode_kernel[t], sizeof tiers->decode_kernel[t]);
+    }
+    gac_task_spec spec = reference(s->dtype, s->max_head + 64);
+    spec.sdpa.path = s->beyond_path;
+    if (status == GAC_OK && !s->beyond_kernel[0])
+        status = probe_kernel(p, &spec, s->beyond_kernel, sizeof s->beyond_kernel);
+    probe_finish(p);
+    return status;
+}

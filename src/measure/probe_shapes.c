@@ -1,0 +1,194 @@
+/* Exactly the shapes that someone needs, as points in a contract that is there
+ * already. */
+#include "measure/probe_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { N_BEFORE_JUDGING = 50 };
+
+static void gemm_key(char out[96], const char *dtype, json_int_t m, json_int_t n, json_int_t k)
+{
+    snprintf(out, 96, "%s %lld %lld %lld", dtype, (long long)m, (long long)n, (long long)k);
+}
+
+static json_int_t integer_at(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static const char *const sdpa_sizes[] = { "batch", "n_q_heads", "n_kv_heads", "n_q",
+                                          "n_kv",  "qk_head",   "v_head" };
+enum { N_SDPA_SIZES = sizeof sdpa_sizes / sizeof *sdpa_sizes };
+
+static json_t *sdpa_json(const char *dtype, const gac_sdpa_shape *s, double time_us)
+{
+    const int64_t sizes[N_SDPA_SIZES] = { s->batch, s->n_q_heads, s->n_kv_heads, s->n_q,
+                                          s->n_kv,  s->qk_head,   s->v_head };
+    json_t *json = json_pack("{s:s}", "dtype", dtype);
+    for (size_t i = 0; i < N_SDPA_SIZES; i++)
+        json_object_set_new(json, sdpa_sizes[i], json_integer(sizes[i]));
+    json_object_set_new(json, "causal", json_boolean(s->causal));
+    json_object_set_new(json, "time_us", probe_number(time_us));
+    return json;
+}
+
+/* What names a point: all of it but the time. */
+static void point_key(char out[256], const json_t *point)
+{
+    const char *dtype = json_string_value(json_object_get(point, "dtype"));
+    if (!dtype)
+        dtype = "";
+    if (json_object_get(point, "m")) {
+        gemm_key(out, dtype, integer_at(point, "m"), integer_at(point, "n"),
+                 integer_at(point, "k"));
+        return;
+    }
+    size_t used =
+        (size_t)snprintf(out, 256, "%s %d", dtype, json_is_true(json_object_get(point, "causal")));
+    for (size_t i = 0; i < N_SDPA_SIZES && used < 256; i++)
+        used += (size_t)snprintf(out + used, 256 - used, " %lld",
+                                 (long long)integer_at(point, sdpa_sizes[i]));
+}
+
+/* The list under key with added points put in, those of the same shape
+ * replaced. */
+static gac_status merge(json_t *contract, const char *key, json_t *added, gac_error *err)
+{
+    char name[256];
+    size_t i;
+    json_t *point, *known = json_object(), *merged = json_array();
+    json_array_foreach(added, i, point) {
+        point_key(name, point);
+        json_object_set(known, name, point);
+    }
+    json_array_foreach(json_object_get(contract, key), i, point) {
+        point_key(name, point);
+        if (!json_object_get(known, name))
+            json_array_append(merged, point);
+    }
+    const char *each;
+    json_object_foreach(known, each, point)
+        json_array_append(merged, point);
+    json_decref(known);
+    return json_object_set_new(contract, key, merged) == 0 ? GAC_OK : gac_error_no_memory(err);
+}
+
+/* Careful while the time lasts. */
+static void judge_pace(probe *p, size_t n_done, size_t n_all)
+{
+    const gac_timing_rules sweep = GAC_TIMING_RULES_SWEEP_INIT;
+    double spent_s = probe_now_s() - p->start_s;
+    if (n_done < N_BEFORE_JUDGING || p->rules.min_samples == sweep.min_samples ||
+        spent_s / (double)n_done * (double)n_all <= p->options->max_time_s)
+        return;
+    p->rules = sweep;
+    probe_note(p, "exact points after the first %zu have fewer samples, to keep within %.0f s",
+               n_done, p->options->max_time_s);
+}
+
+static gac_status measure_gemm(probe *p, gac_dtype dtype, const gac_gemm_shape *shapes, size_t n,
+                               size_t n_all, json_t *points)
+{
+    gac_status status = GAC_OK;
+    for (size_t i = 0; i < n && status == GAC_OK; i++) {
+        probe_point point;
+        gac_task_spec spec = probe_gemm_spec(dtype, shapes[i].m, shapes[i].n, shapes[i].k);
+        status = probe_measure(p, &spec, &point);
+        judge_pace(p, i + 1, n_all);
+        probe_step(p, i + 1);
+        if (status == GAC_OK && point.outcome == PROBE_MEASURED)
+            json_array_append_new(
+                points, json_pack("{s:I, s:I, s:I, s:s, s:o}", "m", (json_int_t)shapes[i].m, "n",
+                                  (json_int_t)shapes[i].n, "k", (json_int_t)shapes[i].k, "dtype",
+                                  gac_dtype_name(dtype), "time_us", probe_number(point.time_us)));
+    }
+    return status;
+}
+
+static gac_status measure_sdpa(probe *p, gac_dtype dtype, const gac_sdpa_shape *shapes, size_t n,
+                               json_t *points)
+{
+    gac_task_spec *specs = calloc(n + 1, sizeof *specs);
+    probe_point *out = calloc(n + 1, sizeof *out);
+    gac_status status = specs && out ? GAC_OK : gac_error_no_memory(p->err);
+    for (size_t i = 0; i < n && status == GAC_OK; i++)
+        specs[i] = probe_sdpa_spec(dtype, &shapes[i]);
+    if (status == GAC_OK)
+        status = probe_measure_sdpa(p, specs, (int)n, true, out);
+    for (size_t i = 0; i < n && status == GAC_OK; i++)
+        if (out[i].outcome == PROBE_MEASURED)
+            json_array_append_new(points,
+                                  sdpa_json(gac_dtype_name(dtype), &shapes[i], out[i].time_us));
+    free(specs);
+    free(out);
+    return status;
+}
+
+static gac_status extend(probe *p, const json_t *base, json_t *gemm, json_t *sdpa, json_t **out)
+{
+    char day[16];
+    time_t now = time(NULL);
+    struct tm utc;
+    size_t i;
+    json_t *note, *contract = json_deep_copy(base);
+    json_t *sources = json_object_get(contract, "sources");
+    strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &utc));
+    probe_note(p, "%zu GEMM and %zu attention shapes measured exactly by gac probe %s on %s, %s",
+               json_array_size(gemm), json_array_size(sdpa), GAC_VERSION, day,
+               gac_device_describe(p->device)->name);
+    json_array_foreach(p->sources, i, note)
+        json_array_append(sources, note);
+    gac_status status =
+        contract ? merge(contract, "points", gemm, p->err) : gac_error_no_memory(p->err);
+    if (status == GAC_OK && json_array_size(sdpa) > 0)
+        status = merge(contract, "sdpa_points", sdpa, p->err);
+    if (p->options->name)
+        json_object_set_new(contract, "name", json_string(p->options->name));
+    if (p->options->runtime)
+        json_object_set_new(contract, "runtime", json_deep_copy(p->options->runtime));
+    *out = contract;
+    return status;
+}
+
+gac_status gac_probe_shapes(gac_device *device, const gac_probe_options *options,
+                            const gac_contract *base, const gac_gemm_shape *gemm, size_t n_gemm,
+                            const gac_sdpa_shape *sdpa, size_t n_sdpa, struct json_t **contract,
+                            struct json_t **raw, gac_error *err)
+{
+    const gac_timing_rules careful = GAC_TIMING_RULES_INIT;
+    probe p;
+    json_t *points = json_array(), *sdpa_points = json_array(), *json = NULL;
+    gac_dtype dtype = options->dtypes[0];
+    gac_contract *check = NULL;
+    gac_status status = probe_start(&p, device, options, raw != NULL, err);
+    p.rules = careful;
+    if (status == GAC_OK)
+        status = probe_check_runtime(options->runtime, err);
+    probe_begin(&p, "exact shapes", gac_dtype_name(dtype), n_gemm + n_sdpa);
+    if (status == GAC_OK)
+        status = measure_gemm(&p, dtype, gemm, n_gemm, n_gemm + n_sdpa, points);
+    if (status == GAC_OK)
+        status = measure_sdpa(&p, dtype, sdpa, n_sdpa, sdpa_points);
+    probe_finish(&p);
+    if (status == GAC_OK)
+        status = extend(&p, gac_contract_json(base), points, sdpa_points, &json);
+    char *text = status == GAC_OK ? gac_probe_text(json) : NULL;
+    if (status == GAC_OK)
+        status = text ? gac_contract_parse(text, strlen(text), "the extended contract", &check, err)
+                      : gac_error_no_memory(err);
+    if (status == GAC_OK) {
+        *contract = json_incref(json);
+        if (raw)
+            *raw = probe_raw_json(&p);
+    }
+    gac_contract_free(check);
+    free(text);
+    json_decref(json);
+    json_decref(points);
+    json_decref(sdpa_points);
+    probe_dispose(&p);
+    return status;
+}

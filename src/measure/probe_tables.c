@@ -1,0 +1,315 @@
+/* Tables of GEMM times over rows, n and k, one for every pair of tiers. */
+#include "measure/probe_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TIME_US 6000 /* longer points are left to extrapolation */
+#define PLAIN_ROWS 512   /* from here on time grows with the rows */
+#define PART_OF_TIME 0.7 /* of what is left of the dtype's time, for all tables */
+#define LATEST_PART 0.85 /* and when it ends, done or not */
+#define N_PILOT 48       /* points that tell how long a point takes */
+
+/* Sizes, closed by 0; fine for aligned pairs, coarse for the others. In-between
+ * sizes are there because tiles fit powers of two too well. */
+static const int64_t fine_m[] = { 1,   2,    3,    4,    6,    8,    12,   16,    24,
+                                  32,  48,   64,   96,   128,  192,  256,  384,   512,
+                                  768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 0 };
+static const int64_t fine_n[] = { 64,   128,  256,  384,  512,   768,   1024,  1536,   2048,
+                                  3072, 4096, 6144, 8192, 12288, 16384, 32768, 131072, 0 };
+static const int64_t fine_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
+                                  3072, 4096, 6144, 8192, 14336, 28672, 0 };
+static const int64_t coarse_m[] = {
+    1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 0
+};
+static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536,  2048, 3072,
+                                    4096, 6144, 8192, 12288, 16384, 32768, 0 };
+static const int64_t coarse_k[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 14336, 28672, 0 };
+static const int64_t quick_m[] = { 1, 4, 16, 64, 256, 1024, 4096, 0 };
+static const int64_t quick_n[] = { 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
+static const int64_t quick_k[] = { 256, 1024, 2048, 4096, 8192, 16384, 0 };
+
+gac_status probe_table_alloc(probe_table *t, gac_error *err)
+{
+    size_t n = probe_table_cells(t);
+    t->time_us = calloc(n + 1, sizeof *t->time_us);
+    for (size_t i = 0; t->time_us && i < n; i++)
+        t->time_us[i] = NAN;
+    return t->time_us ? GAC_OK : gac_error_no_memory(err);
+}
+
+void probe_table_dispose(probe_table *t)
+{
+    free(t->time_us);
+    t->time_us = NULL;
+}
+
+size_t probe_table_cells(const probe_table *t)
+{
+    return (size_t)t->n_axis[0] * (size_t)t->n_axis[1] * (size_t)t->n_axis[2];
+}
+
+bool probe_table_coarsen(probe_table *t)
+{
+    int longest = 0, kept = 1;
+    for (int a = 1; a < 3; a++)
+        if (t->n_axis[a] > t->n_axis[longest])
+            longest = a;
+    int n = t->n_axis[longest];
+    if (n < 5)
+        return false;
+    for (int i = 2; i < n; i++)
+        if (i % 2 == 0 || i == n - 1)
+            t->axis[longest][kept++] = t->axis[longest][i];
+    t->n_axis[longest] = kept;
+    return true;
+}
+
+json_t *probe_axis_json(const probe_table *t, int axis)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < t->n_axis[axis]; i++)
+        json_array_append_new(list, json_integer(t->axis[axis][i]));
+    return list;
+}
+
+json_t *probe_times_json(const probe_table *t)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < probe_table_cells(t); i++)
+        json_array_append_new(list,
+                              isnan(t->time_us[i]) ? json_null() : probe_number(t->time_us[i]));
+    return list;
+}
+
+static void set_axis(probe_table *t, int axis, const int64_t *sizes, const gac_found_tiers *tiers,
+                     int tier)
+{
+    int n = 0;
+    for (int i = 0; sizes[i] && n < PROBE_MAX_AXIS; i++) {
+        int64_t size = tiers ? probe_tier_size(tiers, tier, sizes[i]) : sizes[i];
+        if (n == 0 || size > t->axis[axis][n - 1])
+            t->axis[axis][n++] = size;
+    }
+    t->n_axis[axis] = n;
+}
+
+static double gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k)
+{
+    return ((double)m * (double)k + (double)n * (double)k + (double)m * (double)n) *
+           gac_dtype_bits(dtype) / 8.0;
+}
+
+static double memory_limit(const probe *p)
+{
+    return (double)gac_device_describe(p->device)->memory_bytes / 4;
+}
+
+/* One row must fit for every n and k, so axes end where it does not. */
+static void fit_memory(const probe *p, gac_dtype dtype, probe_table *t)
+{
+    for (;;) {
+        int64_t n = t->axis[1][t->n_axis[1] - 1], k = t->axis[2][t->n_axis[2] - 1];
+        if (gemm_bytes(dtype, 1, n, k) <= memory_limit(p))
+            return;
+        int longer = n >= k ? 1 : 2;
+        if (t->n_axis[longer] < 2)
+            return;
+        t->n_axis[longer]--;
+    }
+}
+
+static void plan_table(const probe *p, const probe_gemm *g, struct probe_gemm_table *out)
+{
+    const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
+    const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
+    bool quick = p->options->quick;
+    bool fine = n->tier[out->tier_n].aligned && k->tier[out->tier_k].aligned;
+    set_axis(&out->table, 0, quick ? quick_m : fine ? fine_m : coarse_m, NULL, 0);
+    set_axis(&out->table, 1, quick ? quick_n : fine ? fine_n : coarse_n, n, out->tier_n);
+    set_axis(&out->table, 2, quick ? quick_k : fine ? fine_k : coarse_k, k, out->tier_k);
+    fit_memory(p, g->dtype, &out->table);
+}
+
+static size_t total_cells(const probe_gemm *g)
+{
+    size_t n = 0;
+    for (int i = 0; i < g->n_tables; i++)
+        n += probe_table_cells(&g->tables[i].table);
+    return n;
+}
+
+/* Makes one table coarser: the largest, the aligned one counted by a part of its
+ * cells, since sizes are meant to end up there. False when none can be. */
+static bool coarsen_one(probe_gemm *g)
+{
+    bool spent[sizeof g->tables / sizeof *g->tables] = { false };
+    for (int round = 0; round < g->n_tables; round++) {
+        int largest = -1;
+        double most = 0;
+        for (int i = 0; i < g->n_tables; i++) {
+            double cells = (double)probe_table_cells(&g->tables[i].table) / (i == 0 ? 6 : 1);
+            if (!spent[i] && cells > most) {
+                most = cells;
+                largest = i;
+            }
+        }
+        if (largest < 0 || probe_table_coarsen(&g->tables[largest].table))
+            return largest >= 0;
+        spent[largest] = true;
+    }
+    return false;
+}
+
+/* Points drawn from all tables tell how long a point takes; tables are made
+ * coarser until all fit the time. */
+static gac_status fit_time(probe *p, probe_gemm *g)
+{
+    double start_s = probe_now_s(), limit_s = probe_left_s(p) * PART_OF_TIME;
+    int n_dropped = 0, n_measured = 0;
+    for (int i = 0; i < N_PILOT; i++) {
+        const probe_table *t = &g->tables[probe_random(p) % (uint64_t)g->n_tables].table;
+        int64_t size[3];
+        probe_point point;
+        for (int a = 0; a < 3; a++)
+            size[a] = t->axis[a][probe_random(p) % (uint64_t)t->n_axis[a]];
+        if (2.0 * (double)size[0] * (double)size[1] * (double)size[2] > 2e12)
+            continue;
+        gac_task_spec spec = probe_gemm_spec(g->dtype, size[0], size[1], size[2]);
+        gac_status status = probe_measure(p, &spec, &point);
+        if (status != GAC_OK)
+            return status;
+        n_measured++;
+    }
+    double point_s = n_measured ? (probe_now_s() - start_s) / n_measured : 0;
+    while ((double)total_cells(g) * point_s > limit_s && coarsen_one(g))
+        n_dropped++;
+    if (n_dropped > 0)
+        probe_note(
+            p,
+            "%s: GEMM tables were made coarser %d times to keep within %.0f s: %zu points at "
+            "about %.1f ms each",
+            gac_dtype_name(g->dtype), n_dropped, p->options->max_time_s, total_cells(g),
+            point_s * 1e3);
+    return GAC_OK;
+}
+
+/* Whether a point is worth its time, by the last one with fewer rows. */
+static bool is_short(double last_us, int64_t last_m, int64_t m)
+{
+    double expected = last_us * (double)m / (double)last_m;
+    return !(last_us > MAX_TIME_US) && !(m >= PLAIN_ROWS && expected > MAX_TIME_US);
+}
+
+/* Few rows may be declined for every size: the table then starts with more. */
+static void drop_first_rows(probe_table *t)
+{
+    size_t plane = (size_t)t->n_axis[1] * (size_t)t->n_axis[2];
+    int n_empty = 0;
+    for (bool empty = true; empty && n_empty + 1 < t->n_axis[0]; n_empty += empty)
+        for (size_t i = 0; i < plane && empty; i++)
+            empty = isnan(t->time_us[(size_t)n_empty * plane + i]);
+    t->n_axis[0] -= n_empty;
+    memmove(t->time_us, t->time_us + (size_t)n_empty * plane,
+            (size_t)t->n_axis[0] * plane * sizeof *t->time_us);
+    memmove(t->axis[0], t->axis[0] + n_empty, (size_t)t->n_axis[0] * sizeof *t->axis[0]);
+}
+
+/* The first row must be whole: a size without it is dropped from its axis. */
+static void drop_gaps(probe_table *t, int64_t *n_lost)
+{
+    int n_n = t->n_axis[1], n_k = t->n_axis[2], kept = 0;
+    for (int i = 0; i < n_n; i++) {
+        bool whole = true;
+        for (int j = 0; j < n_k; j++)
+            whole = whole && !isnan(t->time_us[(size_t)i * (size_t)n_k + (size_t)j]);
+        *n_lost += !whole;
+        if (!whole)
+            continue;
+        for (int m = 0; m < t->n_axis[0]; m++)
+            memmove(&t->time_us[(size_t)(m * n_n + kept) * (size_t)n_k],
+                    &t->time_us[(size_t)(m * n_n + i) * (size_t)n_k],
+                    (size_t)n_k * sizeof *t->time_us);
+        t->axis[1][kept++] = t->axis[1][i];
+    }
+    if (kept == n_n)
+        return;
+    for (int m = 1; m < t->n_axis[0]; m++)
+        memmove(&t->time_us[(size_t)(m * kept) * (size_t)n_k],
+                &t->time_us[(size_t)(m * n_n) * (size_t)n_k],
+                (size_t)(kept * n_k) * sizeof *t->time_us);
+    t->n_axis[1] = kept;
+}
+
+static gac_status fill_table(probe *p, const probe_gemm *g, probe_table *t, double end_s,
+                             size_t *n_done, int64_t *n_late)
+{
+    size_t plane = (size_t)t->n_axis[1] * (size_t)t->n_axis[2];
+    gac_status status = probe_table_alloc(t, p->err);
+    double *last_us = calloc(plane + 1, sizeof *last_us);
+    int64_t *last_m = calloc(plane + 1, sizeof *last_m);
+    if (!last_us || !last_m)
+        status = gac_error_no_memory(p->err);
+    for (size_t i = 0; i < probe_table_cells(t) && status == GAC_OK; i++) {
+        size_t at = i % plane;
+        int64_t m = t->axis[0][i / plane], n = t->axis[1][at / (size_t)t->n_axis[2]];
+        int64_t k = t->axis[2][at % (size_t)t->n_axis[2]];
+        probe_point point;
+        probe_step(p, ++*n_done);
+        if (gemm_bytes(g->dtype, m, n, k) > memory_limit(p) ||
+            (last_m[at] > 0 && !is_short(last_us[at], last_m[at], m)))
+            continue;
+        if (last_m[at] > 0 && probe_now_s() > end_s) {
+            ++*n_late;
+            continue;
+        }
+        gac_task_spec spec = probe_gemm_spec(g->dtype, m, n, k);
+        status = probe_measure(p, &spec, &point);
+        if (status != GAC_OK || point.outcome != PROBE_MEASURED)
+            continue;
+        t->time_us[i] = last_us[at] = point.time_us;
+        last_m[at] = m;
+    }
+    free(last_us);
+    free(last_m);
+    return status;
+}
+
+gac_status probe_gemm_tables(probe *p, probe_gemm *g)
+{
+    int n_n = probe_n_served(&g->place[GAC_SEEN_GEMM_N].found);
+    int n_k = probe_n_served(&g->place[GAC_SEEN_GEMM_K].found);
+    int64_t n_late = 0, n_lost = 0;
+    size_t n_done = 0;
+    for (int i = 0; i < n_n * n_k; i++) {
+        struct probe_gemm_table *t = &g->tables[g->n_tables++];
+        *t = (struct probe_gemm_table){ .tier_n = i / n_k, .tier_k = i % n_k };
+        plan_table(p, g, t);
+    }
+    probe_begin(p, "GEMM tables", gac_dtype_name(g->dtype), total_cells(g));
+    /* A little later is the end, whatever the pilot said. */
+    double end_s = probe_now_s() + probe_left_s(p) * LATEST_PART;
+    gac_status status = fit_time(p, g);
+    gac_progress_start(p->options->progress, p->phase, "points", total_cells(g));
+    for (int i = 0; i < g->n_tables && status == GAC_OK; i++) {
+        probe_table *t = &g->tables[i].table;
+        status = fill_table(p, g, t, end_s, &n_done, &n_late);
+        if (status == GAC_OK) {
+            drop_first_rows(t);
+            drop_gaps(t, &n_lost);
+        }
+        if (status == GAC_OK && t->n_axis[1] < 1)
+            status = gac_error_set(p->err, GAC_NO_RESOURCE,
+                                   "%s: no GEMM could be measured for a pair of tiers",
+                                   gac_dtype_name(g->dtype));
+    }
+    probe_finish(p);
+    if (n_late > 0)
+        probe_note(p, "%s: %lld table points were left out, the time was up",
+                   gac_dtype_name(g->dtype), (long long)n_late);
+    if (n_lost > 0)
+        probe_note(p, "%s: %lld sizes of n were left out of tables, a point of theirs failed",
+                   gac_dtype_name(g->dtype), (long long)n_lost);
+    return status;
+}

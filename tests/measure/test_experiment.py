@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+"""gac experiment against a fake GPU, a fake python3 and a fake profiler.
+
+    test_experiment.py --gac GAC --fake FOLDER [--torch PYTHON] [CASE...]
+
+FOLDER holds the fake plug-in. With --torch (a python3 that has torch) the real
+script of the pytorch lens runs too, on the CPU; without, that is skipped.
+"""
+import argparse
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import tally  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+IDS = ["C21", "C23", "C4", "G3", "G4", "HET1", "P1", "PaLU-dist", "RAP", "S1", "S2", "direct-45"]
+VERDICTS = {"reproduced", "stronger", "weaker", "contradicted", "not measured", "unpublished"}
+SMALL = {
+    "schema": "gac.experiment-spec/1", "id": "small", "title": "t", "question": "q", "why": "w",
+    "effort": "sweep",
+    "sweeps": [
+        {"name": "a", "over": {"d": [16, 17]},
+         "parts": [{"op": "sdpa", "batch": 1, "q_heads": 4, "kv_heads": 2, "n_q": 32,
+                    "head": "d"}],
+         "variants": [{"name": "auto"},
+                      {"name": "efficient", "native": None, "pytorch": "efficient"}]},
+        {"name": "g", "over": {"k": [16, 17]},
+         "parts": [{"op": "gemm", "m": 32, "n": 32, "k": "k"},
+                   {"op": "pad", "rows": 32, "from": "k", "to": "up(k, 8)", "times": 3}],
+         "variants": [{"name": "linear"}]}],
+    "claims": [
+        {"id": "slower", "says": "17 is slower", "of": {"mean": "time.auto", "sweep": "a",
+                                                        "where": "d == 17"},
+         "over": {"mean": "time.auto", "sweep": "a", "where": "d == 16"}},
+        {"id": "served", "says": "efficient serves", "as": "share", "lens": "pytorch",
+         "of": {"share": "served.efficient", "sweep": "a"}}],
+    "checks": [
+        {"id": "same", "says": "same", "sizes": [[17, 24]], "native": ["auto"],
+         "pytorch": ["auto", "math"],
+         "part": {"op": "sdpa", "batch": 1, "q_heads": 2, "n_q": 32, "head": "d"}}],
+    "counters": [{"sweep": "g"}],
+}
+
+# Answers as the real script would; MODE makes it misbehave.
+FAKE_PYTHON = """#!/usr/bin/env python3
+import json, os, sys
+mode = os.environ.get("MODE", "")
+request = json.load(open(sys.argv[3]))
+if mode == "crash":
+    sys.exit("Traceback: it broke")
+jobs = []
+print("progress 0 2", file=sys.stderr)
+for job in request["jobs"]:
+    if job.get("path") == "efficient":
+        jobs.append({"state": "declined", "reason": "efficient declined: not today"})
+        continue
+    odd = job.get("qk_head", job.get("k", 0)) % 8 != 0
+    kernel = "void flash_fwd_kernel<1>" if odd else "cudnn_generated_fort_native_sdpa_sm90"
+    jobs.append({"state": "measured", "samples_us": [30.0, 31.0, 29.0] if odd else [10.0, 10.0],
+                 "n_calls": 5, "graph": True, "steady": True,
+                 "kernels": [{"name": kernel, "time_us": 9.0}]})
+checks = [{"relative": 0.5 if mode == "wrong" else 1e-4, "forgotten": 0.1}
+          for _ in request["checks"]]
+if mode == "short":
+    jobs.pop()
+if mode == "negative":
+    jobs[0]["samples_us"] = [-1.0]
+if mode == "nonsense":
+    print("hello")
+print(json.dumps({"machine": {"gpu": "G", "torch": "9.9", "device": request["device"]},
+                  "jobs": jobs, "checks": checks}))
+"""
+
+FAKE_NCU = """#!/usr/bin/env python3
+import os, subprocess, sys
+if "--query-metrics" in sys.argv:
+    print("lts__t_bytes   bytes\\ngpu__time_duration   time")
+    sys.exit(0)
+if os.environ.get("MODE") == "forbidden":
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission")
+    sys.exit(1)
+at = next(i for i, a in enumerate(sys.argv) if a == "experiment")
+subprocess.run(sys.argv[at - 1:], check=True)
+wanted = sys.argv[sys.argv.index("--metrics") + 1].split(",")
+print('"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"')
+for i, name in enumerate(["fill", "nvjet_x"]):
+    for metric in wanted:
+        print(f'"{i}","{name}","{metric}","","{i + 1},000"')
+"""
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def gac(self, *args, status=0, **env):
+        """Runs gac experiment; returns its stdout and stderr."""
+        temporary = self.folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        done = subprocess.run([options.gac, "experiment", *map(str, args)], capture_output=True,
+                              text=True, cwd=self.folder,
+                              env={**os.environ, "GAC_BACKEND_PATH": options.fake,
+                                   "TMPDIR": str(temporary), **env})
+        self.assertEqual(done.returncode, status, f"{args}\n{done.stdout}\n{done.stderr}")
+        self.assertEqual(list(temporary.iterdir()), [], "temporary files were left")
+        return done.stdout, done.stderr
+
+    def json(self, *args, **more):
+        return json.loads(self.gac(*args, "--json", "-q", **more)[0])
+
+    def spec(self, changed=None, **replaced):
+        path = self.folder / "small.json"
+        path.write_text(json.dumps({**SMALL, **(changed or {}), **replaced}))
+        return path
+
+    def program(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+
+class Native(Case):
+    def test_all_twelve(self):
+        out, _ = self.gac("all", "-o", "results/")
+        files = sorted(p.name for p in (self.folder / "results").iterdir())
+        self.assertEqual(files, sorted(f"{i}.native.json" for i in IDS))
+        for id_ in IDS:
+            result = json.loads((self.folder / "results" / f"{id_}.native.json").read_text())
+            self.assertEqual((result["schema"], result["id"], result["lens"]),
+                             ("gac.experiment/1", id_, "native"))
+            self.assertEqual(result["device_facts"]["gpu"], "NVIDIA H200 (fake)")
+            self.assertTrue(result["checks_hold"])
+            self.assertTrue(result["claims"] and result["cases"] and result["calls"])
+            for claim in result["claims"]:
+                self.assertIn(claim["verdict"], VERDICTS - {"not measured"})
+                self.assertTrue(claim["reason"])
+                self.assertEqual(claim["verdict"] == "unpublished", claim["published"] is None)
+            for call in result["calls"]:
+                self.assertIn(call["state"], ("measured", "declined"))
+                if call["state"] == "measured":
+                    self.assertGreaterEqual(len(call["timing"]["samples_us"]), 5)
+                    self.assertTrue(call["kernels"][0]["family"])
+            self.assertIn(f"\n{id_}: {result['summary']['verdict']}\n", out)
+
+    def test_path_served_and_why(self):
+        result = self.json("S1", "--quick")
+        by_label = {c["label"]: c["variants"]["auto"] for c in result["cases"]}
+        self.assertEqual(by_label["d=112"]["served_by"], "library")
+        self.assertNotIn("declined", by_label["d=112"])
+        self.assertEqual(by_label["d=107"]["served_by"], "own flash")
+        self.assertIn("cuDNN declined heads of 107", by_label["d=107"]["declined"])
+        self.assertEqual(by_label["d=107"]["published_ms"], 2.147)
+        claim = next(c for c in result["claims"] if c["id"] == "cliff_107_vs_112")
+        ratio = by_label["d=107"]["time_us"] / by_label["d=112"]["time_us"]
+        self.assertAlmostEqual(claim["ours"], (ratio - 1) * 100, places=4)
+        self.assertIn("numerator ran gac-flash in 1 case", claim["reason"])
+        self.assertIn("cuDNN declined", claim["reason"])
+
+    def test_parts_add_up(self):
+        result = self.json("--spec", self.spec())
+        for case in result["cases"]:
+            if case["sweep"] != "g":
+                continue
+            cell = case["variants"]["linear"]
+            total = sum(use["times"] * result["calls"][use["call"]]["timing"]["median_us"]
+                        for use in cell["calls"])
+            self.assertAlmostEqual(cell["time_us"], total, places=6)
+            self.assertEqual([u["times"] for u in cell["calls"]], [1, 3])
+
+    def test_forgotten_scale_is_another_function(self):
+        result = self.json("P1")
+        padded = [c for c in result["checks"] if c["stored"] > c["head"]]
+        self.assertTrue(padded)
+        for check in padded:
+            self.assertLessEqual(check["relative"], check["tolerance"])
+            self.assertGreater(check["relative_with_forgotten_scale"], 5 * check["tolerance"])
+
+    def test_wrong_outputs_are_an_exit_status(self):
+        for mode in ("wrong", "silent"):
+            out, err = self.gac("P1", status=5, GAC_FAKE=mode)
+            self.assertIn("DOES NOT HOLD", out)
+            self.assertIn("P1, native lens: a check of outputs does not hold", err)
+
+    def test_holes(self):
+        result = self.json("S1", "--quick", GAC_FAKE="out-of-memory")
+        states = {c["state"] for c in result["calls"]}
+        self.assertEqual(states, {"measured", "failed"})
+        missing = [c for c in result["claims"] if c["verdict"] == "not measured"]
+        self.assertTrue(missing)
+        self.assertIn("out of memory", missing[0]["reason"])
+
+    def test_kernels_unknown(self):
+        result = self.json("S1", "--quick", GAC_FAKE="blind")
+        self.assertTrue(all(c["kernels"] == [] for c in result["calls"]))
+        self.assertIn("no case whose kernels are known", result["claims"][0]["reason"])
+
+    def test_no_gpu(self):
+        for env in ({"GAC_FAKE": "no-gpu"}, {"GAC_BACKEND_PATH": "/no/such"}):
+            out, err = self.gac("S1", status=4, **env)
+            self.assertEqual((out, len(err.splitlines())), ("", 1))
+        self.gac("S1", "--device", "cuda:7", status=4)
+        self.gac("S1", "--device", "gpu", status=2)
+
+    def test_output_file_and_lists(self):
+        self.gac("PaLU-dist", "-o", "one.json")
+        one = json.loads((self.folder / "one.json").read_text())
+        self.assertEqual(one["id"], "PaLU-dist")
+        many = self.json("PaLU-dist", "RAP")
+        self.assertEqual(many["schema"], "gac.experiments/1")
+        self.assertEqual([r["id"] for r in many["results"]], ["PaLU-dist", "RAP"])
+        listed = self.json("--list")["experiments"]
+        self.assertEqual([e["id"] for e in listed], IDS)
+
+
+class Specs(Case):
+    def refused(self, text, *wanted):
+        (self.folder / "bad.json").write_text(text)
+        out, err = self.gac("--spec", "bad.json", status=3)
+        self.assertEqual((out, len(err.splitlines())), ("", 1))
+        for part in ("bad.json", *wanted):
+            self.assertIn(part, err)
+
+    def test_bad_specifications(self):
+        self.refused("{", "bad JSON")
+        self.refused(json.dumps({**SMALL, "schema": "x"}), "$.schema")
+        self.refused(json.dumps({**SMALL, "id": "../../x"}), "$.id")
+        self.refused(json.dumps({**SMALL, "title": "a\x1b[31m"}), "$.title")
+        big = {"name": "s", "over": {c: {"from": 1, "to": 400} for c in "ab"},
+               "parts": SMALL["sweeps"][0]["parts"], "variants": [{"name": "v"}]}
+        self.refused(json.dumps({**SMALL, "sweeps": [big]}), "$.sweeps[0]", "no such name")
+        big["parts"] = [{"op": "gemm", "m": "a", "n": "b", "k": 8}]
+        self.refused(json.dumps({**SMALL, "sweeps": [big]}), "more than 20000 cases")
+        huge = {**big, "over": {"d": [2000000000]}, "parts": [{"op": "gemm", "m": "d", "n": "d",
+                                                              "k": "d"}]}
+        self.refused(json.dumps({**SMALL, "sweeps": [huge]}), "operands of more than")
+        self.refused(json.dumps({**SMALL, "claims": [{"id": "c", "says": "s", "published": "p",
+                                                      "of": {"mean": "time"}}]}), "$.claims[0]")
+
+    def test_bad_published(self):
+        self.spec()
+        for text, wanted in (("[]", "$"), ('{"schema":"x","source":"s"}', "$.schema"),
+                             ('{"schema":"gac.published/1"}', "$.source")):
+            (self.folder / "published.json").write_text(text)
+            _, err = self.gac("--spec", "small.json", status=3)
+            self.assertIn("published.json: " + wanted, err)
+
+    def test_usage(self):
+        self.gac(status=2)
+        self.gac("S3", status=2)
+        self.gac("S1", "--lens", "jax", status=2)
+        self.gac("S1", "--spec", self.spec(), status=2)
+        self.gac("--list", "S1", status=2)
+        self.gac("S1", "--one-case", "gemm linear m=1 n=1 k=1", status=2)
+        _, err = self.gac("--spec", "missing.json", status=3)
+        self.assertIn("missing.json", err)
+        out, _ = self.gac("--help")
+        self.assertIn("example: gac experiment", out)
+
+
+class Pytorch(Case):
+    def lens(self, *args, mode="", status=0):
+        return self.gac("--spec", self.spec(), "--lens", "pytorch", *args, status=status,
+                        MODE=mode, GAC_PYTHON=self.program("python", FAKE_PYTHON))
+
+    def test_result(self):
+        result = json.loads(self.lens("--json", "--device", "cuda:3")[0])
+        self.assertEqual(result["device_facts"], {"gpu": "G", "torch": "9.9", "device": "cuda:3"})
+        auto = {c["label"]: c["variants"]["auto"] for c in result["cases"] if c["sweep"] == "a"}
+        self.assertEqual([auto[x]["served_by"] for x in ("d=16", "d=17")], ["cudnn", "flash"])
+        self.assertEqual(auto["d=17"]["time_us"], 30)
+        claims = {c["id"]: c for c in result["claims"]}
+        self.assertEqual(claims["slower"]["ours"], 3)
+        self.assertIn("numerator ran fa2", claims["slower"]["reason"])
+        self.assertEqual(claims["served"]["ours"], 0)
+        self.assertIn("not today", claims["served"]["reason"])
+        self.assertFalse(result["counters"]["available"])
+
+    def test_misbehaviour(self):
+        self.assertIn("not as many results", self.lens(mode="short", status=1)[1])
+        self.assertIn("jobs[0] makes no sense", self.lens(mode="negative", status=1)[1])
+        self.assertIn("bad JSON", self.lens(mode="nonsense", status=3)[1])
+        self.assertIn("it broke", self.lens(mode="crash", status=1)[1])
+        self.assertIn("does not hold", self.lens(mode="wrong", status=5)[1])
+
+    def test_no_python_no_torch(self):
+        spec = self.spec()
+        _, err = self.gac("--spec", spec, "--lens", "pytorch", "-q", status=4,
+                          GAC_PYTHON="/no/such/python")
+        self.assertEqual(err, "gac: pytorch lens: /no/such/python: No such file or directory\n")
+        bare = self.program("bare", f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+        out, err = self.gac("--spec", spec, "--lens", "pytorch", "-q", status=4, GAC_PYTHON=bare)
+        self.assertEqual((out, len(err.splitlines())), ("", 1))
+        self.assertIn("no usable torch", err)
+
+    def test_both_keep_what_was_measured(self):
+        out, _ = self.gac("--spec", self.spec(), "--lens", "both", "--json", status=4,
+                          GAC_PYTHON="/no/such/python")
+        self.assertEqual(json.loads(out)["lens"], "native")
+
+    def test_real_script(self):
+        if not options.torch or not os.path.exists(options.torch):
+            self.skipTest("no python with torch (--torch)")
+        result = self.json("--spec", self.spec(), "--lens", "pytorch", "--device", "cpu",
+                           GAC_PYTHON=options.torch)
+        self.assertTrue(result["checks_hold"])
+        self.assertEqual(len(result["checks"]), 2)
+        for check in result["checks"]:
+            self.assertGreater(check["relative_with_forgotten_scale"], check["tolerance"])
+        states = {c["call"].split()[1]: c["state"] for c in result["calls"]}
+        self.assertEqual((states["auto"], states["efficient"]), ("measured", "declined"))
+        _, err = self.gac("--spec", self.spec(), "--lens", "pytorch", "-q", "--device", "cuda:77",
+                          status=4, GAC_PYTHON=options.torch)
+        self.assertIn("sees no GPU", err)
+
+
+class Counters(Case):
+    def counted(self, **env):
+        self.program("ncu", FAKE_NCU)
+        return self.json("--spec", self.spec(), "--counters",
+                         PATH=f"{self.folder}:{os.environ['PATH']}", **env)["counters"]
+
+    def test_last_launch_counts(self):
+        counters = self.counted()
+        self.assertTrue(counters["available"], counters)
+        self.assertEqual([c["case"] for c in counters["calls"]], ["k=16", "k=17"])
+        for call in counters["calls"]:
+            self.assertEqual([k["kernel"] for k in call["kernels"]], ["nvjet_x"])
+            self.assertEqual(call["kernels"][0]["metrics"],
+                             {"gpu__time_duration.sum": 2000, "lts__t_bytes.sum": 2000})
+        self.assertIn("dram__bytes_read.sum", counters["unknown_metrics"])
+
+    def test_why_not(self):
+        counters = self.counted(MODE="forbidden")
+        self.assertFalse(counters["available"])
+        self.assertIn("ERR_NVGPUCTRPERM", counters["reason"])
+        result = self.json("--spec", self.spec(), "--counters", PATH="/no/such")
+        self.assertIn("ncu: No such file", result["counters"]["reason"])
+        result = self.json("--spec", self.spec())
+        self.assertIn("--counters", result["counters"]["reason"])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gac", required=True)
+    parser.add_argument("--fake", required=True)
+    parser.add_argument("--torch", default=os.environ.get("GAC_TEST_TORCH", ""))
+    parser.add_argument("cases", nargs="*")
+    options = parser.parse_args()
+    options.gac = os.path.abspath(options.gac)
+    options.fake = os.path.abspath(options.fake)
+    options.torch = options.torch and os.path.abspath(options.torch)
+    sys.exit(tally.run(options.cases))

@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""gac probe and gac contract diff end to end, against a GPU that is not there.
+
+    test_probe.py --gac build/gac --fake build/tests/fake
+
+The fake's truth is tests/support/fake_model.c: F16 in tiers of 8, 2 and 1, F8
+in multiples of 16 only, attention in multiples of 8 up to 256.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "..", "..")
+sys.path.insert(0, os.path.join(HERE, "..", "support"))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import make_checkpoint as mk  # noqa: E402
+import tally  # noqa: E402
+
+GAC = FAKE = None
+ERROR = "gac: "
+
+
+def run(*args, fake="", path=None):
+    env = dict(os.environ, GAC_BACKEND_PATH=path or FAKE, GAC_FAKE=fake)
+    return subprocess.run([GAC, *args], capture_output=True, text=True, env=env)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def gac(self, *args, status=0, **how):
+        done = run(*args, **how)
+        self.assertEqual(done.returncode, status, f"{args}: {done.stdout} {done.stderr}")
+        return done
+
+    def probe(self, *args, name="c.json", **how):
+        self.gac("probe", "-q", "-o", self.path(name), *args, **how)
+        return self.load(name)
+
+    def load(self, name):
+        with open(self.path(name)) as stream:
+            return json.load(stream)
+
+    def refused(self, *args, status, text, name="c.json", **how):
+        """Fails with one clear line, and leaves nothing behind."""
+        done = self.gac("probe", "-q", "-o", self.path(name), *args, status=status, **how)
+        self.assertIn(text, done.stderr)
+        self.assertTrue(done.stderr.startswith(ERROR), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertEqual(os.listdir(self.folder.name), [])
+
+
+def tiers(contract, dtype, place):
+    return [(t["multiple"], t["aligned"], t["family"]) for t in contract["gemm"][dtype][place]]
+
+
+class Quick(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = tempfile.TemporaryDirectory()
+        cls.file = os.path.join(cls.shared.name, "contract.json")
+        cls.raw_file = os.path.join(cls.shared.name, "raw.json")
+        done = run("probe", "--quick", "-o", cls.file, "--raw", cls.raw_file, "--dtype",
+                   "F16,F8_E4M3", "--name", "fake", "--json")
+        assert done.returncode == 0, done.stderr
+        cls.result = json.loads(done.stdout)
+        with open(cls.file) as stream:
+            cls.contract = json.load(stream)
+        with open(cls.raw_file) as stream:
+            cls.raw = json.load(stream)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.shared.cleanup()
+
+    def test_tiers_of_the_fake(self):
+        for place in "nk":
+            self.assertEqual(tiers(self.contract, "F16", place),
+                             [(8, True, "nvjet"), (2, False, "cutlass-align2"),
+                              (1, False, "cutlass-align1")])
+            self.assertEqual(tiers(self.contract, "F8_E4M3", place),
+                             [(16, True, "nvjet"), (1, False, "declined")])
+            self.assertIs(self.contract["gemm"]["F8_E4M3"][place][1]["served"], False)
+        self.assertEqual(self.contract["gemm"]["F8_E4M3"]["falls_back_to"], "F16")
+        self.assertEqual(self.contract["sdpa"]["F8_E4M3"], {"same_as": "F16"})
+        self.assertEqual(self.contract["gemm"]["F16"]["period"], {"n": 8, "k": 8})
+
+    def test_heads_of_the_fake(self):
+        sdpa = self.contract["sdpa"]["F16"]
+        self.assertEqual(sdpa["max_head"], 256)
+        self.assertEqual([(t["multiple"], t["aligned"], t["family"]) for t in sdpa["tiers"]],
+                         [(8, True, "cudnn-flash"), (1, False, "gac-flash")])
+        self.assertEqual(sdpa["beyond"]["family"], "softmax")
+        heads = [head for head, _ in sdpa["points"]]
+        self.assertTrue(set(range(64, 97)) <= set(heads))
+        self.assertLessEqual(max(heads), 256)
+
+    def test_decode_kernels_are_named(self):
+        tier = self.contract["gemm"]["F16"]["n"][0]
+        self.assertEqual(tier["decode_family"], "gemv")
+
+    def test_tables_hold_sizes_of_their_tiers_only(self):
+        tables = self.contract["gemm"]["F16"]["times"]
+        self.assertEqual(len(tables), 9)
+        better = {8: None, 2: 8, 1: 2}
+        for table in tables:
+            self.assertEqual(len(table["us"]),
+                             len(table["m"]) * len(table["n"]) * len(table["k"]))
+            self.assertNotIn(None, table["us"][:len(table["n"]) * len(table["k"])])
+            for axis in "nk":
+                multiple = table[axis + "_multiple"]
+                for size in table[axis]:
+                    self.assertEqual(size % multiple, 0)
+                    if better[multiple]:
+                        self.assertNotEqual(size % better[multiple], 0)
+
+    def test_steps_are_the_fakes_tiles(self):
+        """Tiles of 256 columns on 132 units: 33 waves of 32 x 16 tiles end at n 4096."""
+        steps = {(s["place"], s["m"]): s for s in self.contract["gemm"]["F16"]["steps"]}
+        self.assertEqual(steps["n", 4096]["at"], [4104])
+        self.assertGreater(steps["n", 4096]["pct"][0], 15)
+
+    def test_accuracy_is_stated(self):
+        accuracy = self.contract["accuracy"]
+        self.assertIn("seed 1", accuracy["held_out"])
+        gemm = accuracy["gemm"]["F16"]
+        self.assertEqual(gemm["n_points"], 100)
+        self.assertLess(gemm["median_pct"], 10)
+        self.assertEqual(sum(v["n_points"] for v in gemm["by_tier"].values()), 100)
+        self.assertEqual(sum(v["n_points"] for v in gemm["by_rows"].values()), 100)
+        self.assertLess(accuracy["sdpa"]["F16"]["median_pct"], 15)
+        self.assertGreater(accuracy["ranking"]["F16"]["right_pct"], 95)
+        self.assertGreater(accuracy["ranking"]["F16"]["n_over_5_pct"], 50)
+
+    def test_noise_and_stack_are_stated(self):
+        noise = self.contract["noise"]
+        self.assertLess(noise["median_pct"], 1)
+        self.assertEqual((noise["clock_mhz_min"], noise["clock_mhz_max"]), (1965, 1980))
+        self.assertIn("GEMM tables", noise["phase_seconds"])
+        self.assertAlmostEqual(noise["copy_bytes_per_s"] / 4.3e12, 1, delta=0.05)
+        self.assertEqual(self.contract["stack"]["cublas"], "13.1.0")
+        self.assertIs(self.contract["provisional"], False)
+        self.assertIn("quick", self.contract["sources"][0])
+        self.assertEqual(self.contract["name"], "fake")
+
+    def test_raw_points_keep_their_samples(self):
+        points = self.raw["points"]
+        self.assertEqual(self.raw["schema"], "gac.probe-raw/1")
+        measured = [p for p in points if "median_us" in p]
+        self.assertEqual(len(measured), self.contract["noise"]["n_points"])
+        for p in measured[:50]:
+            self.assertGreaterEqual(len(p["samples_us"]), 5)
+            self.assertLessEqual(min(p["samples_us"]), p["median_us"] * 1.0001)
+        self.assertTrue(any(p.get("outcome") == "declined" for p in points))
+        self.assertTrue(any("held-out" in p["phase"] for p in points))
+        self.assertTrue(any(k["kernel"].startswith("nvjet") for k in self.raw["kernels"]))
+
+    def test_held_out_points_are_not_in_the_contract(self):
+        known = {(p["m"], p["n"], p["k"]) for p in self.contract["points"]
+                 if p["dtype"] == "F16"}
+        held = {(p["m"], p["n"], p["k"]) for p in self.raw["points"]
+                if p["phase"] == "held-out shapes" and p["op"] == "gemm" and p["dtype"] == "F16"}
+        drawn = [p for p in self.raw["points"] if p["phase"] == "held-out shapes"
+                 and p["op"] == "gemm" and p["dtype"] == "F16"][:100]
+        self.assertFalse({(p["m"], p["n"], p["k"]) for p in drawn} & known)
+        self.assertGreater(len(held), 90)
+
+    def test_json_result(self):
+        self.assertEqual(self.result["schema"], "gac.probe/1")
+        self.assertEqual(self.result["contract"], self.file)
+        self.assertEqual(self.result["gpu"], "NVIDIA H200 (fake)")
+
+    def test_other_commands_take_it(self):
+        shown = self.gac("contract", "show", self.file).stdout
+        self.assertIn("cutlass-align1", shown)
+        mk.build("svdllm").write(self.path("m"), seed=1)
+        self.gac("inspect", self.path("m"), "--contract", self.file)
+        self.gac("plan", self.path("m"), "--strategy", "solve", "--contract", self.file)
+        said = self.gac("dim", "107", "--contract", self.file).stdout
+        self.assertIn("112", said)
+        self.assertIn("gac-flash", said)
+
+    def test_diff_of_dtypes_names_the_sizes(self):
+        done = self.gac("contract", "diff", self.file, self.file, "--dtype", "F16,F8_E4M3")
+        self.assertIn("sizes that are multiples of 8 but not of 16 are aligned in A and not in B",
+                      done.stdout)
+        done = self.gac("contract", "diff", self.file, self.file, "--json")
+        result = json.loads(done.stdout)
+        self.assertEqual(result["schema"], "gac.contract-diff/1")
+        self.assertIs(result["same"], True)
+        self.assertEqual([c["dtype_a"] for c in result["compared"]], ["F8_E4M3", "F16"])
+
+    def test_diff_with_a_bundled_contract(self):
+        result = json.loads(self.gac("contract", "diff", "a100", self.file, "--json").stdout)
+        self.assertIs(result["same"], False)
+        self.assertIn("gpu", [row["key"] for row in result["stack"]])
+        self.assertEqual(result["dtypes_only_in_b"], ["F8_E4M3"])
+        self.gac("contract", "diff", self.file, self.path("none.json"), status=3)
+        self.gac("contract", "diff", self.file, "nogpu", status=2)
+        self.gac("contract", "diff", self.file, self.file, "--dtype", "F17", status=2)
+
+    def test_model_adds_exact_points(self):
+        mk.build("svdllm").write(self.path("m"), seed=1)
+        more = self.probe("--model", self.path("m"), "--workload", "prefill:1x512,decode:2@256",
+                          "--contract", self.file, "--raw", self.path("raw.json"))
+        before = {(p["m"], p["n"], p["k"]) for p in self.contract["points"]}
+        after = {(p["m"], p["n"], p["k"]): p for p in more["points"]}
+        self.assertTrue(before <= set(after))
+        new = set(after) - before
+        self.assertTrue(new)
+        self.assertEqual({m for m, _, _ in new}, {512, 1, 2})
+        self.assertEqual({p["n_q"] for p in more["sdpa_points"]}, {512, 1})
+        self.assertIn("measured exactly", more["sources"][-1])
+        self.assertEqual(len(self.load("raw.json")["points"]), len(new) +
+                         len(more["sdpa_points"]))
+        self.assertEqual(more["accuracy"], self.contract["accuracy"])
+        # every size that a plan can choose has been measured
+        inspected = json.loads(self.gac("inspect", self.path("m"), "--json", "--contract",
+                                        self.path("c.json")).stdout)
+        rank = next(d for d in inspected["dims"] if d["role"] == "rank" and not d["aligned"])
+        sizes = {s for m, n, k in new for s in (n, k)}
+        self.assertIn(rank["size"], sizes)
+        self.assertIn(rank["suggest"], sizes)
+        # measuring again replaces, and does not repeat
+        os.remove(self.path("raw.json"))
+        again = self.probe("--model", self.path("m"), "--workload", "prefill:1x512,decode:2@256",
+                           "--contract", self.path("c.json"), name="d.json")
+        self.assertEqual(len(again["points"]), len(more["points"]))
+
+
+class Modes(Case):
+    def test_same_seed_draws_the_same_shapes(self):
+        def held(seed, name):
+            self.probe("--quick", "--seed", seed, "--raw", self.path("raw" + name),
+                       name=name)
+            return [(p["m"], p["n"], p["k"]) for p in self.load("raw" + name)["points"]
+                    if p["phase"] == "held-out shapes" and p["op"] == "gemm"]
+        first = held("5", "a.json")
+        self.assertEqual(first, held("5", "b.json"))
+        self.assertNotEqual(first, held("6", "c.json"))
+
+    def test_throttled_samples_are_counted(self):
+        noise = self.probe("--quick", fake="throttle")["noise"]
+        self.assertGreater(noise["n_discarded"], 1000)
+        self.assertEqual(noise["temperature_c_max"], 92)
+        self.assertEqual(noise["n_throttled"], 0)
+
+    def test_power_limit_is_counted(self):
+        noise = self.probe("--quick", fake="power")["noise"]
+        self.assertEqual(noise["n_power_limited"], noise["n_samples"])
+
+    def test_noise_does_not_make_tiers(self):
+        contract = self.probe("--quick", fake="noisy")
+        for place in "nk":
+            self.assertEqual([t["multiple"] for t in contract["gemm"]["F16"][place]], [8, 2, 1])
+        self.assertGreater(contract["noise"]["median_pct"], 1)
+
+    def test_a_dtype_that_is_not_served_is_left_out_and_said(self):
+        contract = self.probe("--quick", "--dtype", "F16,F8_E4M3", fake="fp8-less")
+        self.assertEqual(contract["dtypes"], ["F16"])
+        self.assertIn("F8_E4M3: not served by this GPU", contract["sources"])
+
+    def test_without_telemetry_and_kernel_names(self):
+        contract = self.probe("--quick", fake="blind")
+        self.assertEqual(contract["gemm"]["F16"]["n"][0]["family"], "unknown")
+        self.assertEqual(contract["noise"]["clock_mhz_max"], -1)
+        self.gac("contract", "show", self.path("c.json"))
+
+    def test_time_that_is_up_makes_tables_coarser_and_says_so(self):
+        whole = self.probe()
+        short = self.probe("--max-time", "0.01", name="short.json")
+        count = lambda c: sum(len(t["us"]) for t in c["gemm"]["F16"]["times"])  # noqa: E731
+        self.assertGreater(count(whole), 15000)
+        self.assertLess(count(short), count(whole) / 5)
+        self.assertTrue(any("coarser" in s for s in short["sources"]), short["sources"])
+        self.assertFalse(any("coarser" in s for s in whole["sources"]), whole["sources"])
+        self.assertLess(os.path.getsize(self.path("c.json")), 250_000)
+        self.assertLess(whole["accuracy"]["gemm"]["F16"]["median_pct"], 5)
+
+    def test_runtime_is_taken_over(self):
+        runtime = {"name": "test 1", "basis": "measured", "layer_us": 100, "decode_layer_us": 50,
+                   "hidden_ps": 1.5, "width_ps": 2, "kv_ps": 3}
+        with open(self.path("runtime.json"), "w") as stream:
+            json.dump(runtime, stream)
+        contract = self.probe("--quick", "--runtime", self.path("runtime.json"))
+        self.assertEqual(contract["runtime"], runtime)
+
+    def test_a_fresh_probe_where_no_contract_is_bundled(self):
+        mk.build("svdllm").write(self.path("m"), seed=1)
+        done = self.gac("probe", "--quick", "-o", self.path("c.json"), "--model", self.path("m"))
+        self.assertIn("probing it first", done.stderr)
+        self.assertIn("accuracy", self.load("c.json"))
+        self.assertTrue(self.load("c.json")["sdpa_points"])
+
+
+class Refused(Case):
+    def test_no_gpu(self):
+        self.refused(status=4, text="no GPU", fake="no-gpu")
+        self.refused("--device", "cuda:3", status=4, text="no GPU")
+
+    def test_no_plug_in(self):
+        self.refused(status=4, text="libgac_cuda.so", path=self.folder.name)
+
+    def test_out_of_memory_half_way(self):
+        self.refused("--quick", status=4, text="out of memory", fake="out-of-memory")
+
+    def test_always_throttled(self):
+        self.refused("--quick", status=1, text="throttled", fake="hot")
+
+    def test_an_existing_file_is_kept(self):
+        with open(self.path("c.json"), "w") as stream:
+            stream.write("mine")
+        done = self.gac("probe", "-o", self.path("c.json"), "--quick", status=1)
+        self.assertIn("already exists", done.stderr)
+        with open(self.path("c.json")) as stream:
+            self.assertEqual(stream.read(), "mine")
+        done = self.gac("probe", "-q", "-o", self.path("x.json"), "--raw", self.path("c.json"),
+                        "--quick", status=1)
+        self.assertFalse(os.path.exists(self.path("x.json")))
+        self.probe("--quick", "--force")
+
+    def test_usage(self):
+        self.refused("--dtype", "F17", status=2, text="F17")
+        self.refused("--dtype", "F16,F16", status=2, text="twice")
+        self.refused("--dtype", "F8_E4M3", status=2, text="F16 or BF16")
+        self.refused("--max-time", "soon", status=2, text="--max-time")
+        self.refused("--workload", "decode:1@1", status=2, text="--model")
+        self.refused("--raw", self.path("c.json"), status=2, text="same file")
+        self.refused("--device", "tpu", status=2, text="tpu")
+        self.refused("--model", self.path("none"), status=3, text="none")
+        self.gac("probe", "--quick", status=2)
+        self.gac("contract", "show", "h200", "--dtype", "F16", status=2)
+
+    def test_a_bad_runtime(self):
+        for text, status in (("[1]", 3), ("{", 3), ('{"name": 1}', 3)):
+            with open(self.path("r.json"), "w") as stream:
+                stream.write(text)
+            self.gac("probe", "-q", "--quick", "-o", self.path("c.json"), "--runtime",
+                     self.path("r.json"), status=status)
+            self.assertEqual(os.listdir(self.folder.name), ["r.json"])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gac", required=True)
+    parser.add_argument("--fake", required=True)
+    options, rest = parser.parse_known_args()
+    GAC, FAKE = os.path.abspath(options.gac), os.path.abspath(options.fake)
+    sys.exit(tally.run(rest))

@@ -1,0 +1,466 @@
+/* Tiers and steps out of recorded sweeps, errors of predictions, a fallback for
+ * attention, and what differs between two contracts. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include <gac/measure.h>
+
+#define RECORDED "tests/data/sweeps/h200_f16.json"
+enum { MAX_POINTS = 512, MAX_SWEEPS = 8 };
+
+/* Sweeps with their own points. */
+typedef struct sweeps {
+    gac_sweep_point points[MAX_SWEEPS][MAX_POINTS];
+    gac_sweep list[MAX_SWEEPS];
+    int n;
+} sweeps;
+
+static void add_recorded(sweeps *out, const json_t *sweep)
+{
+    const json_t *sizes = json_object_get(sweep, "sizes"), *us = json_object_get(sweep, "us");
+    gac_sweep_point *points = out->points[out->n];
+    assert_true(out->n < MAX_SWEEPS && json_array_size(sizes) < MAX_POINTS);
+    for (size_t i = 0; i < json_array_size(sizes); i++)
+        points[i] = (gac_sweep_point){ .size = json_integer_value(json_array_get(sizes, i)),
+                                       .time_us = json_number_value(json_array_get(us, i)) };
+    out->list[out->n++] = (gac_sweep){ points, (int)json_array_size(sizes) };
+}
+
+/* The recorded sweeps of a place; of one m only, unless that is 0. */
+static sweeps *recorded(const char *place, int64_t m)
+{
+    size_t i;
+    json_t *sweep, *file = json_load_file(RECORDED, 0, NULL);
+    sweeps *out = calloc(1, sizeof *out);
+    assert_non_null(file);
+    assert_non_null(out);
+    json_array_foreach(json_object_get(file, "sweeps"), i, sweep)
+        if (strcmp(json_string_value(json_object_get(sweep, "place")), place) == 0 &&
+            (m == 0 || json_integer_value(json_object_get(sweep, "m")) == m))
+            add_recorded(out, sweep);
+    assert_true(out->n > 0);
+    json_decref(file);
+    return out;
+}
+
+static gac_found_tiers find(const sweeps *s)
+{
+    gac_found_tiers found;
+    gac_error err = GAC_ERROR_INIT;
+    if (gac_probe_find_tiers(s->list, s->n, &found, &err) != GAC_OK)
+        fail_msg("%s", err.text);
+    return found;
+}
+
+static void assert_multiples(const gac_found_tiers *found, int n, const int64_t *multiples)
+{
+    assert_int_equal(found->n_tiers, n);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(found->tier[i].multiple, multiples[i]);
+}
+
+static void h200_has_three_tiers(void **state)
+{
+    static const int64_t expected[] = { 8, 2, 1 };
+    static const char *const places[] = { "n", "k" };
+    (void)state;
+    for (int p = 0; p < 2; p++) {
+        sweeps *s = recorded(places[p], 0);
+        gac_found_tiers found = find(s);
+        assert_multiples(&found, 3, expected);
+        assert_int_equal(found.period, 8);
+        for (int t = 0; t < 3; t++) {
+            assert_int_equal(found.tier[t].aligned, t == 0);
+            assert_true(found.tier[t].served);
+        }
+        assert_true(found.tier[1].penalty > 2.5 && found.tier[1].penalty < 3.5);
+        assert_true(found.tier[2].penalty > 5 && found.tier[2].penalty < 9);
+        free(s);
+    }
+}
+
+/* One row, n near 1741: 5 % between multiples of 8 and the rest is no tier. */
+static void small_differences_are_no_tier(void **state)
+{
+    static const int64_t expected[] = { 1 };
+    (void)state;
+    sweeps *s = recorded("n", 1);
+    gac_found_tiers found = find(s);
+    assert_multiples(&found, 1, expected);
+    assert_true(found.tier[0].aligned);
+    free(s);
+}
+
+/* Sizes 3840…4352, times by a rule. */
+static sweeps *made(double (*rule)(int64_t size), const char *(*family)(int64_t size))
+{
+    sweeps *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    int n = 0;
+    for (int64_t v = 3841; v < 4352; v++, n++)
+        s->points[0][n] = (gac_sweep_point){ .size = v,
+                                             .time_us = fabs(rule(v)),
+                                             .noise = 0.001,
+                                             .declined = rule(v) < 0,
+                                             .family = family ? family(v) : NULL };
+    s->list[0] = (gac_sweep){ s->points[0], n };
+    s->n = 1;
+    return s;
+}
+
+static double fp8(int64_t v)
+{
+    return v % 16 == 0 ? 100 : -1;
+}
+
+static void declined_sizes_are_a_tier(void **state)
+{
+    static const int64_t expected[] = { 16, 1 };
+    (void)state;
+    sweeps *s = made(fp8, NULL);
+    gac_found_tiers found = find(s);
+    assert_multiples(&found, 2, expected);
+    assert_true(found.tier[0].served && found.tier[0].aligned);
+    assert_false(found.tier[1].served);
+    assert_false(found.tier[1].aligned);
+    free(s);
+}
+
+static double two_steps(int64_t v)
+{
+    return v % 64 == 0 ? 100 : v % 4 == 0 ? 109.5 : 300;
+}
+
+static const char *two_families(int64_t v)
+{
+    return v % 4 == 0 ? "good" : "bad";
+}
+
+static void other_gpus_have_other_tiers(void **state)
+{
+    static const int64_t expected[] = { 64, 4, 1 };
+    (void)state;
+    sweeps *s = made(two_steps, two_families);
+    gac_found_tiers found = find(s);
+    assert_multiples(&found, 3, expected);
+    assert_int_equal(found.period, 64);
+    assert_true(found.tier[1].aligned); /* within a tenth of the best */
+    assert_false(found.tier[2].aligned);
+    assert_string_equal(found.tier[1].family, "good");
+    assert_string_equal(found.tier[2].family, "bad");
+    free(s);
+}
+
+/* A wave that ends at 4096: fast up to there, slow after, nothing by divisors. */
+static double wave(int64_t v)
+{
+    return v <= 4096 ? 100 : 130;
+}
+
+/* Tiles of 128: each step up is at a multiple, and none is a tier. */
+static double tiles(int64_t v)
+{
+    return 10 * ceil((double)v / 128);
+}
+
+static void steps_are_no_tiers(void **state)
+{
+    static const int64_t expected[] = { 1 };
+    (void)state;
+    sweeps *s = made(wave, NULL);
+    gac_found_tiers found = find(s);
+    assert_multiples(&found, 1, expected);
+    free(s);
+    s = made(tiles, NULL);
+    found = find(s);
+    assert_multiples(&found, 1, expected);
+    free(s);
+}
+
+/* 12 % apart, and noise of 5 % in each: not to be told. */
+static double close_call(int64_t v)
+{
+    return v % 8 == 0 ? 100 : 112;
+}
+
+static void noise_makes_no_tier(void **state)
+{
+    static const int64_t quiet[] = { 8, 1 }, noisy[] = { 1 };
+    (void)state;
+    sweeps *s = made(close_call, NULL);
+    gac_found_tiers found = find(s);
+    assert_multiples(&found, 2, quiet);
+    for (int i = 0; i < s->list[0].n_points; i++)
+        s->points[0][i].noise = 0.05;
+    found = find(s);
+    assert_multiples(&found, 1, noisy);
+    free(s);
+}
+
+static double nothing(int64_t v)
+{
+    (void)v;
+    return -1;
+}
+
+static void nothing_served_is_said(void **state)
+{
+    gac_found_tiers found;
+    gac_error err = GAC_ERROR_INIT;
+    (void)state;
+    sweeps *s = made(nothing, NULL);
+    assert_int_equal(gac_probe_find_tiers(s->list, 1, &found, &err), GAC_CHECK);
+    assert_non_null(strstr(err.text, "no size"));
+    free(s);
+}
+
+static bool has_step(const gac_step *steps, int n, int64_t at)
+{
+    for (int i = 0; i < n; i++)
+        if (steps[i].at == at)
+            return true;
+    return false;
+}
+
+/* Rows at 4096 x 4096 on the H200: the step at 1600 is the largest. */
+static void recorded_steps(void **state)
+{
+    gac_step steps[64];
+    (void)state;
+    sweeps *s = recorded("m", 0);
+    int n = gac_probe_find_steps(&s->list[0], 64, 4, steps, 64);
+    assert_true(n >= 8 && n < 32);
+    assert_true(has_step(steps, n, 1600));
+    assert_true(has_step(steps, n, 2112));
+    assert_true(has_step(steps, n, 3520));
+    assert_false(has_step(steps, n, 2176));
+    for (int i = 0; i < n; i++)
+        if (steps[i].at == 1600)
+            assert_true(steps[i].pct > 30 && steps[i].pct < 45);
+    assert_int_equal(gac_probe_find_steps(&s->list[0], 64, 4, steps, 2), n);  /* counts on */
+    assert_int_equal(gac_probe_find_steps(&s->list[0], 32, 4, steps, 64), 0); /* too far apart */
+    free(s);
+}
+
+static void spikes_are_no_steps(void **state)
+{
+    const gac_sweep_point points[] = {
+        { 8, 100, 0, false, NULL },  { 16, 100, 0, false, NULL }, { 24, 140, 0, false, NULL },
+        { 32, 101, 0, false, NULL }, { 40, 120, 0, false, NULL }, { 48, 121, 0, false, NULL },
+        { 56, 0, 0, true, NULL },    { 64, 200, 0, false, NULL },
+    };
+    gac_sweep sweep = { points, 8 };
+    gac_step steps[8];
+    (void)state;
+    assert_int_equal(gac_probe_find_steps(&sweep, 8, 4, steps, 8), 1);
+    assert_int_equal(steps[0].at, 40);
+    assert_true(fabs(steps[0].pct - 18.8) < 0.1);
+}
+
+static void errors_are_summed_up(void **state)
+{
+    const double measured[] = { 100, 100, 100, 100, 100 }, predicted[] = { 101, 98, 110, 95, 150 };
+    gac_error_summary e;
+    (void)state;
+    assert_int_equal(gac_probe_summarise(predicted, measured, 5, &e, NULL), GAC_OK);
+    assert_int_equal(e.n_points, 5);
+    assert_true(fabs(e.median_pct - 5) < 1e-9);
+    assert_true(fabs(e.max_pct - 50) < 1e-9);
+    assert_true(fabs(e.bias_pct - 1) < 1e-9);
+    assert_true(fabs(e.p95_pct - 42) < 1e-9); /* a fifth below the last, of five */
+    assert_int_equal(gac_probe_summarise(predicted, measured, 0, &e, NULL), GAC_OK);
+    assert_true(e.n_points == 0 && e.max_pct == 0);
+}
+
+static gac_device *open_fake(void)
+{
+    gac_error err = GAC_ERROR_INIT;
+    gac_device *device = NULL;
+    setenv("GAC_BACKEND_PATH", FAKE_FOLDER "/libgac_cuda.so", 1);
+    if (gac_device_open("cuda", &device, &err) != GAC_OK)
+        fail_msg("%s", err.text);
+    unsetenv("GAC_BACKEND_PATH");
+    return device;
+}
+
+/* Serves everything in a time that is easy to find again. */
+static gac_status serve(void *context, const gac_task_spec *specs, int n, gac_probe_served *out,
+                        char stack[96], gac_error *err)
+{
+    (void)err;
+    for (int i = 0; i < n; i++) {
+        const gac_sdpa_shape *s = &specs[i].sdpa.shape;
+        assert_int_equal(specs[i].kind, GAC_TASK_SDPA);
+        out[i].time_us = 1 + (double)(s->batch * s->n_q_heads * s->n_q) * (double)s->n_kv * 1e-6;
+        snprintf(out[i].kernel, sizeof out[i].kernel, "flash_fwd_kernel<107>");
+    }
+    snprintf(stack, 96, "torch 9.9");
+    ++*(int *)context;
+    return GAC_OK;
+}
+
+static void fallback_serves_what_is_declined(void **state)
+{
+    const gac_dtype dtype = GAC_DTYPE_F16;
+    int n_calls = 0;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *contract = NULL, *raw = NULL;
+    gac_device *device = open_fake();
+    gac_probe_options options = GAC_PROBE_OPTIONS_INIT;
+    (void)state;
+    options.dtypes = &dtype;
+    options.n_dtypes = 1;
+    options.quick = true;
+    options.fallback = serve;
+    options.fallback_context = &n_calls;
+    if (gac_probe_run(device, &options, &contract, &raw, &err) != GAC_OK)
+        fail_msg("%s", err.text);
+    assert_true(n_calls > 0 && n_calls < 20); /* in batches: a call may start a program */
+    const json_t *sdpa = json_object_get(json_object_get(contract, "sdpa"), "F16");
+    const json_t *tier = json_array_get(json_object_get(sdpa, "tiers"), 1);
+    assert_int_equal(json_integer_value(json_object_get(tier, "multiple")), 1);
+    assert_string_equal(json_string_value(json_object_get(tier, "family")), "fa2");
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(contract, "stack"), "attention")),
+        "torch 9.9");
+    const json_t *beyond = json_object_get(sdpa, "beyond");
+    assert_string_equal(json_string_value(json_object_get(beyond, "family")), "fa2");
+    json_decref(contract);
+    json_decref(raw);
+    gac_device_close(device);
+}
+
+static gac_status fail_to_serve(void *context, const gac_task_spec *specs, int n,
+                                gac_probe_served *out, char stack[96], gac_error *err)
+{
+    (void)context;
+    (void)specs;
+    (void)n;
+    (void)out;
+    (void)stack;
+    return gac_error_set(err, GAC_FAILED, "python3 ended with 1");
+}
+
+static void fallback_that_fails_ends_the_probe(void **state)
+{
+    const gac_dtype dtype = GAC_DTYPE_F16;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *contract = NULL;
+    gac_device *device = open_fake();
+    gac_probe_options options = GAC_PROBE_OPTIONS_INIT;
+    (void)state;
+    options.dtypes = &dtype;
+    options.n_dtypes = 1;
+    options.quick = true;
+    options.fallback = fail_to_serve;
+    assert_int_equal(gac_probe_run(device, &options, &contract, NULL, &err), GAC_FAILED);
+    assert_string_equal(err.text, "python3 ended with 1");
+    assert_null(contract);
+    gac_device_close(device);
+}
+
+static json_t *diff_of(const char *a, const char *b, gac_dtype in_a, gac_dtype in_b)
+{
+    gac_error err = GAC_ERROR_INIT;
+    gac_contract *left = NULL, *right = NULL;
+    json_t *out = NULL;
+    if (gac_contract_load_bundled(a, &left, &err) != GAC_OK ||
+        gac_contract_load_bundled(b, &right, &err) != GAC_OK ||
+        gac_contract_diff(left, in_a, right, in_b, &out, &err) != GAC_OK)
+        fail_msg("%s", err.text);
+    gac_contract_free(left);
+    gac_contract_free(right);
+    return out;
+}
+
+static void a_contract_is_like_itself(void **state)
+{
+    (void)state;
+    json_t *diff = diff_of("h200", "h200", GAC_DTYPE_COUNT, GAC_DTYPE_COUNT);
+    assert_true(json_is_true(json_object_get(diff, "same")));
+    assert_int_equal(json_array_size(json_object_get(diff, "stack")), 0);
+    json_decref(diff);
+}
+
+/* a100 has a tier of 16 at n that h200 has not, and other kernels. */
+static void gpus_differ(void **state)
+{
+    bool found = false;
+    size_t i;
+    json_t *row, *diff = diff_of("h200", "a100", GAC_DTYPE_F16, GAC_DTYPE_F16);
+    (void)state;
+    assert_false(json_is_true(json_object_get(diff, "same")));
+    const json_t *compared = json_array_get(json_object_get(diff, "compared"), 0);
+    const json_t *place = json_array_get(json_object_get(compared, "places"), 0);
+    assert_true(json_is_true(json_object_get(place, "tiers_changed")));
+    json_array_foreach(json_object_get(place, "touches"), i, row)
+        found = found || strncmp(json_string_value(json_object_get(row, "text")),
+                                 "sizes that are multiples of 8 but not of 16 are ", 48) == 0;
+    assert_true(found);
+    assert_true(json_array_size(json_object_get(compared, "aligned")) >= 6);
+    json_decref(diff);
+}
+
+static void a_dtype_that_is_not_there(void **state)
+{
+    gac_error err = GAC_ERROR_INIT;
+    gac_contract *h200 = NULL;
+    json_t *out = NULL;
+    (void)state;
+    assert_int_equal(gac_contract_load_bundled("a100", &h200, &err), GAC_OK);
+    assert_int_equal(gac_contract_diff(h200, GAC_DTYPE_F16, h200, GAC_DTYPE_U16, &out, &err),
+                     GAC_USAGE);
+    assert_null(out);
+    assert_non_null(strstr(err.text, "U16"));
+    gac_contract_free(h200);
+}
+
+static void text_is_the_same_json(void **state)
+{
+    (void)state;
+    json_t *numbers = json_array(), *value;
+    for (int i = 0; i < 500; i++)
+        json_array_append_new(numbers, i % 7 ? json_real(i * 0.25) : json_null());
+    value = json_pack("{s:o, s:{s:[s, s], s:{}}, s:[{s:i}, {s:s}], s:[]}", "numbers", numbers, "b",
+                      "c", "x", "y \"quoted\"", "d", "e", "f", 1, "g", "h\n", "empty");
+    char *text = gac_probe_text(value);
+    assert_non_null(text);
+    json_t *back = json_loads(text, 0, NULL);
+    assert_true(json_equal(back, value));
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+        assert_true(end - line <= 120);
+    free(text);
+    json_decref(back);
+    json_decref(value);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(h200_has_three_tiers),
+        cmocka_unit_test(small_differences_are_no_tier),
+        cmocka_unit_test(declined_sizes_are_a_tier),
+        cmocka_unit_test(other_gpus_have_other_tiers),
+        cmocka_unit_test(steps_are_no_tiers),
+        cmocka_unit_test(noise_makes_no_tier),
+        cmocka_unit_test(nothing_served_is_said),
+        cmocka_unit_test(recorded_steps),
+        cmocka_unit_test(spikes_are_no_steps),
+        cmocka_unit_test(errors_are_summed_up),
+        cmocka_unit_test(fallback_serves_what_is_declined),
+        cmocka_unit_test(fallback_that_fails_ends_the_probe),
+        cmocka_unit_test(a_contract_is_like_itself),
+        cmocka_unit_test(gpus_differ),
+        cmocka_unit_test(a_dtype_that_is_not_there),
+        cmocka_unit_test(text_is_the_same_json),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
