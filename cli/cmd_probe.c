@@ -18,11 +18,14 @@ static const char help[] =
     "  --name NAME          the contract's name (default: from the GPU's)\n"
     "  --device cuda[:N]    which GPU (default cuda)\n"
     "  --dtype D,...        F16 (default), BF16, F8_E4M3, ...\n"
+    "  --attention A        who serves attention that cuDNN declines: pytorch (what users of\n"
+    "                       PyTorch get; needs python3 with torch), own (gac's kernel), or auto\n"
+    "                       (default: pytorch where it is there)\n"
     "  --quick              coarse tables: a first look in seconds\n"
     "  --max-time S         seconds per dtype (default 280); tables get coarser to keep it\n"
     "  --seed S             draws the held-out shapes (default 1)\n"
     "  --raw FILE           also every point with all its samples\n"
-    "  --runtime FILE       JSON object that goes into the contract as its runtime\n"
+    "  --runtime FILE       what a runtime adds per layer, from tools/contract/measure_runtime.py\n"
     "  --model DIR          measure exactly the operator shapes of that model at every size\n"
     "                       gac plan --strategy solve considers, and add them to a contract\n"
     "  --workload W         of that model (default " GAC_DEFAULT_WORKLOAD ")\n"
@@ -36,7 +39,8 @@ static const char help[] =
 enum { MAX_DTYPES = 8, MAX_RUNTIME_BYTES = 1 << 20 };
 
 typedef struct probe_command {
-    const char *out, *device, *raw, *runtime, *model, *workload, *base;
+    const char *out, *device, *raw, *runtime, *model, *workload, *base, *attention;
+    gac_pytorch pytorch;
     bool force, workload_given;
     gac_dtype dtypes[MAX_DTYPES];
     gac_probe_options options;
@@ -91,6 +95,9 @@ static gac_status take(cli *c, probe_command *o, int letter)
         break;
     case 'd':
         return take_dtypes(c, o, optarg);
+    case 'A':
+        o->attention = optarg;
+        break;
     case 'Q':
         o->options.quick = true;
         break;
@@ -124,15 +131,21 @@ static gac_status take(cli *c, probe_command *o, int letter)
 
 static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *done)
 {
-    static const struct option options[] = {
-        { "output", required_argument, NULL, 'o' },   { "name", required_argument, NULL, 'n' },
-        { "device", required_argument, NULL, 'D' },   { "dtype", required_argument, NULL, 'd' },
-        { "quick", no_argument, NULL, 'Q' },          { "max-time", required_argument, NULL, 't' },
-        { "seed", required_argument, NULL, 'S' },     { "raw", required_argument, NULL, 'r' },
-        { "runtime", required_argument, NULL, 'R' },  { "model", required_argument, NULL, 'M' },
-        { "workload", required_argument, NULL, 'w' }, { "contract", required_argument, NULL, 'c' },
-        { "force", no_argument, NULL, 'F' },          CLI_COMMON_OPTIONS
-    };
+    static const struct option options[] = { { "output", required_argument, NULL, 'o' },
+                                             { "name", required_argument, NULL, 'n' },
+                                             { "device", required_argument, NULL, 'D' },
+                                             { "dtype", required_argument, NULL, 'd' },
+                                             { "quick", no_argument, NULL, 'Q' },
+                                             { "max-time", required_argument, NULL, 't' },
+                                             { "seed", required_argument, NULL, 'S' },
+                                             { "raw", required_argument, NULL, 'r' },
+                                             { "runtime", required_argument, NULL, 'R' },
+                                             { "model", required_argument, NULL, 'M' },
+                                             { "workload", required_argument, NULL, 'w' },
+                                             { "contract", required_argument, NULL, 'c' },
+                                             { "force", no_argument, NULL, 'F' },
+                                             { "attention", required_argument, NULL, 'A' },
+                                             CLI_COMMON_OPTIONS };
     int letter;
     while ((letter = cli_next_option(c, &cmd_probe, argc, argv, options, done)) != -1) {
         gac_status status = letter == '?' ? c->error.status : take(c, o, letter);
@@ -144,6 +157,9 @@ static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *d
                              "probe takes -o FILE and no other arguments; see gac probe --help");
     if (!o->model && (o->workload_given || o->base))
         return gac_error_set(&c->error, GAC_USAGE, "--workload and --contract go with --model");
+    if (strcmp(o->attention, "auto") != 0 && strcmp(o->attention, "pytorch") != 0 &&
+        strcmp(o->attention, "own") != 0)
+        return gac_error_set(&c->error, GAC_USAGE, "--attention takes auto, pytorch or own");
     if (o->raw && strcmp(o->raw, o->out) == 0)
         return gac_error_set(&c->error, GAC_USAGE, "-o and --raw name the same file");
     return GAC_OK;
@@ -185,6 +201,8 @@ static gac_status load_runtime(cli *c, const char *path, json_t **out)
     if (status == GAC_OK && !json_is_object(*out))
         status = gac_error_set(&c->error, GAC_BAD_INPUT, "%s: must be a JSON object",
                                gac_quote(q, sizeof q, path));
+    if (status == GAC_OK)
+        json_object_del(*out, "runs"); /* what it was fitted to stays in its own file */
     return status;
 }
 
@@ -273,6 +291,30 @@ static gac_status probe_model(cli *c, const probe_command *o, gac_device *device
     return status;
 }
 
+/* Sets the fallback if PyTorch answers, and says so if it was only hoped for. */
+static gac_status choose_attention(cli *c, probe_command *o)
+{
+    if (strcmp(o->attention, "own") == 0)
+        return GAC_OK;
+    gac_task_spec spec = { .kind = GAC_TASK_SDPA, .dtype = GAC_DTYPE_F16 };
+    spec.sdpa.shape = (gac_sdpa_shape){ 1, 1, 1, 64, 64, 107, 107, false };
+    gac_probe_served served;
+    char stack[96];
+    gac_error why = GAC_ERROR_INIT;
+    o->pytorch = (gac_pytorch){ .device = strchr(o->device, ':') ? o->device : NULL };
+    gac_status status = gac_pytorch_serve(&o->pytorch, &spec, 1, &served, stack, &why);
+    if (status == GAC_OK) {
+        o->options.fallback = gac_pytorch_serve;
+        o->options.fallback_context = &o->pytorch;
+        return GAC_OK;
+    }
+    if (strcmp(o->attention, "pytorch") == 0)
+        return gac_error_set(&c->error, status, "%s", why.text);
+    gac_log_write(&c->log, 0, "attention that cuDNN declines is served by gac's own kernel: %s",
+                  why.text);
+    return GAC_OK;
+}
+
 static gac_status measure(cli *c, probe_command *o, gac_device *device, json_t **contract,
                           json_t **raw)
 {
@@ -348,6 +390,7 @@ static gac_status run(cli *c, int argc, char **argv)
     json_t *contract = NULL, *raw = NULL, *runtime = NULL;
     probe_command o = { .device = "cuda",
                         .workload = GAC_DEFAULT_WORKLOAD,
+                        .attention = "auto",
                         .options = GAC_PROBE_OPTIONS_INIT };
     gac_status status = parse(c, argc, argv, &o, &done);
     if (status != GAC_OK || done)
@@ -363,6 +406,8 @@ static gac_status run(cli *c, int argc, char **argv)
     o.options.runtime = runtime;
     if (status == GAC_OK)
         status = gac_device_open(o.device, &device, &c->error);
+    if (status == GAC_OK)
+        status = choose_attention(c, &o);
     if (status == GAC_OK)
         status = measure(c, &o, device, &contract, &raw);
     if (status == GAC_OK && o.raw)

@@ -182,6 +182,17 @@ typedef struct gac_probe_served {
 typedef gac_status (*gac_probe_fallback)(void *context, const gac_task_spec *specs, int n,
                                          gac_probe_served *out, char stack[96], gac_error *err);
 
+/* That stack is PyTorch, as the user's python3 has it (or GAC_PYTHON). */
+typedef struct gac_pytorch {
+    const char *device;     /* "cuda:N"; NULL: the first */
+    gac_progress *progress; /* NULL: silent */
+} gac_pytorch;
+
+/* A gac_probe_fallback whose context is a gac_pytorch. GAC_NO_RESOURCE when
+ * python3, torch or its GPU is missing. */
+gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n,
+                             gac_probe_served *out, char stack[96], gac_error *err);
+
 typedef struct gac_probe_options {
     const char *name;        /* of the contract; NULL: made from the GPU's */
     const gac_dtype *dtypes; /* at least one */

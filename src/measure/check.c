@@ -23,13 +23,13 @@ typedef struct pair {
  * - F32 2e-3: TF32 keeps 10 bits of both factors, cut or rounded; cutting both
  *   costs 7e-4 on average and 2e-3 at most in one product.
  * - I8 0: sums of integers are exact in I32.
- * SDPA rounds weights, and the MATH path scores too, to the format between its
- * two products: F16 2e-3, BF16 1e-2. PAD and COPY move bits: 0. */
+ * SDPA rounds weights to the format between its two products: F16 2e-3, BF16
+ * 1e-2; the MATH path rounds scores too: twice that. PAD and COPY move bits: 0. */
 double gac_measure_tolerance(const gac_task_spec *spec)
 {
     const bool half = spec->dtype == GAC_DTYPE_F16;
     if (spec->kind == GAC_TASK_SDPA)
-        return half ? 2e-3 : 1e-2;
+        return (half ? 2e-3 : 1e-2) * (spec->sdpa.path == GAC_SDPA_MATH ? 2 : 1);
     if (spec->kind != GAC_TASK_GEMM || spec->dtype == GAC_DTYPE_I8)
         return 0;
     return half ? 1e-3 : spec->dtype == GAC_DTYPE_F32 ? 2e-3 : 4e-3;

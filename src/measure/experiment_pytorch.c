@@ -236,6 +236,58 @@ static gac_status ask(const workplace *w, gac_progress *progress, const char *wh
     return status;
 }
 
+/* The kernel of a job that ran longest. */
+static const char *longest_kernel(const exp_job *job)
+{
+    const char *name = "";
+    double most_us = 0;
+    size_t i;
+    json_t *kernel;
+    json_array_foreach(job->kernels, i, kernel) {
+        double time_us = json_number_value(json_object_get(kernel, "time_us"));
+        if (time_us > most_us) {
+            most_us = time_us;
+            name = json_string_value(json_object_get(kernel, "name"));
+        }
+    }
+    return name;
+}
+
+gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n,
+                             gac_probe_served *out, char stack[96], gac_error *err)
+{
+    static const gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
+    const gac_pytorch *how = context;
+    gac_experiment_options options = { .rules = &rules, .device = how->device };
+    exp_job *jobs = calloc((size_t)n + 1, sizeof *jobs);
+    exp_plan plan = { .dtype = n > 0 ? specs[0].dtype : GAC_DTYPE_F16, .jobs = jobs, .n_jobs = n };
+    workplace w = { "", "", "" };
+    json_t *answer = NULL, *none = json_array();
+    for (int i = 0; jobs && i < n; i++)
+        jobs[i] = (exp_job){ .spec = specs[i], .path = "auto" };
+    json_t *request = jobs ? make_request(&plan, NULL, 0, &options) : NULL;
+    gac_status status = set_up(&w, request, err);
+    if (status == GAC_OK)
+        status = ask(&w, how->progress, "attention by PyTorch", &answer, err);
+    if (status == GAC_OK)
+        status = take_answer(&plan, NULL, 0, answer, none, err);
+    const json_t *machine = json_object_get(answer, "machine");
+    const char *torch = json_string_value(json_object_get(machine, "torch"));
+    snprintf(stack, 96, "torch %s", torch ? torch : "of unknown version");
+    for (int i = 0; jobs && i < n; i++) {
+        out[i].time_us = jobs[i].state == EXP_MEASURED ? jobs[i].time_us : NAN;
+        snprintf(out[i].kernel, sizeof out[i].kernel, "%s", longest_kernel(&jobs[i]));
+        json_decref(jobs[i].timing);
+        json_decref(jobs[i].kernels);
+    }
+    clean_up(&w);
+    json_decref(none);
+    json_decref(answer);
+    json_decref(request);
+    free(jobs);
+    return status;
+}
+
 gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
                            const gac_experiment_options *options, json_t **checks, json_t **machine,
                            gac_error *err)

@@ -7,19 +7,21 @@
 
 enum {
     HALF_WINDOW = 32,
+    NEAR = 128, /* multiples of 8 up to here, */
     REACH = 512,
-    STRIDE = 32,
-    MAX_SWEEP = 2 * HALF_WINDOW + 2 * REACH / STRIDE
+    STRIDE = 32, /* and of this from there on */
+    MAX_SWEEP = 2 * HALF_WINDOW + 2 * NEAR / 8 + 2 * REACH / STRIDE
 };
 
 /* Where sizes are swept one by one: prefill and decode, a common size and a
- * rank as a factorisation leaves it. */
+ * rank as a factorisation leaves it, much and little work for the whole GPU. */
 static const struct anchor {
     int64_t m, other, around;
     bool quick;
 } anchors[] = {
     { 4096, 4096, 4096, true }, { 16, 4096, 4096, false },    { 16, 4096, 1741, true },
-    { 1, 4096, 1741, true },    { 1024, 4096, 11008, false },
+    { 1, 4096, 1741, true },    { 1024, 4096, 11008, false }, { 1024, 1024, 1928, false },
+    { 256, 8192, 2312, false },
 };
 enum { N_ANCHORS = sizeof anchors / sizeof *anchors };
 
@@ -29,14 +31,15 @@ static gac_task_spec spec_at(gac_dtype dtype, gac_seen seen, int64_t m, int64_t 
     return probe_gemm_spec(dtype, m, is_n ? size : other, is_n ? other : size);
 }
 
-/* Every size near the anchor, then multiples of 32 further out, so that large
- * multiples have neighbours too. */
+/* Every size near the anchor, then multiples of 8 and of 32 further out, so
+ * that large multiples have neighbours too. */
 static int sweep_sizes(int64_t around, int64_t *sizes)
 {
     int n = 0;
     int64_t first = around - HALF_WINDOW, end = around + HALF_WINDOW;
     for (int64_t v = around - REACH; v <= around + REACH; v++)
-        if (v > 0 && ((v >= first && v < end) || v % STRIDE == 0))
+        if (v > 0 && ((v >= first && v < end) || v % STRIDE == 0 ||
+                      (v % 8 == 0 && llabs(v - around) <= NEAR)))
             sizes[n++] = v;
     return n;
 }

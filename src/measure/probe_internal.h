@@ -92,6 +92,7 @@ typedef struct probe_tiers {
 } probe_tiers;
 
 /* A size near value of tier t and of no better one, not below 1. */
+int64_t probe_grid_size(const gac_found_tiers *tiers, int t, int64_t value, int turn);
 int64_t probe_tier_size(const gac_found_tiers *tiers, int t, int64_t value);
 int probe_tier_of(const gac_found_tiers *tiers, int64_t size);
 int64_t probe_aligned_multiple(const gac_found_tiers *tiers);
@@ -99,7 +100,7 @@ int probe_n_served(const gac_found_tiers *tiers);
 
 /* ---- GEMM ---- */
 
-#define PROBE_MAX_AXIS 32
+#define PROBE_MAX_AXIS 40
 
 /* Times over three axes, the first outermost; NaN where not measured. */
 typedef struct probe_table {

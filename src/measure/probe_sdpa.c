@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define MAX_TIME_US 20000 /* longer points are left to extrapolation */
-#define PART_OF_TIME 0.25 /* of what is left of the dtype's time, for tables */
+#define PART_OF_TIME 0.4  /* of what is left of the dtype's time, for tables */
 enum { REF_BATCH = 4, REF_HEADS = 32, REF_LENGTH = 2048, MAX_CURVE = 256 };
 
 gac_sdpa_shape probe_prefill_shape(int64_t rows, int64_t length, int64_t head, bool causal)
@@ -222,8 +222,9 @@ static double nearest_curve_us(const probe_sdpa *s, int tier, int64_t head)
 
 static void set_heads(const probe_sdpa *s, probe_table *t, int tier, bool quick)
 {
-    static const int64_t aligned[] = { 32, 64, 80, 96, 112, 128, 160, 192, 256 };
-    static const int64_t others[] = { 48, 80, 112, 128, 160, 192, 256 };
+    /* Kernels come for heads up to 64, 96, 128, 192 and 256: both sides of each. */
+    static const int64_t aligned[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256 };
+    static const int64_t others[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256 };
     static const int64_t few[] = { 64, 96, 128, 192, 256 };
     const int64_t *heads = quick ? few : tier == 0 ? aligned : others;
     size_t n = quick       ? sizeof few / sizeof *few
@@ -246,7 +247,7 @@ static void set_values(probe_table *t, int axis, const int64_t *values)
 
 static void plan_tables(const probe *p, probe_sdpa *s, int tier)
 {
-    static const int64_t rows[] = { 8, 32, 64, 128, 256, 512, 0 }, quick_rows[] = { 8, 32, 128, 0 };
+    static const int64_t rows[] = { 8, 32, 128, 512, 0 }, quick_rows[] = { 8, 32, 128, 0 };
     static const int64_t lengths[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 0 };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
     static const int64_t contexts[] = { 128, 512, 1024, 2048, 4096, 8192, 16384, 0 };

@@ -11,21 +11,20 @@
 #define LATEST_PART 0.85 /* and when it ends, done or not */
 #define N_PILOT 48       /* points that tell how long a point takes */
 
-/* Sizes, closed by 0; fine for aligned pairs, coarse for the others. In-between
- * sizes are there because tiles fit powers of two too well. */
-static const int64_t fine_m[] = { 1,   2,    3,    4,    6,    8,    12,   16,    24,
-                                  32,  48,   64,   96,   128,  192,  256,  384,   512,
-                                  768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 0 };
+/* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
+ * dense where waves of tiles make steps. */
+static const int64_t fine_m[] = { 1,    2,    4,    8,    16,   24,   32,   48,   64,   96,    128,
+                                  192,  256,  320,  384,  512,  640,  768,  896,  1024, 1280,  1536,
+                                  1664, 2048, 2304, 2560, 3072, 3584, 4096, 6144, 8192, 16384, 0 };
 static const int64_t fine_n[] = { 64,   128,  256,  384,  512,   768,   1024,  1536,   2048,
                                   3072, 4096, 6144, 8192, 12288, 16384, 32768, 131072, 0 };
 static const int64_t fine_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
                                   3072, 4096, 6144, 8192, 14336, 28672, 0 };
-static const int64_t coarse_m[] = {
-    1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 0
-};
-static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536,  2048, 3072,
-                                    4096, 6144, 8192, 12288, 16384, 32768, 0 };
-static const int64_t coarse_k[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 14336, 28672, 0 };
+static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128,  192,
+                                    256, 512, 768, 1024, 1536, 2048, 4096, 8192, 0 };
+static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536, 2048,
+                                    4096, 6144, 8192, 16384, 32768, 0 };
+static const int64_t coarse_k[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
 static const int64_t quick_m[] = { 1, 4, 16, 64, 256, 1024, 4096, 0 };
 static const int64_t quick_n[] = { 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
 static const int64_t quick_k[] = { 256, 1024, 2048, 4096, 8192, 16384, 0 };
@@ -88,7 +87,7 @@ static void set_axis(probe_table *t, int axis, const int64_t *sizes, const gac_f
 {
     int n = 0;
     for (int i = 0; sizes[i] && n < PROBE_MAX_AXIS; i++) {
-        int64_t size = tiers ? probe_tier_size(tiers, tier, sizes[i]) : sizes[i];
+        int64_t size = tiers ? probe_grid_size(tiers, tier, sizes[i], i) : sizes[i];
         if (n == 0 || size > t->axis[axis][n - 1])
             t->axis[axis][n++] = size;
     }
@@ -125,7 +124,7 @@ static void plan_table(const probe *p, const probe_gemm *g, struct probe_gemm_ta
     const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
     const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
     bool quick = p->options->quick;
-    bool fine = n->tier[out->tier_n].aligned && k->tier[out->tier_k].aligned;
+    bool fine = out->tier_n == 0 && out->tier_k == 0;
     set_axis(&out->table, 0, quick ? quick_m : fine ? fine_m : coarse_m, NULL, 0);
     set_axis(&out->table, 1, quick ? quick_n : fine ? fine_n : coarse_n, n, out->tier_n);
     set_axis(&out->table, 2, quick ? quick_k : fine ? fine_k : coarse_k, k, out->tier_k);

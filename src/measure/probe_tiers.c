@@ -207,6 +207,24 @@ int probe_tier_of(const gac_found_tiers *tiers, int64_t size)
     return t;
 }
 
+/* Beyond what is asked of a size, where it lies within a tile matters: a grid
+ * of round sizes would be one of best cases. So sizes are moved down by a few
+ * multiples, in turn; powers of two, which models have, stay in the best tier. */
+int64_t probe_grid_size(const gac_found_tiers *tiers, int t, int64_t value, int turn)
+{
+    enum { TILE = 128 };
+    int64_t best = tiers->period, own = tiers->tier[t].multiple, rounded;
+    if (!gac_round_up_i64(value, best, &rounded))
+        rounded = best;
+    if (t == 0 && (value & (value - 1)) == 0)
+        return rounded;
+    int64_t turns = best < TILE ? TILE / best : 1;
+    int64_t down = best * (turn * 3 % turns);
+    if (t > 0) /* an odd number of own multiples, each in turn */
+        down += own * (2 * (turn % (best / own / 2 > 0 ? best / own / 2 : 1)) + 1);
+    return down * 8 <= rounded ? rounded - down : probe_tier_size(tiers, t, value);
+}
+
 int64_t probe_tier_size(const gac_found_tiers *tiers, int t, int64_t value)
 {
     int64_t best = tiers->period, own = tiers->tier[t].multiple, rounded;

@@ -43,6 +43,17 @@ static void CUPTIAPI buffer_requested(uint8_t **buffer, size_t *size, size_t *ma
     *max_records = 0;
 }
 
+/* Of libstdc++, which the plug-in links. */
+char *__cxa_demangle(const char *mangled, char *buffer, size_t *size, int *status);
+
+static void copy_name(char *to, size_t size, const char *mangled)
+{
+    int status = -1;
+    char *name = __cxa_demangle(mangled, NULL, NULL, &status);
+    snprintf(to, size, "%s", name && status == 0 ? name : mangled);
+    free(name);
+}
+
 static void take_record(const CUpti_Activity *activity)
 {
     if (activity->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || !shared.records ||
@@ -51,7 +62,7 @@ static void take_record(const CUpti_Activity *activity)
     /* Later versions of the record only add members at its end. */
     const CUpti_ActivityKernel10 *from = (const void *)activity;
     record *to = &shared.records[shared.n_records++];
-    snprintf(to->kernel.name, sizeof to->kernel.name, "%s", from->name ? from->name : "");
+    copy_name(to->kernel.name, sizeof to->kernel.name, from->name ? from->name : "");
     to->start_ns = from->start;
     to->kernel.time_us = (double)(from->end - from->start) / 1000.0;
     to->kernel.grid[0] = from->gridX;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* The few declarations of NVML used here; the library comes with the driver
  * and its header does not come with every toolkit. Reads only. */
@@ -31,6 +32,8 @@ struct gac_nvml {
     int (*temperature)(nvml_device, int, unsigned *);
     int (*power_usage)(nvml_device, unsigned *);
     int (*reasons)(nvml_device, unsigned long long *);
+    gac_telemetry last;
+    int64_t read_ns; /* when last was read; 0: never */
 };
 
 gac_nvml *gac_nvml_load(const char *pci_bus_id)
@@ -84,7 +87,7 @@ static int clock_mhz(gac_nvml *nvml, int which)
                                                                                         : -1;
 }
 
-void gac_nvml_read(gac_nvml *nvml, gac_telemetry *out)
+static void read_now(gac_nvml *nvml, gac_telemetry *out)
 {
     unsigned value;
     unsigned long long reasons;
@@ -104,5 +107,30 @@ void gac_nvml_read(gac_nvml *nvml, gac_telemetry *out)
             out->throttle |= GAC_THROTTLE_THERMAL;
         if (reasons & (REASON_HARDWARE_SLOWDOWN | REASON_POWER_BRAKE))
             out->throttle |= GAC_THROTTLE_HARDWARE;
+    }
+}
+
+/* The driver refreshes these numbers a few times in 100 ms, and asking for all
+ * of them takes longer than a short measurement. */
+#define FRESH_NS 10000000
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void gac_nvml_read(gac_nvml *nvml, gac_telemetry *out)
+{
+    int64_t now = now_ns();
+    if (nvml && nvml->read_ns > 0 && now - nvml->read_ns < FRESH_NS) {
+        *out = nvml->last;
+        return;
+    }
+    read_now(nvml, out);
+    if (nvml) {
+        nvml->last = *out;
+        nvml->read_ns = now;
     }
 }

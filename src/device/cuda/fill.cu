@@ -58,7 +58,7 @@ __device__ __forceinline__ void round_to(float x, signed char &out)
 /* out (n); a thread makes 16 bytes. */
 template <typename T>
 __global__ void __launch_bounds__(N_THREADS)
-    fill_kernel(T *out, int64_t n, uint64_t seed, float scale)
+    gac_fill_kernel(T *out, int64_t n, uint64_t seed, float scale)
 {
     constexpr int N = 16 / sizeof(T);
     const int64_t step = (int64_t)gridDim.x * N_THREADS * N;
@@ -87,7 +87,7 @@ void launch(void *out, int64_t n, uint64_t seed, float scale, cudaStream_t strea
 {
     const int64_t per_block = N_THREADS * (int64_t)(16 / sizeof(T));
     const int64_t n_blocks = (n + per_block - 1) / per_block;
-    fill_kernel<T><<<(unsigned)(n_blocks < 65536 ? n_blocks : 65536), N_THREADS, 0, stream>>>(
+    gac_fill_kernel<T><<<(unsigned)(n_blocks < 65536 ? n_blocks : 65536), N_THREADS, 0, stream>>>(
         (T *)out, n, seed, scale);
 }
 

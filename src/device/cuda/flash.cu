@@ -10,9 +10,9 @@
  * that the eight rows of an ldmatrix touch all banks once.
  *
  * Layouts whose rows start on 16 bytes are copied 16 bytes at a time (WIDE).
- * Others are copied as aligned 4-byte words; a row that starts in the middle
- * of a word (every other row at head size 107) lands one element too far
- * right, and the warp that copied it shifts it back once it has arrived.
+ * Others are copied as the 16-byte chunks they lie in: a row lands up to 14
+ * bytes too far right, within its own spare bytes, and the warp that copied it
+ * moves it back once it has arrived. Only what lies inside the tensor is read.
  *
  * With few rows (decode) the warps of a block share one tile of 16 rows and
  * divide the keys instead, the query heads that read one kv head become rows
@@ -26,40 +26,58 @@
 namespace
 {
 
-/* Brings together the splits of each row; one warp a row. */
+constexpr int MAX_SPLITS = 128, COMBINE_WARPS = 4;
+
+/* Brings together the splits of a row, one block a row. Its warps divide the
+ * splits, so that few reads wait for one another. */
 template <typename T>
-__global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(32 * COMBINE_WARPS)
+    gac_flash_combine_kernel(const __grid_constant__ params p)
 {
-    const int lane = threadIdx.x % 32;
-    const int64_t row = (int64_t)blockIdx.x * 4 + threadIdx.x / 32;
-    if (row >= p.n_all_rows)
-        return;
+    /* Written before a barrier, read after it. */
+    __shared__ float weights[MAX_SPLITS], parts[COMBINE_WARPS][256];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t row = blockIdx.x;
     float top = -INFINITY, sum = 0, x[256 / 32] = {};
     for (int i = lane; i < p.n_splits; i += 32)
         top = fmaxf(top, p.stats[i * p.n_all_rows + row].x);
 #pragma unroll
     for (int i = 16; i; i /= 2)
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, i));
-    if (top != -INFINITY)
-        for (int i = 0; i < p.n_splits; i++) {
-            const int64_t at = i * p.n_all_rows + row;
-            const float2 stats = p.stats[at];
-            const float weight = exp2_fast(stats.x - top);
-            sum += weight * stats.y;
+    for (int i = lane; i < p.n_splits; i += 32) {
+        const float2 stats = p.stats[i * p.n_all_rows + row];
+        const float weight = top == -INFINITY ? 0.0f : exp2_fast(stats.x - top);
+        sum += weight * stats.y;
+        if (warp == 0)
+            weights[i] = weight;
+    }
 #pragma unroll
-            for (int n = 0; n < 256 / 32; n++)
-                if (lane + 32 * n < p.v_head)
-                    x[n] += weight * p.part[at * p.v_head + lane + 32 * n];
-        }
+    for (int i = 16; i; i /= 2)
+        sum += __shfl_xor_sync(ALL_LANES, sum, i);
+    __syncthreads();
+#pragma unroll 4
+    for (int i = warp; i < p.n_splits; i += COMBINE_WARPS) {
+        const float *from = p.part + (i * p.n_all_rows + row) * p.v_head;
+#pragma unroll
+        for (int n = 0; n < 256 / 32; n++)
+            if (lane + 32 * n < p.v_head)
+                x[n] += weights[i] * from[lane + 32 * n];
+    }
+#pragma unroll
+    for (int n = 0; n < 256 / 32; n++)
+        parts[warp][lane + 32 * n] = x[n];
+    __syncthreads();
     const float scale = sum == 0 ? 0.0f : 1.0f / sum;
     const int64_t head = row / p.n_q; /* of batch * n_q_heads */
     char *to = p.out + head / p.n_q_heads * p.out_bytes.batch +
                head % p.n_q_heads * p.out_bytes.head + row % p.n_q * p.out_bytes.row;
+    for (int c = threadIdx.x; c < p.v_head; c += 32 * COMBINE_WARPS) {
+        float y = 0;
 #pragma unroll
-    for (int n = 0; n < 256 / 32; n++)
-        if (lane + 32 * n < p.v_head)
-            *(unsigned short *)(to + 2 * (lane + 32 * n)) =
-                (unsigned short)pack<T>(x[n] * scale, 0.0f);
+        for (int i = 0; i < COMBINE_WARPS; i++)
+            y += parts[i][c];
+        *(unsigned short *)(to + 2 * c) = (unsigned short)pack<T>(y * scale, 0.0f);
+    }
 }
 
 /* What is chosen from the shape alone. */
@@ -132,8 +150,8 @@ gac_status choose(const gac_sdpa_shape *s, choice *c, gac_error *err)
     int64_t n = (int64_t)n_units * per_unit / c->n_blocks;
     if (n > n_tiles / 2) /* a split of less than two tiles is all start and end */
         n = n_tiles / 2;
-    if (n > 128)
-        n = 128;
+    if (n > MAX_SPLITS)
+        n = MAX_SPLITS;
     if (n < 1)
         n = 1;
     c->tiles_per_split = (int)((n_tiles + n - 1) / n);
@@ -152,11 +170,11 @@ size_t workspace_for(const gac_sdpa_shape *s, const choice *c)
 template <class C> cudaError_t launch(const params &p, int64_t n_blocks, cudaStream_t stream)
 {
     cudaError_t e = cudaFuncSetAttribute(
-        flash_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM_BYTES);
+        gac_flash_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM_BYTES);
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)n_blocks, (unsigned)p.n_splits);
-    flash_kernel<C><<<grid, C::N_THREADS, C::SMEM_BYTES, stream>>>(p);
+    gac_flash_kernel<C><<<grid, C::N_THREADS, C::SMEM_BYTES, stream>>>(p);
     return cudaGetLastError();
 }
 
@@ -201,7 +219,7 @@ cudaError_t launch_type(const params &p, const choice &c, bool wide, cudaStream_
     cudaError_t e = wide ? launch_size<T, true>(p, c, stream) : launch_size<T, false>(p, c, stream);
     if (e != cudaSuccess || p.n_splits == 1)
         return e;
-    combine_kernel<T><<<(unsigned)((p.n_all_rows + 3) / 4), 128, 0, stream>>>(p);
+    gac_flash_combine_kernel<T><<<(unsigned)p.n_all_rows, 32 * COMBINE_WARPS, 0, stream>>>(p);
     return cudaGetLastError();
 }
 
@@ -214,6 +232,20 @@ gac_flash_strides in_bytes(gac_flash_strides s)
 bool is_wide(const void *base, const gac_flash_strides *s)
 {
     return (uintptr_t)base % 16 == 0 && s->batch % 8 == 0 && s->head % 8 == 0 && s->row % 8 == 0;
+}
+
+/* Where a tensor (batch, heads, rows, head) lies. */
+span find_span(const void *base, const gac_flash_strides &bytes, int64_t batch, int64_t n_heads,
+               int64_t n_rows, int64_t head)
+{
+    const int64_t far[] = { (batch - 1) * bytes.batch, (n_heads - 1) * bytes.head,
+                            (n_rows - 1) * bytes.row };
+    int64_t low = 0, high = 2 * head;
+    for (int64_t x : far)
+        *(x < 0 ? &low : &high) += x;
+    const uintptr_t at = (uintptr_t)base;
+    return span{ (const char *)((at + (uintptr_t)low + 15) & ~(uintptr_t)15),
+                 (const char *)((at + (uintptr_t)high) & ~(uintptr_t)15) };
 }
 
 params make_params(const gac_flash_args *a, const choice &c)
@@ -229,6 +261,9 @@ params make_params(const gac_flash_args *a, const choice &c)
     p.k_bytes = in_bytes(a->k_strides);
     p.v_bytes = in_bytes(a->v_strides);
     p.out_bytes = in_bytes(a->out_strides);
+    p.q_span = find_span(p.q, p.q_bytes, s->batch, s->n_q_heads, s->n_q, s->qk_head);
+    p.k_span = find_span(p.k, p.k_bytes, s->batch, s->n_kv_heads, s->n_kv, s->qk_head);
+    p.v_span = find_span(p.v, p.v_bytes, s->batch, s->n_kv_heads, s->n_kv, s->v_head);
     p.n_all_rows = s->batch * s->n_q_heads * s->n_q;
     p.stats = (float2 *)a->workspace;
     p.part = (float *)(p.stats + (int64_t)c.n_splits * p.n_all_rows);

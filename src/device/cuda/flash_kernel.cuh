@@ -94,14 +94,19 @@ __device__ __forceinline__ void copy_q(uint32_t to, const params &p, const place
     const int row = w.row + first;
     to += first * C::PITCH;
     if (p.n_pack == 1) {
-        copy_rows<C, ROWS>(to, w.q + row * p.q_bytes.row, p.q_bytes.row, p.n_rows - row, p.qk_head,
-                           lane);
+        copy_rows<C, ROWS>(to, w.q + row * p.q_bytes.row, p.q_bytes.row, p.q_span, p.n_rows - row,
+                           p.qk_head, lane);
         return;
     }
 #pragma unroll 1
     for (int k = 0; k < ROWS; k++)
-        copy_rows<C, 1>(to + k * C::PITCH, q_row(p, w, min(row + k, p.n_rows - 1)), 0,
+        copy_rows<C, 1>(to + k * C::PITCH, q_row(p, w, min(row + k, p.n_rows - 1)), 0, p.q_span,
                         p.n_rows - row - k, p.qk_head, lane);
+}
+
+__device__ __forceinline__ uint32_t low_bits(const char *p)
+{
+    return (uint32_t)(uintptr_t)p;
 }
 
 template <class C>
@@ -112,15 +117,14 @@ __device__ __forceinline__ void receive_q(uint32_t at, const params &p, const pl
     const int row = w.row + first;
     at += first * C::PITCH;
     if (p.n_pack == 1) {
-        straighten_rows<C, ROWS>(at, odd_rows(w.q + row * p.q_bytes.row, p.q_bytes.row), p.qk_head,
+        straighten_rows<C, ROWS>(at, low_bits(w.q + row * p.q_bytes.row), (uint32_t)p.q_bytes.row,
                                  lane);
         return;
     }
 #pragma unroll 1
     for (int k = 0; k < ROWS; k++)
-        straighten_rows<C, 1>(at + k * C::PITCH,
-                              odd_rows(q_row(p, w, min(row + k, p.n_rows - 1)), 0) & 1, p.qk_head,
-                              lane);
+        straighten_rows<C, 1>(at + k * C::PITCH, low_bits(q_row(p, w, min(row + k, p.n_rows - 1))),
+                              0, lane);
 }
 
 /* This warp's share of tile j of K and V. */
@@ -130,10 +134,10 @@ __device__ __forceinline__ void copy_kv(uint32_t to, const params &p, const vola
 {
     const int key = j * C::N_KEYS + warp * C::COPY_ROWS;
     to += warp * C::COPY_ROWS * C::PITCH;
-    copy_rows<C, C::COPY_ROWS>(to, w.k + key * p.k_bytes.row, p.k_bytes.row, p.n_kv - key,
+    copy_rows<C, C::COPY_ROWS>(to, w.k + key * p.k_bytes.row, p.k_bytes.row, p.k_span, p.n_kv - key,
                                p.qk_head, lane);
     copy_rows<C, C::COPY_ROWS>(to + C::TILE_BYTES, w.v + key * p.v_bytes.row, p.v_bytes.row,
-                               p.n_kv - key, p.v_head, lane);
+                               p.v_span, p.n_kv - key, p.v_head, lane);
     copies_commit();
 }
 
@@ -143,13 +147,14 @@ __device__ __forceinline__ void receive_kv(uint32_t at, const params &p, const v
                                            int warp, int lane)
 {
     copies_wait();
-    if constexpr (!C::WIDE) { /* N_KEYS is even: all tiles are odd in the same rows */
+    if constexpr (!C::WIDE) { /* N_KEYS is a multiple of 8: all tiles lie alike */
         const int key = warp * C::COPY_ROWS;
         at += key * C::PITCH;
-        straighten_rows<C, C::COPY_ROWS>(at, odd_rows(w.k + key * p.k_bytes.row, p.k_bytes.row),
-                                         p.qk_head, lane);
-        straighten_rows<C, C::COPY_ROWS>(
-            at + C::TILE_BYTES, odd_rows(w.v + key * p.v_bytes.row, p.v_bytes.row), p.v_head, lane);
+        straighten_rows<C, C::COPY_ROWS>(at, low_bits(w.k) + key * (uint32_t)p.k_bytes.row,
+                                         (uint32_t)p.k_bytes.row, lane);
+        straighten_rows<C, C::COPY_ROWS>(at + C::TILE_BYTES,
+                                         low_bits(w.v) + key * (uint32_t)p.v_bytes.row,
+                                         (uint32_t)p.v_bytes.row, lane);
     }
 }
 
@@ -304,7 +309,7 @@ __device__ __forceinline__ void multiply_pv(scores_t<C> &s, sums_t<C> &o, const 
     }
 }
 
-/* Writes a warp's sums where combine_kernel finds them. */
+/* Writes a warp's sums where gac_flash_combine_kernel finds them. */
 template <class C>
 __device__ __forceinline__ void store_partial(const params &p, const place &w, const sums_t<C> &o,
                                               const per_row_t<C> &top, const per_row_t<C> &sum,
@@ -363,8 +368,9 @@ __device__ __forceinline__ void store_rows(const params &p, const place &w, cons
         constexpr int N_STEPS = (C::D + 31) / 32;
         unsigned short e[N_STEPS];
 #pragma unroll
-        for (int i = 0; i < N_STEPS; i++) /* past D: spare bytes and the next row, not stored */
-            e[i] = *(const unsigned short *)(from + 2 * (lane + 32 * i));
+        for (int i = 0; i < N_STEPS; i++)
+            if (lane + 32 * i < p.v_head) /* what follows is another warp's */
+                e[i] = *(const unsigned short *)(from + 2 * (lane + 32 * i));
 #pragma unroll
         for (int i = 0; i < N_STEPS; i++)
             if (lane + 32 * i < p.v_head)
@@ -425,6 +431,22 @@ store_shared_rows(const params &p, const place &w, const sums_t<C> &o, const per
     }
 }
 
+/* Who touches shared memory, between which barriers:
+ *
+ * - Up to the first barrier of start_block: thread 0 writes notes, which are
+ *   read only from then on; all threads clear what follows the heads.
+ * - From there to the second: each warp copies and straightens its own rows of
+ *   q and of the first K and V, with __syncwarp where lanes read what others of
+ *   the warp wrote. After it all warps read all of them.
+ * - In a turn of the loop: the pair of tiles at here is read by all warps; of
+ *   the pair at there, each warp writes and straightens its own rows, which
+ *   others read before the barrier that ended the last turn and after the one
+ *   that ends this. With SHARE a warp multiplies with the rows it copied, and
+ *   no others: that barrier is of the warp.
+ * - After the loop: store_rows makes a warp's rows of q, which no other warp
+ *   reads, its own scratch; store_shared_rows has barriers of its own before it
+ *   writes over the tiles and before it reads what other warps wrote. */
+
 /* Notes what the loop needs, and brings q and the first tile of K and V. */
 template <class C>
 __device__ __forceinline__ void start_block(char *smem, const params &p, const place &w,
@@ -456,7 +478,7 @@ __device__ __forceinline__ void start_block(char *smem, const params &p, const p
 
 template <class C>
 __global__ void __launch_bounds__(C::N_THREADS, C::MIN_BLOCKS)
-    flash_kernel(const __grid_constant__ params p)
+    gac_flash_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(16) char smem[];
     __shared__ volatile notes noted;

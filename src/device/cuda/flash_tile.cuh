@@ -21,6 +21,11 @@ constexpr float LOG2_E = 1.4426950408889634f;
  * without loss, and nothing accumulated needs scaling. */
 constexpr float LAZY_LOG2 = 8.0f;
 
+/* From the first to the last 16-byte boundary in a tensor. */
+struct span {
+    const char *begin, *end;
+};
+
 struct params {
     const char *q; /* (batch, n_q_heads, n_q, qk_head), strides below */
     const char *k; /* (batch, n_kv_heads, n_kv, qk_head) */
@@ -29,6 +34,7 @@ struct params {
     float *part;   /* (n_splits, batch, n_q_heads, n_q, v_head): sums before division */
     float2 *stats; /* (n_splits, batch, n_q_heads, n_q): maximum in log2, sum of exponentials */
     gac_flash_strides q_bytes, k_bytes, v_bytes, out_bytes;
+    span q_span, k_span, v_span;
     int64_t n_all_rows; /* batch * n_q_heads * n_q */
     int n_q_heads, n_q, n_kv, qk_head, v_head;
     int group;  /* query heads per kv head */
@@ -61,11 +67,13 @@ struct config {
     static constexpr int PITCH = 2 * D + 16;           /* bytes between rows in shared memory */
     static constexpr int Q_BYTES = N_ROWS * PITCH;
     static constexpr int TILE_BYTES = N_KEYS * PITCH;
-    static constexpr int SLACK_BYTES = 128; /* see straighten_rows */
-    static constexpr int SMEM_BYTES = Q_BYTES + 4 * TILE_BYTES + SLACK_BYTES; /* q, K, V, K, V */
+    static constexpr int SMEM_BYTES = Q_BYTES + 4 * TILE_BYTES; /* q, K, V, K, V */
+    /* Lanes that copy a row, at most one chunk less than D / 8 + 1: see copy_windows. */
+    static constexpr int WINDOW_LANES = D <= 32 ? 4 : D <= 64 ? 8 : D <= 128 ? 16 : 32;
     static constexpr int MIN_BLOCKS = N_THREADS > 128 ? 1 : 2;
-    static_assert(D % 16 == 0 && WARP_KEYS % 16 == 0 && COPY_ROWS % 2 == 0, "fragment sizes");
-    static_assert(N_ROWS / N_WARPS <= 32, "one bit per row a warp copies");
+    static_assert(D % 16 == 0 && WARP_KEYS % 16 == 0 && N_KEYS % 8 == 0, "fragment sizes");
+    static_assert(N_ROWS / N_WARPS <= 32 && D / 8 <= WINDOW_LANES, "a warp's copies");
+    static_assert(WINDOW_LANES >= 4, "copy_windows: at most eight rows at once");
 };
 
 template <class C> using scores_t = float[C::M_TILES][C::WARP_KEYS / 8][4];
@@ -135,21 +143,12 @@ __device__ __forceinline__ float exp2_fast(float x)
     return r;
 }
 
-/* Copies BYTES (4 or 16), the first n of them from memory and the rest zeros. */
-template <int BYTES>
+/* Copies 16 bytes, the first n of them from memory and the rest zeros. Memory
+ * past the n bytes is not read. */
 __device__ __forceinline__ void copy_async(uint32_t to, const char *from, int n)
 {
-    if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n)
-                     : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(n)
-                     : "memory");
-}
-
-__device__ __forceinline__ void copy_async_word(uint32_t to, const char *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n)
+                 : "memory");
 }
 
 __device__ __forceinline__ void copies_commit()
@@ -162,31 +161,48 @@ __device__ __forceinline__ void copies_wait()
     asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
-__device__ __forceinline__ uint32_t load_shared(uint32_t address)
+__device__ __forceinline__ void load_shared(uint32_t *r, uint32_t address)
 {
-    uint32_t r;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(address) : "memory");
-    return r;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
 }
 
-__device__ __forceinline__ void store_shared_if(bool yes, uint32_t address, uint32_t value)
+__device__ __forceinline__ void store_shared(uint32_t address, const uint32_t *r)
 {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.u32 [%1], %2;\n}" ::"r"((int)yes),
-        "r"(address), "r"(value)
-        : "memory");
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+                 "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 
-__device__ __forceinline__ void store_shared_zero16(uint32_t address)
+__device__ __forceinline__ void store_shared(uint32_t address, unsigned short value)
 {
-    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"((unsigned short)0) : "memory");
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
+
+/* A chunk of 16 bytes at from, of which those from first to end are wanted, and
+ * zeros around them. Chunks that reach out of the tensor are taken by elements.
+ * Not inline, as few chunks come here. */
+__device__ __noinline__ void copy_careful(uint32_t to, const char *from, int first, int end,
+                                          const char *begin_at, const char *end_at)
+{
+    if (end > 0 && from >= begin_at && from < end_at) {
+        copy_async(to, from, end);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 16; i += 2)
+        store_shared(to + i, i >= first && i < end ? *(const unsigned short *)(from + i)
+                                                   : (unsigned short)0);
 }
 
 /* WIDE: one warp copies ROWS rows (ROWS, head) to shared memory at to; rows
- * from n_valid on become zeros. A lane stays in its 16-byte column. */
-template <class C, int ROWS>
+ * from n_valid on become zeros. A lane stays in its 16-byte column. PLAIN: all
+ * rows are valid, and no chunk of theirs reaches out of the tensor. */
+template <class C, int ROWS, bool PLAIN>
 __device__ __forceinline__ void copy_chunks(uint32_t to, const char *from, int64_t stride_bytes,
-                                            int n_valid, int head, int lane)
+                                            const span &whole, int n_valid, int head, int lane)
 {
     constexpr int N_CHUNKS = C::D / 8, STEP = 32 / N_CHUNKS;
     const int row = lane / N_CHUNKS, chunk = lane % N_CHUNKS;
@@ -195,119 +211,121 @@ __device__ __forceinline__ void copy_chunks(uint32_t to, const char *from, int64
         return;
     from += row * stride_bytes + 16 * chunk;
     to += row * C::PITCH + 16 * chunk;
-#pragma unroll
+#pragma unroll(PLAIN ? ROWS : 1)
     for (int k = 0; k < ROWS; k += STEP) {
-        if (k + row < ROWS)
-            copy_async<16>(to + k * C::PITCH, from, k + row < n_valid ? n_bytes : 0);
+        if (k + row < ROWS) {
+            if (PLAIN)
+                copy_async(to + k * C::PITCH, from, n_bytes);
+            else
+                copy_careful(to + k * C::PITCH, from, 0, k + row < n_valid ? n_bytes : 0,
+                             whole.begin, whole.end);
+        }
         from += STEP * stride_bytes;
     }
 }
 
-/* Not WIDE: the same in aligned 4-byte words, lanes side by side in a row. Two
- * rows on, the position within a word is the same, hence two pointers. */
-template <class C, int ROWS, bool FULL>
-__device__ __forceinline__ void copy_words(uint32_t to, const char *from, int64_t stride_bytes,
-                                           int n_valid, int head, int lane)
+/* Not WIDE: the same for rows as they lie between 16-byte boundaries, which
+ * leaves each up to 14 bytes too far right; straighten_rows moves it. Zeros
+ * follow the row. */
+template <class C, int ROWS, bool PLAIN>
+__device__ __forceinline__ void copy_windows(uint32_t to, const char *from, int64_t stride_bytes,
+                                             const span &whole, int n_valid, int head, int lane)
 {
-    constexpr int N_STEPS = (C::D / 2 + 31) / 32;
-    const char *source[2];
-    int n_words[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uintptr_t start = (uintptr_t)(from + i * stride_bytes);
-        n_words[i] = (head + (int)(start >> 1 & 1) + 1) / 2 - lane;
-        source[i] = (const char *)(start & ~(uintptr_t)3) + 4 * lane;
+    constexpr int LANES = C::WINDOW_LANES, STEP = 32 / LANES;
+    if (C::D / 8 == LANES && 2 * head + 14 > 16 * LANES && lane < ROWS) {
+        /* The last chunk is one too many for the lanes below. */
+        const char *source = from + lane * stride_bytes;
+        const int at = 16 * LANES - (int)((uintptr_t)source & 15);
+        const int n = max(0, 2 * head - at);
+        if (PLAIN)
+            copy_async(to + lane * C::PITCH + 16 * LANES, source + at, n);
+        else
+            copy_careful(to + lane * C::PITCH + 16 * LANES, source + at, 0, lane < n_valid ? n : 0,
+                         whole.begin, whole.end);
     }
-    if (C::D % 64 == 0 && head == C::D && lane < ROWS) {
-        /* The last half word of an odd row is one too many for the steps below. */
-        const uintptr_t start = (uintptr_t)(from + lane * stride_bytes);
-        if (start & 2)
-            copy_async<4>(to + lane * C::PITCH + 2 * C::D, (const char *)start - 2 + 2 * C::D,
-                          lane < n_valid ? 4 : 0);
-    }
-    to += 4 * lane;
-#pragma unroll
-    for (int k = 0; k < ROWS; k++) {
-#pragma unroll
-        for (int i = 0; i < N_STEPS; i++) {
-            if (32 * i >= n_words[k & 1])
-                continue;
-            if (FULL)
-                copy_async_word(to + k * C::PITCH + 128 * i, source[k & 1] + 128 * i);
-            else
-                copy_async<4>(to + k * C::PITCH + 128 * i, source[k & 1] + 128 * i,
-                              k < n_valid ? 4 : 0);
+    const int row = lane / LANES, chunk = lane % LANES;
+    if (chunk > C::D / 8 || 16 * chunk >= 2 * head + 14)
+        return; /* nothing ever comes here: clear_tail's zeros stay */
+    const char *source = from + row * stride_bytes;
+    to += row * C::PITCH + 16 * chunk;
+#pragma unroll(PLAIN ? 8 : 1)
+    for (int k = 0; k < min(8, ROWS); k += STEP) {
+        const int at = 16 * chunk - (int)((uintptr_t)source & 15); /* of the row */
+        const int n = max(0, min(16, 2 * head - at));
+        const char *piece = source + at;
+#pragma unroll(PLAIN ? ROWS / 8 + 1 : 1)
+        for (int r = k; r < ROWS; r += 8) { /* eight rows on, chunks lie alike */
+            if (r + row < ROWS) {
+                if (PLAIN)
+                    copy_async(to + r * C::PITCH, piece, n);
+                else
+                    copy_careful(to + r * C::PITCH, piece, -at, r + row < n_valid ? n : 0,
+                                 whole.begin, whole.end);
+            }
+            piece += 8 * stride_bytes;
         }
-        source[k & 1] += 2 * stride_bytes;
+        source += STEP * stride_bytes;
     }
 }
 
 template <class C, int ROWS>
 __device__ __forceinline__ void copy_rows(uint32_t to, const char *from, int64_t stride_bytes,
-                                          int n_valid, int head, int lane)
+                                          const span &whole, int n_valid, int head, int lane)
 {
-    if constexpr (C::WIDE)
-        copy_chunks<C, ROWS>(to, from, stride_bytes, n_valid, head, lane);
-    else if (n_valid >= ROWS)
-        copy_words<C, ROWS, true>(to, from, stride_bytes, n_valid, head, lane);
-    else
-        copy_words<C, ROWS, false>(to, from, stride_bytes, n_valid, head, lane);
-}
-
-/* Bit 0: even rows start in the middle of a word; bit 1: odd rows do. */
-__device__ __forceinline__ uint32_t odd_rows(const char *from, int64_t stride_bytes)
-{
-    const uint32_t first = (uint32_t)(uintptr_t)from >> 1 & 1;
-    const uint32_t second = (uint32_t)((uintptr_t)from + stride_bytes) >> 1 & 1;
-    return first | second << 1;
-}
-
-/* Shifts rows first, first + 2, .. of ROWS one element to the left. All words
- * of a batch of rows are read before any is written; lanes past the end of a
- * row read on, at most SLACK_BYTES. */
-template <class C, int ROWS>
-__device__ __forceinline__ void shift_rows(uint32_t rows, int first, int lane)
-{
-    constexpr int N_STEPS = (C::D / 2 + 31) / 32, N = (ROWS + 1) / 2, BATCH = N < 4 ? N : 4;
-    static_assert(N % BATCH == 0, "whole batches");
-    static_assert(128 * N_STEPS + 4 <= C::PITCH + C::SLACK_BYTES, "words past the last row");
-    rows += first * C::PITCH + 4 * lane;
-#pragma unroll
-    for (int k = 0; k < N; k += BATCH) {
-        uint32_t word[BATCH][N_STEPS], next[BATCH][N_STEPS];
-#pragma unroll
-        for (int b = 0; b < BATCH; b++)
-#pragma unroll
-            for (int i = 0; i < N_STEPS; i++) {
-                word[b][i] = load_shared(rows + 2 * (k + b) * C::PITCH + 128 * i);
-                next[b][i] = load_shared(rows + 2 * (k + b) * C::PITCH + 128 * i + 4);
-            }
-        __syncwarp();
-#pragma unroll
-        for (int b = 0; b < BATCH; b++)
-#pragma unroll
-            for (int i = 0; i < N_STEPS; i++)
-                store_shared_if(lane + 32 * i < C::D / 2, rows + 2 * (k + b) * C::PITCH + 128 * i,
-                                __byte_perm(word[b][i], next[b][i], 0x5432));
+    const bool plain = n_valid >= ROWS && stride_bytes >= 0 && from >= whole.begin &&
+                       from + ((ROWS - 1) * stride_bytes + C::PITCH) <= whole.end;
+    if constexpr (C::WIDE) {
+        if (plain)
+            copy_chunks<C, ROWS, true>(to, from, stride_bytes, whole, n_valid, head, lane);
+        else
+            copy_chunks<C, ROWS, false>(to, from, stride_bytes, whole, n_valid, head, lane);
+    } else if (plain) {
+        copy_windows<C, ROWS, true>(to, from, stride_bytes, whole, n_valid, head, lane);
+    } else {
+        copy_windows<C, ROWS, false>(to, from, stride_bytes, whole, n_valid, head, lane);
     }
 }
 
-/* Not WIDE: puts right the rows that start in the middle of a word (see
- * odd_rows), and clears the element after the head, which was copied with its
- * other half. The warp that copied the rows calls this once they are there. */
+/* Not WIDE: moves ROWS rows that copy_windows brought to where they belong.
+ * start is where the first came from; of it and the stride only low bits
+ * matter. The warp that copied the rows calls this once they are there, and
+ * nobody else touches them: a lane reads its part of a row and the chunk after
+ * it, which the lane of the next part writes, hence the barrier between. Eight
+ * lanes in turn are at the same chunk of eight rows, in different banks. */
 template <class C, int ROWS>
-__device__ __forceinline__ void straighten_rows(uint32_t rows, uint32_t odd, int head, int lane)
+__device__ __forceinline__ void straighten_rows(uint32_t rows, uint32_t start, uint32_t stride,
+                                                int lane)
 {
-    if (!(head & 1) && !odd)
+    constexpr int R = C::D <= 128 ? 16 : 8, N_PARTS = 32 / R, N = C::D / 8 / N_PARTS;
+    static_assert(N * N_PARTS * 8 == C::D && (ROWS <= R || ROWS % R == 0), "whole parts");
+    if (!((start | stride) & 15))
         return;
     __syncwarp();
-#pragma unroll 1
-    for (int first = 0; first < 2; first++)
-        if (odd >> first & 1)
-            shift_rows<C, ROWS>(rows, first, lane);
-    __syncwarp();
-    if (lane < ROWS)
-        store_shared_zero16(rows + lane * C::PITCH + 2 * head);
+#pragma unroll
+    for (int first = 0; first < ROWS; first += R) {
+        const int row = first + min(lane % R, ROWS - 1);
+        const uint32_t at = rows + row * C::PITCH + lane / R * (16 * N);
+        const uint32_t shift = start + row * stride; /* in bytes, modulo 16 */
+        uint32_t w[4 * N + 4];
+#pragma unroll
+        for (int i = 0; i <= N; i++)
+            load_shared(w + 4 * i, at + 16 * i);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4 * N + 2; i++)
+            w[i] = shift & 8 ? w[i + 2] : w[i];
+#pragma unroll
+        for (int i = 0; i < 4 * N + 1; i++)
+            w[i] = shift & 4 ? w[i + 1] : w[i];
+        const uint32_t order = shift & 2 ? 0x5432 : 0x3210;
+#pragma unroll
+        for (int i = 0; i < 4 * N; i++)
+            w[i] = __byte_perm(w[i], w[i + 1], order);
+        if (ROWS % R == 0 || lane % R < ROWS)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                store_shared(at + 16 * i, w + 4 * i);
+    }
 }
 
 } /* namespace */

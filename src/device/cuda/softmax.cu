@@ -90,7 +90,7 @@ __device__ __forceinline__ int visible_keys(const params &p, int64_t row)
 /* Rows of at most THREADS * PER_THREAD keys, one per THREADS threads. V divides
  * n_kv. */
 template <typename T, int V, int THREADS>
-__global__ void __launch_bounds__(BLOCK) softmax_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(BLOCK) gac_softmax_kernel(const __grid_constant__ params p)
 {
     __shared__ float shared[BLOCK / 32];
     const int t = threadIdx.x % THREADS;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(BLOCK) softmax_kernel(const __grid_constant__ 
 
 /* Longer rows, one per block: maximum, sum, result, each reading the row. */
 template <typename T>
-__global__ void __launch_bounds__(BLOCK) softmax_long_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(BLOCK) gac_softmax_kernel_long(const __grid_constant__ params p)
 {
     __shared__ float shared[BLOCK / 32];
     const int64_t row = blockIdx.x;
@@ -164,15 +164,15 @@ template <typename T> void launch(const params &p, cudaStream_t stream)
     const bool wide = p.n_kv % V == 0 && ((uintptr_t)p.scores | (uintptr_t)p.out) % 16 == 0;
     const unsigned rows = (unsigned)p.n_rows, warps = (unsigned)((p.n_rows + WARPS - 1) / WARPS);
     if (p.n_kv > BLOCK * PER_THREAD)
-        softmax_long_kernel<T><<<rows, BLOCK, 0, stream>>>(p);
+        gac_softmax_kernel_long<T><<<rows, BLOCK, 0, stream>>>(p);
     else if (p.n_kv > 32 * PER_THREAD && wide)
-        softmax_kernel<T, V, BLOCK><<<rows, BLOCK, 0, stream>>>(p);
+        gac_softmax_kernel<T, V, BLOCK><<<rows, BLOCK, 0, stream>>>(p);
     else if (p.n_kv > 32 * PER_THREAD)
-        softmax_kernel<T, 1, BLOCK><<<rows, BLOCK, 0, stream>>>(p);
+        gac_softmax_kernel<T, 1, BLOCK><<<rows, BLOCK, 0, stream>>>(p);
     else if (wide)
-        softmax_kernel<T, V, 32><<<warps, BLOCK, 0, stream>>>(p);
+        gac_softmax_kernel<T, V, 32><<<warps, BLOCK, 0, stream>>>(p);
     else
-        softmax_kernel<T, 1, 32><<<warps, BLOCK, 0, stream>>>(p);
+        gac_softmax_kernel<T, 1, 32><<<warps, BLOCK, 0, stream>>>(p);
 }
 
 } /* namespace */
