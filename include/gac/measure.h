@@ -54,7 +54,7 @@ typedef struct gac_timing_rules {
 /* For sweeps over thousands of shapes. */
 #define GAC_TIMING_RULES_SWEEP_INIT \
     { \
-        400, 250, 5, 25, 0.008, 20000, 2000 \
+        150, 120, 5, 25, 0.008, 15000, 2000 \
     }
 
 /* Sorts nothing in place: median, spread and noise of n samples. n at least 1. */

@@ -153,10 +153,9 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
             return false;
         gac_reader_leave(r, before);
     }
-    for (int i = 0; i < n_pairs; i++)
-        if (!out->times[i].log_us && by_n->tier[i / by_k->n_tiers].served &&
-            by_k->tier[i % by_k->n_tiers].served)
-            return gac_reader_fault(r, "must have a table for every pair of served tiers");
+    for (int i = 0; i < by_n->n_tiers; i++)
+        if (!out->times[i * by_k->n_tiers].log_us && by_n->tier[i].served)
+            return gac_reader_fault(r, "must have a table of the best k for every served n");
     gac_reader_leave(r, at_list);
     return true;
 }
@@ -227,7 +226,11 @@ static bool read_sdpa_tables(gac_reader *r, const json_t *value, int index, gac_
 static bool read_sdpa_tier(gac_reader *r, const json_t *value, int index, void *context)
 {
     gac_sdpa_rules *rules = context;
+    int64_t tile = 1;
     rules->pad_bytes_per_s[index] = 0;
+    if (json_object_get(value, "tile") && !gac_reader_size(r, value, "tile", MAX_MULTIPLE, &tile))
+        return false;
+    rules->tile[index] = (double)tile;
     bool has_tables = json_object_get(value, "prefill") != NULL;
     if (index == 0)
         rules->has_tables = has_tables;

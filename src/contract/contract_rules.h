@@ -65,6 +65,7 @@ typedef struct gac_sdpa_rules {
     const char *beyond_kernel, *beyond_family, *beyond_basis;
     double beyond_base_us, beyond_slope_us; /* time at head h: base + slope h */
     double decode_bytes_per_s, decode_overhead_us;
+    double tile[GAC_MAX_TIERS];          /* prefill lengths are worked on in multiples of this */
     bool has_tables;                     /* measured over shapes, not only at the reference */
     gac_table prefill[GAC_MAX_TIERS][2]; /* by tier, not causal and causal */
     gac_table decode[GAC_MAX_TIERS];     /* by tier */
@@ -73,7 +74,8 @@ typedef struct gac_sdpa_rules {
 typedef struct gac_dtype_rules {
     double element_bytes;
     gac_gemm_place gemm[2]; /* by gac_seen: n, k */
-    gac_table *times;       /* (tiers of n, tiers of k) GEMM times; NULL: by rates */
+    gac_table *times;       /* (tiers of n, tiers of k) GEMM times; NULL: by rates. A pair without
+                             * its own takes that of the next better k */
     gac_dtype falls_back;   /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;
 } gac_dtype_rules;

@@ -70,8 +70,10 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
         return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
     if (rules->times) {
         const double sizes[] = { (double)m, (double)n, (double)k };
-        return gac_table_us(&rules->times[tier_n * by_k->tiers.n_tiers + tier_k], &gac_gemm_table,
-                            sizes);
+        const gac_table *table = &rules->times[tier_n * by_k->tiers.n_tiers + tier_k];
+        while (!table->log_us)
+            table--; /* ends: the best k has one */
+        return gac_table_us(table, &gac_gemm_table, sizes);
     }
     const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];
     /* One kernel serves both sizes: the one that the worse of them allows. */
@@ -200,6 +202,7 @@ static double table_sdpa_us(const gac_sdpa_rules *rules, int tier, const gac_sdp
     /* The square (or triangle) of as many pairs. */
     double pairs = n_pairs(1, 1, (double)shape->n_q, (double)shape->n_kv, shape->causal);
     double length = shape->causal ? (sqrt(8 * pairs + 1) - 1) / 2 : sqrt(pairs);
+    length = ceil(length / rules->tile[tier]) * rules->tile[tier];
     const double sizes[] = { batch * (double)shape->n_q_heads, length, (double)head };
     const gac_table *table = &rules->prefill[tier][shape->causal];
     return gac_table_us(table, &gac_prefill_table, sizes) * curve_factor(rules, tier, table, head);

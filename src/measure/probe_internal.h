@@ -162,6 +162,7 @@ typedef struct probe_sdpa {
     char beyond_kernel[160];
     gac_sdpa_path beyond_path;
     int64_t max_head;
+    int64_t tile[GAC_MAX_FOUND_TIERS];           /* lengths are worked on in multiples of this */
     probe_table prefill[GAC_MAX_FOUND_TIERS][2]; /* rows, length, head; not causal, causal */
     probe_table decode[GAC_MAX_FOUND_TIERS];
     bool has_tables;

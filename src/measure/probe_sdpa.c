@@ -247,14 +247,16 @@ static void set_values(probe_table *t, int axis, const int64_t *values)
 
 static void plan_tables(const probe *p, probe_sdpa *s, int tier)
 {
-    static const int64_t rows[] = { 8, 32, 128, 512, 0 }, quick_rows[] = { 8, 32, 128, 0 };
-    static const int64_t lengths[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 0 };
+    /* Models attend causally; the other kind is there for experiments. */
+    static const int64_t rows[2][5] = { { 8, 128, 0 }, { 8, 32, 128, 512, 0 } };
+    static const int64_t lengths[2][6] = { { 128, 512, 2048, 8192, 0 },
+                                           { 128, 256, 512, 2048, 8192, 0 } };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
-    static const int64_t contexts[] = { 128, 512, 1024, 2048, 4096, 8192, 16384, 0 };
+    static const int64_t contexts[] = { 128, 1024, 4096, 16384, 0 };
     bool quick = p->options->quick;
     for (int causal = 0; causal < 2; causal++) {
-        set_values(&s->prefill[tier][causal], 0, quick ? quick_rows : rows);
-        set_values(&s->prefill[tier][causal], 1, lengths);
+        set_values(&s->prefill[tier][causal], 0, rows[quick ? 0 : causal]);
+        set_values(&s->prefill[tier][causal], 1, lengths[causal]);
         set_heads(s, &s->prefill[tier][causal], tier, quick);
     }
     set_values(&s->decode[tier], 0, decode_rows);
@@ -308,6 +310,30 @@ static int list_cells(const probe *p, probe_sdpa *s, int tier, gac_task_spec *sp
     return n;
 }
 
+/* Three lengths around two tiles and a bit: in which steps time grows. */
+enum { N_STEPS = 3 };
+static const int64_t step_lengths[N_STEPS] = { 264, 320, 384 };
+
+static void add_steps(probe_sdpa *s, int tier, gac_task_spec *specs)
+{
+    for (int i = 0; i < N_STEPS; i++) {
+        int64_t head = probe_tier_size(&s->tiers.found, tier, 128);
+        gac_sdpa_shape shape = probe_prefill_shape(512, step_lengths[i], head, false);
+        specs[i] = probe_sdpa_spec(s->dtype, &shape);
+    }
+}
+
+static int64_t find_tile(const probe_point *points)
+{
+    const double same = 0.93;
+    for (int i = 0; i < N_STEPS; i++)
+        if (points[i].outcome != PROBE_MEASURED)
+            return 1;
+    return points[0].time_us > same * points[2].time_us   ? 128
+           : points[0].time_us > same * points[1].time_us ? 64
+                                                          : 1;
+}
+
 /* All tables of a tier at once, since asking a fallback may start a program. */
 static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
 {
@@ -317,14 +343,17 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
         n_cells += probe_table_cells(table_of(s, tier, kind));
         status = probe_table_alloc(table_of(s, tier, kind), p->err);
     }
-    gac_task_spec *specs = calloc(n_cells + 1, sizeof *specs);
-    probe_point *points = calloc(n_cells + 1, sizeof *points);
+    gac_task_spec *specs = calloc(n_cells + N_STEPS, sizeof *specs);
+    probe_point *points = calloc(n_cells + N_STEPS, sizeof *points);
     cell *cells = calloc(n_cells + 1, sizeof *cells);
     if (!specs || !points || !cells)
         status = gac_error_no_memory(p->err);
     int n = status == GAC_OK ? list_cells(p, s, tier, specs, cells) : 0;
-    if (status == GAC_OK)
-        status = probe_measure_sdpa(p, specs, n, s->library[tier], points);
+    if (status == GAC_OK) {
+        add_steps(s, tier, specs + n);
+        status = probe_measure_sdpa(p, specs, n + N_STEPS, s->library[tier], points);
+    }
+    s->tile[tier] = status == GAC_OK ? find_tile(points + n) : 1;
     for (int i = 0; i < n && status == GAC_OK; i++) {
         if (points[i].outcome != PROBE_MEASURED && cells[i].first) /* once more */
             status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], &points[i]);

@@ -55,6 +55,7 @@ static json_t *tiers_json(const probe_sdpa *s)
         }
         json_t *decode = table_json(&s->decode[t]);
         json_object_set_new(decode, "group", json_integer(PROBE_DECODE_GROUP));
+        json_object_set_new(tier, "tile", json_integer(s->tile[t]));
         json_object_set_new(tier, "prefill", prefill);
         json_object_set_new(tier, "decode", decode);
     }

@@ -7,17 +7,18 @@
 
 #define MAX_TIME_US 6000 /* longer points are left to extrapolation */
 #define PLAIN_ROWS 512   /* from here on time grows with the rows */
-#define PART_OF_TIME 0.7 /* of what is left of the dtype's time, for all tables */
-#define LATEST_PART 0.85 /* and when it ends, done or not */
+#define PART_OF_TIME 0.8 /* of what is left of the dtype's time, for all tables */
+#define LATEST_PART 0.9  /* and when it ends, done or not */
 #define N_PILOT 48       /* points that tell how long a point takes */
+#define SLOW 1.6         /* a tier this much slower at some anchor has other kernels */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
-static const int64_t fine_m[] = { 1,    2,    4,    8,    16,   24,   32,   48,   64,   96,    128,
-                                  192,  256,  320,  384,  512,  640,  768,  896,  1024, 1280,  1536,
-                                  1664, 2048, 2304, 2560, 3072, 3584, 4096, 6144, 8192, 16384, 0 };
-static const int64_t fine_n[] = { 64,   128,  256,  384,  512,   768,   1024,  1536,   2048,
-                                  3072, 4096, 6144, 8192, 12288, 16384, 32768, 131072, 0 };
+static const int64_t fine_m[] = { 1,    2,    4,    8,    16,   32,   48,   64,    96,
+                                  128,  192,  256,  384,  512,  640,  768,  1024,  1280,
+                                  1536, 1664, 2048, 2560, 3072, 4096, 8192, 16384, 0 };
+static const int64_t fine_n[] = { 128,  256,  512,  768,   1024,  1536,  2048,   3072,
+                                  4096, 6144, 8192, 12288, 16384, 32768, 131072, 0 };
 static const int64_t fine_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
                                   3072, 4096, 6144, 8192, 14336, 28672, 0 };
 static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128,  192,
@@ -161,11 +162,17 @@ static bool coarsen_one(probe_gemm *g)
     return false;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
 /* Points drawn from all tables tell how long a point takes; tables are made
  * coarser until all fit the time. */
 static gac_status fit_time(probe *p, probe_gemm *g)
 {
-    double start_s = probe_now_s(), limit_s = probe_left_s(p) * PART_OF_TIME;
+    double limit_s = probe_left_s(p) * PART_OF_TIME, spent_s[N_PILOT], sum_s = 0;
     int n_dropped = 0, n_measured = 0;
     for (int i = 0; i < N_PILOT; i++) {
         const probe_table *t = &g->tables[probe_random(p) % (uint64_t)g->n_tables].table;
@@ -176,12 +183,18 @@ static gac_status fit_time(probe *p, probe_gemm *g)
         if (2.0 * (double)size[0] * (double)size[1] * (double)size[2] > 2e12)
             continue;
         gac_task_spec spec = probe_gemm_spec(g->dtype, size[0], size[1], size[2]);
+        double start_s = probe_now_s();
         gac_status status = probe_measure(p, &spec, &point);
         if (status != GAC_OK)
             return status;
-        n_measured++;
+        spent_s[n_measured++] = probe_now_s() - start_s;
     }
-    double point_s = n_measured ? (probe_now_s() - start_s) / n_measured : 0;
+    /* Without the slowest tenth, which loaded kernels. */
+    int n_usual = n_measured - n_measured / 10;
+    qsort(spent_s, (size_t)n_measured, sizeof *spent_s, by_value);
+    for (int i = 0; i < n_usual; i++)
+        sum_s += spent_s[i];
+    double point_s = n_usual ? sum_s / n_usual : 0;
     while ((double)total_cells(g) * point_s > limit_s && coarsen_one(g))
         n_dropped++;
     if (n_dropped > 0)
@@ -281,7 +294,13 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     int n_k = probe_n_served(&g->place[GAC_SEEN_GEMM_K].found);
     int64_t n_late = 0, n_lost = 0;
     size_t n_done = 0;
+    const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
+    const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
     for (int i = 0; i < n_n * n_k; i++) {
+        /* What tells fast k from each other matters where n is fast too; other
+         * n take the table of the best k for all of them. */
+        if (!n->tier[i / n_k].aligned && i % n_k > 0 && k->tier[i % n_k].penalty < SLOW)
+            continue;
         struct probe_gemm_table *t = &g->tables[g->n_tables++];
         *t = (struct probe_gemm_table){ .tier_n = i / n_k, .tier_k = i % n_k };
         plan_table(p, g, t);

@@ -286,7 +286,7 @@ static void malformed_tables_are_rejected(void **state)
         const char *path, *value, *message;
     } bad[] = {
         { "gemm/F16/times", "7", "$.gemm.F16.times: must be an array" },
-        { "gemm/F16/times", "[]", "$.gemm.F16.times: must have a table for every pair" },
+        { "gemm/F16/times", "[]", "$.gemm.F16.times: must have a table of the best k" },
         { "gemm/F16/times/0", "7", "$.gemm.F16.times[0]: must be an object" },
         { "gemm/F16/times/0/n_multiple", "4", "$.gemm.F16.times[0]: must be of tiers" },
         { "gemm/F16/times/1/k_multiple", "8", "$.gemm.F16.times[1]: must not be of the same" },

@@ -68,7 +68,7 @@ struct config {
     static constexpr int Q_BYTES = N_ROWS * PITCH;
     static constexpr int TILE_BYTES = N_KEYS * PITCH;
     static constexpr int SMEM_BYTES = Q_BYTES + 4 * TILE_BYTES; /* q, K, V, K, V */
-    /* Lanes that copy a row, at most one chunk less than D / 8 + 1: see copy_windows. */
+    /* Lanes that copy a row's D / 8 + 1 chunks; one may be left over, see copy_windows. */
     static constexpr int WINDOW_LANES = D <= 32 ? 4 : D <= 64 ? 8 : D <= 128 ? 16 : 32;
     static constexpr int MIN_BLOCKS = N_THREADS > 128 ? 1 : 2;
     static_assert(D % 16 == 0 && WARP_KEYS % 16 == 0 && N_KEYS % 8 == 0, "fragment sizes");
