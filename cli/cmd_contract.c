@@ -67,7 +67,7 @@ static void print_place(const gac_contract *contract, gac_dtype dtype, gac_seen 
                         const char *label, int64_t n_rows, int64_t around)
 {
     int last_tier = -1;
-    static const int64_t residues[] = { 0, 8, 4, 2, 1 };
+    static const int64_t residues[] = { 0, 16, 8, 4, 2, 1 };
     for (size_t i = 0; i < sizeof residues / sizeof *residues; i++) {
         gac_judgement j;
         if (gac_contract_judge(contract, seen, dtype, around + residues[i], n_rows, 4096, &j,

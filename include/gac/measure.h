@@ -84,6 +84,10 @@ struct json_t *gac_timing_json(const gac_timing *timing, bool with_samples);
  * elementwise, gac-flash, gac-pad, …; "other" when unknown. Never NULL. */
 const char *gac_kernel_family(const char *name);
 
+/* The part of a demangled name that tells kernels apart, without return type,
+ * template arguments and parameters; cut to size bytes. */
+void gac_kernel_short_name(const char *name, char *out, size_t size);
+
 /* ---- Checks against the reference -------------------------------------- */
 
 typedef struct gac_difference {

@@ -1,5 +1,6 @@
 #include <gac/measure.h>
 
+#include <stdio.h>
 #include <string.h>
 
 /* A kernel belongs to the first line whose text its name contains, upper case
@@ -49,6 +50,23 @@ static const struct {
     { "cudnn", "cudnn" },
     { "gemm", "gemm" }, /* gemmSN_TN_kernel, sgemm_largek, … */
 };
+
+void gac_kernel_short_name(const char *name, char *out, size_t size)
+{
+    static const char wrapper[] = "cutlass::Kernel", nameless[] = "(anonymous namespace)::";
+    if (strncmp(name, "void ", 5) == 0)
+        name += 5;
+    if (strncmp(name, nameless, sizeof nameless - 1) == 0)
+        name += sizeof nameless - 1;
+    const char *arguments = strchr(name, '<');
+    if (arguments && strncmp(name, wrapper, sizeof wrapper - 1) == 0)
+        name = arguments + 1; /* the wrapper's argument is what tells kernels apart */
+    size_t n = strcspn(name, "<>(,");
+    snprintf(out, size, "%.*s", n < size ? (int)n : (int)size - 1, name);
+    for (char *c = out; *c; c++) /* names reach terminals */
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
+            *c = '?';
+}
 
 const char *gac_kernel_family(const char *name)
 {

@@ -192,7 +192,9 @@ static gac_status ask_fallback(probe *p, const gac_task_spec *specs, const int *
         point->outcome =
             isfinite(served[i].time_us) && served[i].time_us > 0 ? PROBE_MEASURED : PROBE_DECLINED;
         if (point->outcome == PROBE_MEASURED) {
-            json_t *name = json_string(served[i].kernel);
+            char kernel[256];
+            gac_kernel_short_name(served[i].kernel, kernel, sizeof kernel);
+            json_t *name = json_string(kernel);
             point->time_us = served[i].time_us;
             point->fallback = true;
             point->clock_mhz_min = point->clock_mhz_max = point->temperature_c_max = -1;
@@ -277,10 +279,7 @@ gac_status probe_kernel(probe *p, const gac_task_spec *spec, char *name, size_t 
         if (longest < 0 || kernels[i].time_us > kernels[longest].time_us)
             longest = i;
     if (longest >= 0)
-        snprintf(name, size, "%s", kernels[longest].name);
-    for (char *c = name; *c; c++) /* names reach terminals */
-        if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
-            *c = '?';
+        gac_kernel_short_name(kernels[longest].name, name, size);
     if (name[0]) {
         probe_point point = { .spec = *spec };
         json_t *row = probe_spec_json(&point);

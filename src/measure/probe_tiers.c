@@ -10,7 +10,7 @@
 #define MAX_MULTIPLE 256
 #define TIER_GAIN 1.08    /* what makes a tier of its own */
 #define ALIGNED_LOSS 1.10 /* what still counts as the best: at most anchors, */
-#define WORST_LOSS 1.25   /* and at every one */
+#define WORST_LOSS 1.50   /* and at every one: a step, not a cliff */
 #define TILE_MULTIPLE 64  /* from here on tiles and heuristics imitate tiers */
 #define NOISE_SIGMAS 4
 

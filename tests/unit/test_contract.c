@@ -11,16 +11,17 @@
 
 #include <gac/contract.h>
 
-static gac_contract *h200, *a100;
-static gac_contract *by_rates; /* an H200 described by rates, not tables */
+static gac_contract *a100;
+static gac_contract *h200;     /* described by rates; test_contract_table.c has tables */
+static gac_contract *measured; /* the bundled one */
 
 static int load_contracts(void **state)
 {
     gac_error err = GAC_ERROR_INIT;
     (void)state;
-    if (gac_contract_load_bundled("h200", &h200, &err) != GAC_OK ||
+    if (gac_contract_load_bundled("h200", &measured, &err) != GAC_OK ||
         gac_contract_load_bundled("a100", &a100, &err) != GAC_OK ||
-        gac_contract_load("tests/data/contracts/by_rates.json", &by_rates, &err) != GAC_OK) {
+        gac_contract_load("tests/data/contracts/by_rates.json", &h200, &err) != GAC_OK) {
         print_error("%s\n", err.text);
         return -1;
     }
@@ -32,7 +33,7 @@ static int free_contracts(void **state)
     (void)state;
     gac_contract_free(h200);
     gac_contract_free(a100);
-    gac_contract_free(by_rates);
+    gac_contract_free(measured);
     return 0;
 }
 
@@ -255,6 +256,40 @@ static void sdpa_times(void **state)
     assert_true(sdpa(0, 1, 2048, 8, 128, 128, false) == 0);
 }
 
+/* What others measured on the same card through PyTorch (ratios to the next
+ * multiple of 8): the contract we measured must say the same, within a fifth. */
+static void measured_agrees_with_peers(void **state)
+{
+    static const struct {
+        gac_seen seen;
+        int64_t size, n_rows;
+        double penalty;
+    } peers[] = {
+        { GAC_SEEN_GEMM_N, 4095, 4096, 7.9 },   { GAC_SEEN_GEMM_N, 4094, 4096, 2.6 },
+        { GAC_SEEN_GEMM_K, 4095, 4096, 6.0 },   { GAC_SEEN_GEMM_K, 4094, 4096, 2.9 },
+        { GAC_SEEN_GEMM_N, 4095, 1, 1.38 },     { GAC_SEEN_GEMM_K, 4095, 1, 1.43 },
+        { GAC_SEEN_GEMM_N, 14333, 16, 3.0 },    { GAC_SEEN_SDPA_HEAD, 107, 4096, 2.63 },
+        { GAC_SEEN_SDPA_HEAD, 129, 4096, 2.8 },
+    };
+    (void)state;
+    assert_true(json_is_false(json_object_get(gac_contract_json(measured), "provisional")));
+    for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
+        gac_judgement j = judge(measured, peers[i].seen, peers[i].size, peers[i].n_rows, 4096);
+        assert_false(j.aligned);
+        assert_string_equal(j.basis, "measured");
+        assert_between(j.penalty, peers[i].penalty / 1.2, peers[i].penalty * 1.2);
+    }
+    static const gac_dtype dtypes[] = { GAC_DTYPE_F16, GAC_DTYPE_BF16, GAC_DTYPE_F8_E4M3 };
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        gac_dtype served;
+        assert_true(gac_contract_dtype(measured, dtypes[i], &served));
+        assert_int_equal(served, dtypes[i]);
+    }
+    assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_GEMM_N, GAC_DTYPE_F16), 8);
+    assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_SDPA_HEAD, GAC_DTYPE_F16), 8);
+    assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_GEMM_K, GAC_DTYPE_F8_E4M3), 16);
+}
+
 static void judge_refuses(void **state)
 {
     (void)state;
@@ -296,7 +331,7 @@ static json_t *find_container(json_t *root, const char *path, char *last, size_t
 static char *spoil(const char *path, const char *value)
 {
     char last[64];
-    json_t *root = json_deep_copy(gac_contract_json(by_rates));
+    json_t *root = json_deep_copy(gac_contract_json(h200));
     json_t *container = find_container(root, path, last, sizeof last);
     json_t *replacement = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
     assert_true(!value || replacement);
@@ -451,7 +486,7 @@ static void too_many_points_are_rejected(void **state)
     (void)state;
     gac_contract *contract = NULL;
     gac_error err = GAC_ERROR_INIT;
-    json_t *root = json_deep_copy(gac_contract_json(by_rates));
+    json_t *root = json_deep_copy(gac_contract_json(h200));
     json_t *points = json_object_get(root, "points");
     while (json_array_size(points) <= 100000)
         json_array_append_new(points, json_null());
@@ -493,6 +528,7 @@ int main(void)
         cmocka_unit_test(points_override_the_model),
         cmocka_unit_test(gemm_times_are_sane),
         cmocka_unit_test(sdpa_times),
+        cmocka_unit_test(measured_agrees_with_peers),
         cmocka_unit_test(judge_refuses),
         cmocka_unit_test(malformed_are_rejected),
         cmocka_unit_test(broken_text_is_rejected),

@@ -201,7 +201,7 @@ static advised *advise(const small_llama *shape, int64_t n_gpus, int64_t group, 
     snprintf(name, sizeof name, "m%d", count++);
     small_llama_write(name, shape);
     a->m = small_open(name);
-    assert_ok(gac_contract_load_bundled("h200", &a->contract, err));
+    assert_ok(gac_contract_load("tests/data/contracts/by_rates.json", &a->contract, err));
     a->target = (gac_target){ a->contract, GAC_DTYPE_F16, n_gpus, group };
     assert_ok(gac_workload_parse(work, &a->workload, err));
     a->n_dims = gac_model_n_dims(a->m.model);
