@@ -116,8 +116,11 @@ void gac_contract_free(gac_contract *contract)
         }
         int n_pairs = rules->gemm[0].tiers.n_tiers * rules->gemm[1].tiers.n_tiers;
         for (int t = 0; t < n_pairs && rules->times; t++)
-            gac_table_dispose(&rules->times[t]);
+            gac_table_dispose(&rules->times[t].table);
+        for (int t = 0; t < n_pairs && rules->row_times; t++)
+            gac_table_dispose(&rules->row_times[t].table);
         free(rules->times);
+        free(rules->row_times);
         free(rules);
     }
     free(contract->points);

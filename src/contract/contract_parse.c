@@ -5,6 +5,7 @@
 #include "base/json_reader.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,6 +117,35 @@ static int find_tier(const gac_tiers *tiers, int64_t multiple)
     return -1;
 }
 
+static bool read_wave(gac_reader *r, const json_t *value, gac_gemm_times *out)
+{
+    json_t *wave;
+    if (!json_object_get(value, "wave"))
+        return true;
+    if (!gac_reader_object(r, value, "wave", &wave))
+        return false;
+    size_t before = gac_reader_enter(r, ".wave");
+    if (!gac_reader_number(r, wave, "tile_rows", 1, MAX_MULTIPLE, &out->tile_rows) ||
+        !gac_reader_number(r, wave, "tile_columns", 1, MAX_MULTIPLE, &out->tile_columns) ||
+        !gac_reader_number(r, wave, "units", 1, 1e6, &out->units) ||
+        !gac_reader_number(r, wave, "power", 0, 1, &out->power))
+        return false;
+    gac_reader_leave(r, before);
+    gac_table *t = &out->table;
+    int64_t plane = (int64_t)t->n[1] * t->n[2];
+    for (int64_t i = 0; i < t->n[0] * plane; i++)
+        t->log_us[i] -= log(gac_gemm_waste(out, exp(t->log_size[0][i / plane]),
+                                           exp(t->log_size[1][i % plane / t->n[2]])));
+    return true;
+}
+
+/* A table of one row only is apart: it is finer. */
+static bool is_row_table(const json_t *value)
+{
+    const json_t *rows = json_object_get(value, "m");
+    return json_array_size(rows) == 1 && json_integer_value(json_array_get(rows, 0)) == 1;
+}
+
 static bool read_gemm_table(gac_reader *r, const json_t *value, gac_dtype_rules *out)
 {
     const gac_tiers *by_n = &out->gemm[GAC_SEEN_GEMM_N].tiers;
@@ -129,10 +159,11 @@ static bool read_gemm_table(gac_reader *r, const json_t *value, gac_dtype_rules 
     int tier_n = find_tier(by_n, n_multiple), tier_k = find_tier(by_k, k_multiple);
     if (tier_n < 0 || tier_k < 0 || !by_n->tier[tier_n].served || !by_k->tier[tier_k].served)
         return gac_reader_fault(r, "must be of tiers that are listed and served");
-    gac_table *table = &out->times[tier_n * by_k->n_tiers + tier_k];
-    if (table->log_us)
+    gac_gemm_times *times = is_row_table(value) ? out->row_times : out->times;
+    times += tier_n * by_k->n_tiers + tier_k;
+    if (times->table.log_us)
         return gac_reader_fault(r, "must not be of the same tiers as another table");
-    return gac_table_read(r, value, &gac_gemm_table, table);
+    return gac_table_read(r, value, &gac_gemm_table, &times->table) && read_wave(r, value, times);
 }
 
 static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
@@ -141,11 +172,12 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
     const gac_tiers *by_k = &out->gemm[GAC_SEEN_GEMM_K].tiers;
     int n_pairs = by_n->n_tiers * by_k->n_tiers;
     json_t *list;
-    if (!gac_reader_array(r, gemm, "times", (size_t)n_pairs, &list))
+    if (!gac_reader_array(r, gemm, "times", 2 * (size_t)n_pairs, &list))
         return false;
     size_t at_list = gac_reader_enter(r, ".times");
     out->times = calloc((size_t)n_pairs, sizeof *out->times);
-    if (!out->times)
+    out->row_times = calloc((size_t)n_pairs, sizeof *out->row_times);
+    if (!out->times || !out->row_times)
         return gac_reader_no_memory(r);
     for (size_t i = 0; i < json_array_size(list); i++) {
         size_t before = gac_reader_enter(r, "[%zu]", i);
@@ -154,7 +186,7 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
         gac_reader_leave(r, before);
     }
     for (int i = 0; i < by_n->n_tiers; i++)
-        if (!out->times[i * by_k->n_tiers].log_us && by_n->tier[i].served)
+        if (!out->times[i * by_k->n_tiers].table.log_us && by_n->tier[i].served)
             return gac_reader_fault(r, "must have a table of the best k for every served n");
     gac_reader_leave(r, at_list);
     return true;

@@ -44,6 +44,14 @@ typedef struct gac_gemm_place {
     gac_gemm_rates rates[GAC_MAX_TIERS]; /* of the tier of the same index; unless there are times */
 } gac_gemm_place;
 
+/* GEMM times over rows, n and k. Kernels work on tiles, and the multiprocessors
+ * take them in waves: what the last tiles and the last wave waste is taken off
+ * before interpolating and put back after, to a power that fits (0: not). */
+typedef struct gac_gemm_times {
+    gac_table table;
+    double tile_rows, tile_columns, units, power;
+} gac_gemm_times;
+
 typedef struct gac_head_time {
     int64_t head;
     double time_us;
@@ -74,9 +82,10 @@ typedef struct gac_sdpa_rules {
 typedef struct gac_dtype_rules {
     double element_bytes;
     gac_gemm_place gemm[2]; /* by gac_seen: n, k */
-    gac_table *times;       /* (tiers of n, tiers of k) GEMM times; NULL: by rates. A pair without
-                             * its own takes that of the next better k */
-    gac_dtype falls_back;   /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
+    /* (tiers of n, tiers of k), for any number of rows and for one; NULL: by
+     * rates. A pair without its own takes that of the next better k. */
+    gac_gemm_times *times, *row_times;
+    gac_dtype falls_back; /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;
 } gac_dtype_rules;
 
@@ -105,6 +114,9 @@ struct gac_contract {
     bool has_runtime;
     gac_runtime runtime;
 };
+
+/* Work done over work asked for, to the table's power; 1 for few rows. */
+double gac_gemm_waste(const gac_gemm_times *times, double m, double n);
 
 /* How the tables are spelled. */
 extern const gac_table_kind gac_gemm_table, gac_prefill_table, gac_decode_table;

@@ -52,6 +52,33 @@ static const gac_gemm_point *find_point(const gac_contract *contract, gac_dtype 
     return bsearch(&key, contract->points, contract->n_points, sizeof key, gac_gemm_point_order);
 }
 
+double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
+{
+    const double few = 64; /* rows that a tile may be cut down to */
+    if (times->power <= 0 || m <= few)
+        return 1;
+    double tiles = ceil(m / times->tile_rows) * ceil(n / times->tile_columns);
+    double worked = tiles > times->units ? ceil(tiles / times->units) * times->units : tiles;
+    return pow(worked * times->tile_rows * times->tile_columns / (m * n), times->power);
+}
+
+/* first is the index of the pair of a tier of n with the best k, which has a
+ * table; k tiers from there on may have none of their own. */
+static double times_us(const gac_dtype_rules *rules, int first, int tier_k, const double sizes[3])
+{
+    const gac_gemm_times *times = sizes[0] <= 1 ? rules->row_times : rules->times;
+    int at = first + tier_k;
+    while (at > first && !times[at].table.log_us)
+        at--;
+    if (!times[at].table.log_us) { /* nothing apart for one row */
+        times = rules->times;
+        for (at = first + tier_k; !times[at].table.log_us;)
+            at--;
+    }
+    return gac_table_us(&times[at].table, &gac_gemm_table, sizes) *
+           gac_gemm_waste(&times[at], sizes[0], sizes[1]);
+}
+
 double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64_t m, int64_t n,
                             int64_t k)
 {
@@ -70,10 +97,7 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
         return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
     if (rules->times) {
         const double sizes[] = { (double)m, (double)n, (double)k };
-        const gac_table *table = &rules->times[tier_n * by_k->tiers.n_tiers + tier_k];
-        while (!table->log_us)
-            table--; /* ends: the best k has one */
-        return gac_table_us(table, &gac_gemm_table, sizes);
+        return times_us(rules, tier_n * by_k->tiers.n_tiers, tier_k, sizes);
     }
     const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];
     /* One kernel serves both sizes: the one that the worse of them allows. */

@@ -218,6 +218,11 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
         json_object_set_new(row, "m", probe_axis_json(&t->table, 0));
         json_object_set_new(row, "n", probe_axis_json(&t->table, 1));
         json_object_set_new(row, "k", probe_axis_json(&t->table, 2));
+        if (t->wave.power > 0)
+            json_object_set_new(row, "wave",
+                                json_pack("{s:i, s:i, s:I, s:f}", "tile_rows", t->wave.tile_rows,
+                                          "tile_columns", t->wave.tile_columns, "units",
+                                          (json_int_t)g->n_units, "power", t->wave.power));
         json_object_set_new(row, "us", probe_times_json(&t->table));
         json_array_append_new(times, row);
     }

@@ -48,6 +48,8 @@ typedef struct probe {
     double floor_pct; /* how far repeated medians of one task lie apart */
     double drift_pct; /* and how far those at the end from those at the start */
     double copy_bytes_per_s;
+    double library_s;  /* spent on attention by the vendor's kernels, */
+    int64_t n_library; /* so many of them */
     uint64_t random;
 } probe;
 
@@ -119,6 +121,14 @@ bool probe_table_coarsen(probe_table *t);
 json_t *probe_axis_json(const probe_table *t, int axis);
 json_t *probe_times_json(const probe_table *t);
 
+/* Tiles, and the power of their waste that makes a table smoothest; 0: none. */
+typedef struct probe_wave {
+    int tile_rows, tile_columns;
+    double power;
+} probe_wave;
+
+probe_wave probe_find_wave(const probe_table *t, double units);
+
 typedef struct probe_steps {
     char place;      /* 'm', 'n' */
     int64_t m, n, k; /* of those, the ones that stay */
@@ -132,8 +142,10 @@ typedef struct probe_gemm {
     struct probe_gemm_table {
         int tier_n, tier_k;
         probe_table table;
-    } tables[GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS];
+        probe_wave wave;
+    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS];
     int n_tables;
+    int64_t n_units; /* multiprocessors */
     probe_steps steps[8];
     int n_steps;
     gac_gemm_shape *exact; /* shapes measured on the way, for points */

@@ -220,8 +220,12 @@ gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool 
     if (!todo)
         return gac_error_no_memory(p->err);
     for (int i = 0; i < n && status == GAC_OK; i++) {
-        if (library)
+        if (library) {
+            double start_s = probe_now_s();
             status = probe_measure(p, &specs[i], &out[i]);
+            p->library_s += probe_now_s() - start_s;
+            p->n_library++;
+        }
         if (!library || out[i].outcome == PROBE_DECLINED)
             todo[n_todo++] = i;
         probe_step(p, p->n_points - p->phase_first);

@@ -247,16 +247,15 @@ static void set_values(probe_table *t, int axis, const int64_t *values)
 
 static void plan_tables(const probe *p, probe_sdpa *s, int tier)
 {
-    /* Models attend causally; the other kind is there for experiments. */
-    static const int64_t rows[2][5] = { { 8, 128, 0 }, { 8, 32, 128, 512, 0 } };
-    static const int64_t lengths[2][6] = { { 128, 512, 2048, 8192, 0 },
-                                           { 128, 256, 512, 2048, 8192, 0 } };
+    static const int64_t rows[] = { 8, 32, 128, 512, 0 }, quick_rows[] = { 8, 128, 0 };
+    static const int64_t lengths[] = { 128, 256, 512, 1024, 2048, 8192, 0 };
+    static const int64_t quick_lengths[] = { 128, 512, 2048, 8192, 0 };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
-    static const int64_t contexts[] = { 128, 1024, 4096, 16384, 0 };
+    static const int64_t contexts[] = { 128, 512, 2048, 16384, 0 };
     bool quick = p->options->quick;
     for (int causal = 0; causal < 2; causal++) {
-        set_values(&s->prefill[tier][causal], 0, rows[quick ? 0 : causal]);
-        set_values(&s->prefill[tier][causal], 1, lengths[causal]);
+        set_values(&s->prefill[tier][causal], 0, quick ? quick_rows : rows);
+        set_values(&s->prefill[tier][causal], 1, quick ? quick_lengths : lengths);
         set_heads(s, &s->prefill[tier][causal], tier, quick);
     }
     set_values(&s->decode[tier], 0, decode_rows);
@@ -376,7 +375,7 @@ static size_t total_cells(const probe_sdpa *s)
     return n;
 }
 
-/* A point is taken to last as long as those of the curve did. */
+/* A point is taken to last as long as the vendor's of the curve did. */
 static void fit_time(probe *p, probe_sdpa *s, double point_s)
 {
     double limit_s = probe_left_s(p) * PART_OF_TIME;
@@ -396,11 +395,9 @@ static void fit_time(probe *p, probe_sdpa *s, double point_s)
 gac_status probe_sdpa_tables(probe *p, probe_sdpa *s)
 {
     gac_status status = GAC_OK;
-    size_t n_before = p->n_points - p->phase_first;
-    double spent_s = json_number_value(json_object_get(p->seconds, "attention heads"));
     for (int t = 0; t < s->tiers.found.n_tiers; t++)
         plan_tables(p, s, t);
-    fit_time(p, s, n_before ? spent_s / (double)n_before : 0);
+    fit_time(p, s, p->n_library ? p->library_s / (double)p->n_library : 0);
     s->has_tables = true;
     probe_begin(p, "attention tables", gac_dtype_name(s->dtype), total_cells(s));
     for (int t = 0; t < s->tiers.found.n_tiers && status == GAC_OK; t++)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TIME_US 6000 /* longer points are left to extrapolation */
+#define MAX_TIME_US 3000 /* longer points are left to extrapolation */
 #define PLAIN_ROWS 512   /* from here on time grows with the rows */
 #define PART_OF_TIME 0.8 /* of what is left of the dtype's time, for all tables */
 #define LATEST_PART 0.9  /* and when it ends, done or not */
@@ -26,6 +26,14 @@ static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128, 
 static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536, 2048,
                                     4096, 6144, 8192, 16384, 32768, 0 };
 static const int64_t coarse_k[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
+/* One row is what decoding does: sizes are finer there. */
+static const int64_t row_m[] = { 1, 0 };
+static const int64_t row_n[] = { 64,   96,   128,   192,   256,   384,   512,   640,    768,
+                                 1024, 1280, 1536,  1792,  2048,  2560,  3072,  4096,   5120,
+                                 6144, 8192, 11008, 12288, 14336, 16384, 32768, 131072, 0 };
+static const int64_t row_k[] = { 64,   128,  192,  256,   384,   512,   768,
+                                 1024, 1280, 1536, 2048,  2560,  3072,  4096,
+                                 5120, 6144, 8192, 11008, 14336, 28672, 0 };
 static const int64_t quick_m[] = { 1, 4, 16, 64, 256, 1024, 4096, 0 };
 static const int64_t quick_n[] = { 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
 static const int64_t quick_k[] = { 256, 1024, 2048, 4096, 8192, 16384, 0 };
@@ -129,6 +137,14 @@ static void plan_table(const probe *p, const probe_gemm *g, struct probe_gemm_ta
     set_axis(&out->table, 0, quick ? quick_m : fine ? fine_m : coarse_m, NULL, 0);
     set_axis(&out->table, 1, quick ? quick_n : fine ? fine_n : coarse_n, n, out->tier_n);
     set_axis(&out->table, 2, quick ? quick_k : fine ? fine_k : coarse_k, k, out->tier_k);
+    fit_memory(p, g->dtype, &out->table);
+}
+
+static void plan_row_table(const probe *p, const probe_gemm *g, struct probe_gemm_table *out)
+{
+    set_axis(&out->table, 0, row_m, NULL, 0);
+    set_axis(&out->table, 1, row_n, &g->place[GAC_SEEN_GEMM_N].found, out->tier_n);
+    set_axis(&out->table, 2, row_k, &g->place[GAC_SEEN_GEMM_K].found, out->tier_k);
     fit_memory(p, g->dtype, &out->table);
 }
 
@@ -294,6 +310,7 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     int n_k = probe_n_served(&g->place[GAC_SEEN_GEMM_K].found);
     int64_t n_late = 0, n_lost = 0;
     size_t n_done = 0;
+    g->n_units = gac_device_describe(p->device)->n_units;
     const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
     const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
     for (int i = 0; i < n_n * n_k; i++) {
@@ -304,6 +321,11 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         struct probe_gemm_table *t = &g->tables[g->n_tables++];
         *t = (struct probe_gemm_table){ .tier_n = i / n_k, .tier_k = i % n_k };
         plan_table(p, g, t);
+        if (p->options->quick)
+            continue;
+        t = &g->tables[g->n_tables++];
+        *t = (struct probe_gemm_table){ .tier_n = i / n_k, .tier_k = i % n_k };
+        plan_row_table(p, g, t);
     }
     probe_begin(p, "GEMM tables", gac_dtype_name(g->dtype), total_cells(g));
     /* A little later is the end, whatever the pilot said. */
@@ -316,6 +338,7 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         if (status == GAC_OK) {
             drop_first_rows(t);
             drop_gaps(t, &n_lost);
+            g->tables[i].wave = probe_find_wave(t, (double)g->n_units);
         }
         if (status == GAC_OK && t->n_axis[1] < 1)
             status = gac_error_set(p->err, GAC_NO_RESOURCE,

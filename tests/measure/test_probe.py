@@ -64,6 +64,37 @@ def tiers(contract, dtype, place):
     return [(t["multiple"], t["aligned"], t["family"]) for t in contract["gemm"][dtype][place]]
 
 
+class Full(Case):
+    def test_predictions_at_shapes_not_measured(self):
+        """What the issue promises of a contract, on a GPU whose truth is known."""
+        contract = self.probe("--attention", "own")
+        accuracy = contract["accuracy"]
+        self.assertEqual(accuracy["gemm"]["F16"]["n_points"], 600)
+        self.assertLess(accuracy["gemm"]["F16"]["median_pct"], 10)
+        self.assertLess(accuracy["gemm"]["F16"]["p95_pct"], 25)
+        self.assertLess(accuracy["sdpa"]["F16"]["median_pct"], 10)
+        self.assertLess(accuracy["sdpa"]["F16"]["p95_pct"], 25)
+        self.assertGreater(accuracy["ranking"]["F16"]["right_pct"], 99)
+        tables = contract["gemm"]["F16"]["times"]
+        self.assertEqual(sum(t["m"] == [1] for t in tables), 9)
+        for table in tables:
+            if table["m"] != [1]:  # the fake's tiles and multiprocessors
+                wave = table["wave"]
+                self.assertEqual((wave["tile_rows"], wave["tile_columns"], wave["units"]),
+                                 (128, 256, 132))
+
+    def test_attention_needs_pytorch_where_it_was_asked_for(self):
+        env = dict(os.environ, GAC_BACKEND_PATH=FAKE, GAC_PYTHON="/nonexistent/python3")
+        done = subprocess.run([GAC, "probe", "-q", "--quick", "-o", self.path("c.json"),
+                               "--attention", "pytorch"], capture_output=True, text=True, env=env)
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("pytorch lens", done.stderr)
+        self.assertEqual(os.listdir(self.folder.name), [])
+        done = self.gac("probe", "-q", "--quick", "-o", self.path("c.json"), "--attention", "fa4",
+                        status=2)
+        self.assertIn("--attention takes", done.stderr)
+
+
 class Quick(Case):
     @classmethod
     def setUpClass(cls):

@@ -219,6 +219,92 @@ static void attention_comes_from_tables(void **state)
                 3 * attend(GAC_DTYPE_F16, 1024, 1024, 112, false));
 }
 
+/* Work over work asked for on 100 units with tiles of 128 x 128. */
+static double waste(double m, double n)
+{
+    double tiles = ceil(m / 128) * ceil(n / 128);
+    return (tiles > 100 ? ceil(tiles / 100) * 100 : tiles) * 128 * 128 / (m * n);
+}
+
+static void waves_are_taken_off_and_put_back(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    json_t *table = json_array_get(
+        json_object_get(json_object_get(json_object_get(json, "gemm"), "F16"), "times"), 0);
+    json_t *us = json_object_get(table, "us");
+    for (int m = 0; m < 4; m++)
+        for (int n = 0; n < 3; n++)
+            for (int k = 0; k < 3; k++) {
+                size_t cell = (size_t)((m * 3 + n) * 3 + k);
+                double w = axis_m[m] > 64 ? waste((double)axis_m[m], (double)axis_size[n]) : 1;
+                double t =
+                    true_gemm_us((double)axis_m[m], (double)axis_size[n], (double)axis_size[k], 1);
+                json_array_set_new(us, cell, json_real(t * sqrt(w)));
+            }
+    json_object_set_new(table, "wave",
+                        json_pack("{s:i, s:i, s:i, s:f}", "tile_rows", 128, "tile_columns", 128,
+                                  "units", 100, "power", 0.5));
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const int64_t shapes[][3] = {
+        { 300, 1000, 2000 }, { 1000, 3000, 512 }, { 4096, 4096, 4096 }, { 65, 64, 64 }
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        double m = (double)shapes[i][0], n = (double)shapes[i][1], k = (double)shapes[i][2];
+        assert_close(
+            gac_contract_gemm_us(with, GAC_DTYPE_F16, shapes[i][0], shapes[i][1], shapes[i][2]),
+            true_gemm_us(m, n, k, 1) * sqrt(waste(m, n)));
+    }
+    gac_contract_free(with);
+    json_decref(json);
+}
+
+static void one_row_has_its_own_table(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    json_t *times = json_object_get(json_object_get(json_object_get(json, "gemm"), "F16"), "times");
+    json_array_append_new(times,
+                          json_pack("{s:i, s:i, s:[i], s:[i], s:[i], s:[f]}", "n_multiple", 8,
+                                    "k_multiple", 8, "m", 1, "n", 64, "k", 64, "us", 42.0));
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 1, 64, 64), 42);
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 2, 64, 64), f16(2, 64, 64));
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 1, 65, 64), f16(1, 65, 64));
+    gac_contract_free(with);
+    /* A pair without a table takes that of the better k. */
+    json_array_remove(times, 4);
+    json_array_remove(times, 3);
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 513, 513),
+                 f16(16, 513, 513) * 2 / 5);
+    gac_contract_free(with);
+    json_decref(json);
+}
+
+static void lengths_go_by_tiles(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    json_t *tiers = json_object_get(json_object_get(json_object_get(json, "sdpa"), "F16"), "tiers");
+    json_object_set_new(json_array_get(tiers, 0), "tile", json_integer(128));
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    gac_sdpa_shape odd = { 2, 16, 4, 1000, 1000, 64, 64, false };
+    gac_sdpa_shape full = { 2, 16, 4, 1024, 1024, 64, 64, false };
+    assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &odd),
+                 gac_contract_sdpa_us(with, GAC_DTYPE_F16, &full));
+    assert_true(gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &odd) <
+                gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &full));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 static void exact_points_win(void **state)
 {
     (void)state;
@@ -306,6 +392,9 @@ static void malformed_tables_are_rejected(void **state)
         { "sdpa/F16/tiers/0/prefill", "[]", "$.sdpa.F16.tiers[0].prefill: must be one causal" },
         { "sdpa/F16/tiers/0/decode", "[]", "$.sdpa.F16.tiers[0].decode: must be an object" },
         { "sdpa/F16/tiers/0/decode/head", "[3, 2]", ".decode.head[1]: must be larger" },
+        { "gemm/F16/times/0/wave", "1", "$.gemm.F16.times[0].wave: must be an object" },
+        { "gemm/F16/times/0/wave", "{}", "$.gemm.F16.times[0].wave.tile_rows: must be" },
+        { "sdpa/F16/tiers/0/tile", "0", "$.sdpa.F16.tiers[0].tile: must be an integer" },
         { "sdpa_points", "{}", "$.sdpa_points: must be an array" },
         { "sdpa_points", "[{}]", "$.sdpa_points[0].dtype: must be one of dtypes" },
         { "runtime", "[]", "$.runtime: must be an object" },
@@ -334,6 +423,9 @@ int main(void)
         cmocka_unit_test(what_was_not_measured_follows_the_rows),
         cmocka_unit_test(unserved_sizes_fall_back),
         cmocka_unit_test(attention_comes_from_tables),
+        cmocka_unit_test(waves_are_taken_off_and_put_back),
+        cmocka_unit_test(one_row_has_its_own_table),
+        cmocka_unit_test(lengths_go_by_tiles),
         cmocka_unit_test(exact_points_win),
         cmocka_unit_test(a_runtime_is_told),
         cmocka_unit_test(malformed_tables_are_rejected),
