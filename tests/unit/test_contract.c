@@ -290,6 +290,53 @@ static void measured_agrees_with_peers(void **state)
     assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_GEMM_K, GAC_DTYPE_F8_E4M3), 16);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double column(const json_t *row, size_t i)
+{
+    return json_number_value(json_array_get(row, i));
+}
+
+/* The bundled contract against shapes that another run drew and measured: GEMM
+ * and attention apart, error of the median and of the 95th percentile. */
+static void predicts_recorded_shapes(void **state)
+{
+    static const struct {
+        const char *kind;
+        double median, p95;
+    } limits[] = { { "gemm", 0.10, 0.25 }, { "sdpa", 0.10, 0.40 } };
+    (void)state;
+    json_t *data = json_load_file("tests/data/heldout/h200_f16.json", 0, NULL);
+    assert_non_null(data);
+    for (size_t l = 0; l < sizeof limits / sizeof *limits; l++) {
+        const json_t *rows = json_object_get(data, limits[l].kind);
+        size_t n = json_array_size(rows);
+        double *errors = calloc(n + 1, sizeof *errors);
+        assert_true(n >= 100 && errors);
+        for (size_t i = 0; i < n; i++) {
+            const json_t *row = json_array_get(rows, i);
+            int64_t c[7];
+            for (size_t j = 0; j < 7; j++)
+                c[j] = (int64_t)column(row, j);
+            gac_sdpa_shape shape = { c[0], c[1], c[2], c[3], c[4], c[5], c[5], c[6] != 0 };
+            double predicted = l == 0 ? gemm(measured, c[0], c[1], c[2])
+                                      : gac_contract_sdpa_us(measured, GAC_DTYPE_F16, &shape);
+            errors[i] = fabs(predicted / column(row, l == 0 ? 3 : 7) - 1);
+        }
+        qsort(errors, n, sizeof *errors, by_value);
+        print_message("%s: %zu shapes, median error %.1f %%, 95th percentile %.1f %%\n",
+                      limits[l].kind, n, 100 * errors[n / 2], 100 * errors[n * 95 / 100]);
+        assert_between(errors[n / 2], 0, limits[l].median);
+        assert_between(errors[n * 95 / 100], 0, limits[l].p95);
+        free(errors);
+    }
+    json_decref(data);
+}
+
 static void judge_refuses(void **state)
 {
     (void)state;
@@ -529,6 +576,7 @@ int main(void)
         cmocka_unit_test(gemm_times_are_sane),
         cmocka_unit_test(sdpa_times),
         cmocka_unit_test(measured_agrees_with_peers),
+        cmocka_unit_test(predicts_recorded_shapes),
         cmocka_unit_test(judge_refuses),
         cmocka_unit_test(malformed_are_rejected),
         cmocka_unit_test(broken_text_is_rejected),
