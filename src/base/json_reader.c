@@ -101,34 +101,40 @@ bool gac_reader_to_number(gac_reader *r, const json_t *value, double min, double
     *out = json_number_value(value);
     if (!json_is_number(value))
         return gac_reader_fault(r, "must be a number");
+    if (*out >= min && *out <= max)
+        return true;
     snprintf(rule, sizeof rule, "must be from %g to %g", min, max);
-    return (*out >= min && *out <= max) || gac_reader_fault(r, rule);
+    return gac_reader_fault(r, rule);
 }
 
 bool gac_reader_number(gac_reader *r, const json_t *parent, const char *key, double min, double max,
                        double *out)
 {
-    size_t before = gac_reader_enter(r, ".%s", key);
-    if (!gac_reader_to_number(r, json_object_get(parent, key), min, max, out))
-        return false;
-    gac_reader_leave(r, before);
-    return true;
+    const json_t *value = json_object_get(parent, key);
+    *out = json_number_value(value);
+    if (json_is_number(value) && *out >= min && *out <= max)
+        return true; /* the path is spelled out for faults only */
+    gac_reader_enter(r, ".%s", key);
+    return gac_reader_to_number(r, value, min, max, out);
 }
 
 bool gac_reader_to_size(gac_reader *r, const json_t *value, int64_t max, int64_t *out)
 {
     char rule[96];
     *out = json_integer_value(value);
+    if (json_is_integer(value) && *out >= 1 && *out <= max)
+        return true;
     snprintf(rule, sizeof rule, "must be an integer from 1 to %lld", (long long)max);
-    return (json_is_integer(value) && *out >= 1 && *out <= max) || gac_reader_fault(r, rule);
+    return gac_reader_fault(r, rule);
 }
 
 bool gac_reader_size(gac_reader *r, const json_t *parent, const char *key, int64_t max,
                      int64_t *out)
 {
-    size_t before = gac_reader_enter(r, ".%s", key);
-    if (!gac_reader_to_size(r, json_object_get(parent, key), max, out))
-        return false;
-    gac_reader_leave(r, before);
-    return true;
+    const json_t *value = json_object_get(parent, key);
+    *out = json_integer_value(value);
+    if (json_is_integer(value) && *out >= 1 && *out <= max)
+        return true;
+    gac_reader_enter(r, ".%s", key);
+    return gac_reader_to_size(r, value, max, out);
 }

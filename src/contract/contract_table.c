@@ -63,19 +63,18 @@ static bool read_times(gac_reader *r, const json_t *value, const gac_table_kind 
     for (int64_t i = 0; i < n_cells; i++) {
         const json_t *entry = json_array_get(list, (size_t)i);
         int64_t along = i / step % out->n[axis];
-        size_t before = gac_reader_enter(r, "[%lld]", (long long)i);
-        double time_us = 1;
+        double time_us = json_number_value(entry);
         if (json_is_null(entry) && along > 0) {
             const double *at = out->log_size[axis];
             out->log_us[i] =
                 out->log_us[i - step] + kind->power[axis] * (at[along] - at[along - 1]);
-        } else if (gac_reader_to_number(r, entry, GAC_CONTRACT_MIN_TIME_US,
-                                        GAC_CONTRACT_MAX_TIME_US, &time_us)) {
+        } else if (time_us >= GAC_CONTRACT_MIN_TIME_US && time_us <= GAC_CONTRACT_MAX_TIME_US) {
             out->log_us[i] = log(time_us);
-        } else {
-            return false;
+        } else { /* the path is spelled out only here: there are many cells */
+            gac_reader_enter(r, "[%lld]", (long long)i);
+            return gac_reader_to_number(r, entry, GAC_CONTRACT_MIN_TIME_US,
+                                        GAC_CONTRACT_MAX_TIME_US, &time_us);
         }
-        gac_reader_leave(r, before);
     }
     gac_reader_leave(r, at_list);
     return true;
