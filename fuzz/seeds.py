@@ -234,6 +234,34 @@ def experiment_seeds():
             yield name, compact(spec)
 
 
+def shrink_table(table):
+    """The first two sizes of each axis, so that a seed is small."""
+    axes = [key for key in ("m", "n", "k", "rows", "length", "head") if key in table]
+    sizes = [len(table[key]) for key in axes]
+    kept = [min(n, 2) for n in sizes]
+    us = [table["us"][(i * sizes[1] + j) * sizes[2] + k]
+          for i in range(kept[0]) for j in range(kept[1]) for k in range(kept[2])]
+    return {**table, **{key: table[key][:2] for key in axes}, "us": us}
+
+
+def shrink(contract):
+    """A measured contract with the same parts and small tables."""
+    for gemm in contract["gemm"].values():
+        if "times" in gemm:
+            gemm["times"] = [shrink_table(t) for t in gemm["times"]]
+            gemm["steps"] = []
+    for sdpa in contract["sdpa"].values():
+        sdpa["points"] = sdpa.get("points", [])[:12]
+        for tier in sdpa.get("tiers", []):
+            if "prefill" in tier:
+                tier["prefill"] = [shrink_table(t) for t in tier["prefill"]]
+                tier["decode"] = shrink_table(tier["decode"])
+        if not sdpa["points"]:
+            del sdpa["points"]
+    contract.pop("accuracy", None)
+    return contract
+
+
 def contract_seeds():
     folder = os.path.join(ROOT, "contracts")
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
@@ -242,6 +270,7 @@ def contract_seeds():
         with open(os.path.join(folder, file), encoding="utf-8") as stream:
             contract = json.load(stream)
         contract["points"] = contract.get("points", [])[:3]
+        contract = shrink(contract)
         yield file, compact(contract)
         for key in contract:
             yield f"{file}.without_{key}", compact({k: v for k, v in contract.items() if k != key})
