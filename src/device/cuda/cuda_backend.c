@@ -171,6 +171,7 @@ static gac_status describe(gac_cuda *cuda, gac_device_info *info, gac_error *err
     info->memory_bytes = (int64_t)properties.totalGlobalMem;
     info->max_clock_mhz = clock_khz / 1000;
     cuda->l2_bytes = info->l2_bytes;
+    cuda->memory_bytes = info->memory_bytes;
     describe_versions(cuda, info);
     return GAC_OK;
 }

@@ -36,7 +36,7 @@ typedef struct gac_cuda {
     gac_cudnn *cudnn;  /* NULL: cudnn_missing says why */
     char cudnn_missing[256];
     gac_nvml *nvml; /* NULL where there is none */
-    int64_t l2_bytes;
+    int64_t l2_bytes, memory_bytes;
     bool use_gemmex; /* cublasGemmEx, not cublasLt, wherever it can */
 } gac_cuda;
 
