@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 JOBS ?= $(shell nproc)
 SOURCES = $(wildcard include/gac/*.h src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu cli/*.[ch] \
-    tests/*/*.[ch] fuzz/*.[ch] bench/*.c)
+    tests/*/*.[ch] tests/*/*.cu fuzz/*.[ch] bench/*.c)
 
 all: build/gac
 
@@ -38,12 +38,14 @@ demo: build/gac
 
 bench: build/gac
 	@tools/setup.sh bench
-	@cmake --build build --target bench_solver
+	@cmake --build build --target bench_solver bench_tokenizer
 	@python3 bench/bench_inspect.py --gac build/gac --python build/venv/bin/python \
 	    --out bench/results/inspect.json
 	@python3 bench/bench_solver.py --bench build/bench_solver --out bench/results/solver.json
 	@python3 bench/bench_repair.py --gac build/gac --python build/venv/bin/python \
 	    --out bench/results/repair.json
+	@build/venv/bin/python bench/bench_tokenizer.py --tokenize build/bench_tokenizer \
+	    --out bench/results/tokenizer.json
 
 fuzz:
 	@tools/setup.sh check

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 int cli_next_option(cli *c, const command *self, int argc, char **argv,
                     const struct option *options, bool *done)
@@ -52,6 +53,27 @@ gac_status cli_number(cli *c, const char *option, const char *text, int64_t mini
             gac_quote(q, sizeof q, text), (long long)minimum, (long long)INT64_MAX);
     *out = n;
     return GAC_OK;
+}
+
+gac_status cli_size(cli *c, const char *option, const char *text, uint64_t *out)
+{
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {
+        { "", 1 }, { "B", 1 }, { "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 }
+    };
+    char q[80];
+    char *end;
+    double value = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units && end != text; i++)
+        if (strcasecmp(end, units[i].unit) == 0 && value * units[i].factor >= 1 &&
+            value * units[i].factor < 1e18) {
+            *out = (uint64_t)(value * units[i].factor);
+            return GAC_OK;
+        }
+    return gac_error_set(&c->error, GAC_USAGE, "%s: \"%s\" is not a size as 5GB", option,
+                         gac_quote(q, sizeof q, text));
 }
 
 gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out)

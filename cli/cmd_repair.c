@@ -33,28 +33,6 @@ typedef struct repair_command {
     gac_repair_options options;
 } repair_command;
 
-/* 5GB, 500MB, 1000000 */
-static gac_status take_bytes(cli *c, uint64_t *out)
-{
-    static const struct {
-        const char *unit;
-        double factor;
-    } units[] = {
-        { "", 1 }, { "B", 1 }, { "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 }
-    };
-    char q[80];
-    char *end;
-    double value = strtod(optarg, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units && end != optarg; i++)
-        if (strcasecmp(end, units[i].unit) == 0 && value * units[i].factor >= 1 &&
-            value * units[i].factor < 1e18) {
-            *out = (uint64_t)(value * units[i].factor);
-            return GAC_OK;
-        }
-    return gac_error_set(&c->error, GAC_USAGE, "--max-shard-size: \"%s\" is not a size as 5GB",
-                         gac_quote(q, sizeof q, optarg));
-}
-
 static gac_status take_widths(cli *c, gac_widths *out)
 {
     static const char *const names[] = { "uniform", "per_layer_config", "block_configs" };
@@ -91,7 +69,7 @@ static gac_status take_option(cli *c, repair_command *o, int letter)
         o->options.no_sync = true;
         return GAC_OK;
     case 'M':
-        return take_bytes(c, &o->options.max_shard_bytes);
+        return cli_size(c, "--max-shard-size", optarg, &o->options.max_shard_bytes);
     case 'W':
         return take_widths(c, &o->options.widths);
     default:

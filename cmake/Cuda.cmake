@@ -44,7 +44,7 @@ endforeach()
 if(missing)
   list(JOIN missing ", " missing)
   if(GAC_CUDA STREQUAL AUTO)
-    message(STATUS "CUDA plug-in: not built (not found: ${missing})")
+    message(NOTICE "CUDA plug-in: not built (not found: ${missing})")
     return()
   endif()
   message(FATAL_ERROR "CUDA plug-in: not found: ${missing}")
@@ -65,13 +65,14 @@ endforeach()
 set(source_dir ${PROJECT_SOURCE_DIR}/src/device/cuda)
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${source_dir}/*.c)
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${source_dir}/*.cu)
-set(kernel_objects "")
-foreach(source ${kernel_sources})
+
+# Compiles one .cu file, here or in tests/.
+function(gac_compile_cuda source object)
   get_filename_component(name ${source} NAME)
-  set(object ${CMAKE_CURRENT_BINARY_DIR}/cuda/${name}.o)
+  get_filename_component(folder ${object} DIRECTORY)
   add_custom_command(
     OUTPUT ${object}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/cuda
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
     COMMAND ${GAC_NVCC} -c ${source} -o ${object} -O3 -std=c++17 ${codes} -Werror all-warnings
             -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra -ccbin ${CMAKE_CXX_COMPILER}
             -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -I${GAC_CUDA_INCLUDE}
@@ -80,8 +81,16 @@ foreach(source ${kernel_sources})
     DEPFILE ${object}.d
     COMMENT "Compiling ${name} for ${GAC_CUDA_ARCHS}"
     VERBATIM)
+endfunction()
+
+set(kernel_objects "")
+foreach(source ${kernel_sources})
+  get_filename_component(name ${source} NAME)
+  set(object ${CMAKE_CURRENT_BINARY_DIR}/cuda/${name}.o)
+  gac_compile_cuda(${source} ${object})
   list(APPEND kernel_objects ${object})
 endforeach()
+add_custom_target(gac_kernels DEPENDS ${kernel_objects})
 
 # Nothing is taken from the program that loads it, and one symbol is given. It
 # stays loaded: CUDA's libraries keep addresses inside it until the very end.
@@ -89,10 +98,12 @@ add_library(gac_cuda MODULE
             ${cuda_sources} ${kernel_objects}
             ${PROJECT_SOURCE_DIR}/src/base/arith.c
             ${PROJECT_SOURCE_DIR}/src/base/error.c
+            ${PROJECT_SOURCE_DIR}/src/base/floats.c
             ${PROJECT_SOURCE_DIR}/src/checkpoint/dtype.c
             ${PROJECT_SOURCE_DIR}/src/device/task_spec.c
             ${PROJECT_SOURCE_DIR}/src/device/cpu/numbers.c)
 set_source_files_properties(${kernel_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+add_dependencies(gac_cuda gac_kernels)
 target_include_directories(gac_cuda PRIVATE include src)
 target_include_directories(gac_cuda SYSTEM PRIVATE ${GAC_CUDA_INCLUDE} ${GAC_CUDNN_INCLUDE}
                                                    ${GAC_CUPTI_INCLUDE})

@@ -277,8 +277,54 @@ def contract_seeds():
     yield "empty", b"{}"
 
 
+def gguf_seeds():
+    sys.path.insert(0, os.path.join(ROOT, "tests", "bad"))
+    import make_bad_gguf as made
+    for name, content, *_ in [*made.BAD, *made.GOOD]:
+        if len(content) <= 4096:
+            yield name, content
+    small = {"kind": made.TYPE_Q4_0, "fill": b"\x35"}
+    yield "llama", made.llama(**small)
+    yield "byte_level", made.llama(made.tokens(), **small)
+    yield "scored", made.llama(made.tokens("llama"), **small)
+    yield "linear", made.llama({"llama.rope.scaling.type": (made.STRING, "linear"),
+                                "llama.rope.scaling.factor": (made.F32, 2.0)}, **small)
+    yield "untied", made.llama(shapes={"output.weight": (made.HIDDEN, made.VOCAB)}, **small)
+
+
+def tokenizer_seeds():
+    flags = {"single_word": False, "lstrip": True, "rstrip": False, "normalized": False, "special": True}
+    vocab = {c: i for i, c in enumerate(["a", "b", "ab", "\u0120", "\u2581", "<unk>", "<s>", "\u2581a", "d"])}
+    vocab.update({f"<0x{b:02X}>": 20 + b for b in (0, 10, 0xc3, 0xff)})
+    made = {"version": "1.0", "added_tokens": [{"id": 6, "content": "<s>", **flags}],
+            "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None,
+            "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
+                      "ignore_merges": True, "vocab": vocab, "merges": [["a", "b"], ["\u2581", "a"]]}}
+    text = "\0ab <s> a\u0301\n12 don't".encode()
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    split = {"type": "Split", "behavior": "MergedWithNext", "invert": False,
+             "pattern": {"Regex": "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\s+(?!\\S)|\\w\\u0041"}}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    meta = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+    template = {"type": "TemplateProcessing", "pair": [], "single": [
+        {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [6], "tokens": ["<s>"]}}}
+    yield "gpt2", compact({**made, "pre_tokenizer": byte_level, "decoder": byte_level,
+                           "post_processor": byte_level}) + text
+    yield "llama3", compact({**made, "normalizer": {"type": "NFC"}, "post_processor": template,
+                             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                                 split, {"type": "Digits", "individual_digits": True},
+                                 {**byte_level, "use_regex": False}]}, "decoder": byte_level}) + text
+    yield "llama2", compact({**made, "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"}, replace]}, "decoder": {"type": "Sequence", "decoders": [
+            {**replace, "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}}) + text
+    yield "metaspace", compact({**made, "pre_tokenizer": meta, "decoder": meta}) + text
+
+
 SEEDS = {"header": header_seeds, "index": index_seeds, "config": config_seeds,
-         "model": model_seeds, "contract": contract_seeds, "experiment": experiment_seeds}
+         "model": model_seeds, "contract": contract_seeds, "experiment": experiment_seeds,
+         "gguf": gguf_seeds, "tokenizer": tokenizer_seeds}
 
 
 def main(arguments):

@@ -197,6 +197,11 @@ gac_status gac_json_walk_string(gac_json_walk *walk, size_t max_bytes, const cha
                                 gac_error *err);
 /* Enters the current member's value, which must be an object. */
 gac_status gac_json_walk_enter(gac_json_walk *walk, gac_error *err);
+/* Likewise where it must be an array. gac_json_walk_element then moves to the
+ * next element, to be read like a member's value, or sets *more to false at
+ * the end of the array, which is thereby left. */
+gac_status gac_json_walk_enter_array(gac_json_walk *walk, gac_error *err);
+gac_status gac_json_walk_element(gac_json_walk *walk, bool *more, gac_error *err);
 /* Offset in the file of the next unread byte. */
 uint64_t gac_json_walk_offset(const gac_json_walk *walk);
 void gac_json_walk_dispose(gac_json_walk *walk);

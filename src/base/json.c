@@ -258,6 +258,33 @@ gac_status gac_json_walk_enter(gac_json_walk *walk, gac_error *err)
     return status;
 }
 
+gac_status gac_json_walk_enter_array(gac_json_walk *walk, gac_error *err)
+{
+    gac_status status = expect(walk, '[', "an array", err);
+    if (status == GAC_OK) {
+        walk->depth++;
+        walk->fresh = true;
+    }
+    return status;
+}
+
+gac_status gac_json_walk_element(gac_json_walk *walk, bool *more, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    *more = false;
+    skip_space(walk);
+    if (walk->position < walk->n_bytes && walk->text[walk->position] == ']') {
+        walk->position++;
+        return leave(walk, err);
+    }
+    if (!walk->fresh)
+        status = expect(walk, ',', "',' or ']'", err);
+    walk->fresh = false;
+    *more = status == GAC_OK;
+    skip_space(walk);
+    return status;
+}
+
 void gac_json_walk_dispose(gac_json_walk *walk)
 {
     free(walk->string);

@@ -18,9 +18,8 @@ static uint64_t mix(uint64_t a, uint64_t b)
 }
 
 /* Eight bytes a step, each folded with the secret seed. */
-static uint32_t hash_name(const gac_namemap *map, const char *name)
+static uint32_t hash_name(const gac_namemap *map, const char *name, size_t n)
 {
-    size_t n = strlen(name);
     uint64_t h = map->seed[0] ^ n;
     for (; n >= 8; n -= 8, name += 8) {
         uint64_t word;
@@ -51,11 +50,12 @@ void gac_namemap_dispose(gac_namemap *map)
 }
 
 /* The slot that holds name, or the free one where it belongs. */
-static struct gac_namemap_slot *probe(const gac_namemap *map, const char *name, uint32_t hash)
+static struct gac_namemap_slot *probe(const gac_namemap *map, const char *name, size_t n,
+                                      uint32_t hash)
 {
     uint32_t i = hash & (map->n_slots - 1);
-    while (map->slots[i].name &&
-           (map->slots[i].hash != hash || strcmp(map->slots[i].name, name) != 0))
+    while (map->slots[i].name && (map->slots[i].hash != hash || strlen(map->slots[i].name) != n ||
+                                  memcmp(map->slots[i].name, name, n) != 0))
         i = (i + 1) & (map->n_slots - 1);
     return &map->slots[i];
 }
@@ -71,7 +71,8 @@ static bool double_slots(gac_namemap *map)
         return false;
     for (uint32_t i = 0; i < map->n_slots; i++)
         if (map->slots[i].name)
-            *probe(&bigger, map->slots[i].name, map->slots[i].hash) = map->slots[i];
+            *probe(&bigger, map->slots[i].name, strlen(map->slots[i].name), map->slots[i].hash) =
+                map->slots[i];
     free(map->slots);
     *map = bigger;
     return true;
@@ -82,8 +83,9 @@ gac_status gac_namemap_add(gac_namemap *map, const char *name, int32_t number, i
 {
     if (map->n_used >= map->n_slots / 4 * 3 && !double_slots(map))
         return gac_error_no_memory(err);
-    uint32_t hash = hash_name(map, name);
-    struct gac_namemap_slot *slot = probe(map, name, hash);
+    size_t n = strlen(name);
+    uint32_t hash = hash_name(map, name, n);
+    struct gac_namemap_slot *slot = probe(map, name, n, hash);
     *existing = slot->name ? slot->number : -1;
     if (!slot->name) {
         *slot = (struct gac_namemap_slot){ name, hash, number };
@@ -94,6 +96,11 @@ gac_status gac_namemap_add(gac_namemap *map, const char *name, int32_t number, i
 
 int32_t gac_namemap_find(const gac_namemap *map, const char *name)
 {
-    const struct gac_namemap_slot *slot = probe(map, name, hash_name(map, name));
+    return gac_namemap_find_n(map, name, strlen(name));
+}
+
+int32_t gac_namemap_find_n(const gac_namemap *map, const char *name, size_t n)
+{
+    const struct gac_namemap_slot *slot = probe(map, name, n, hash_name(map, name, n));
     return slot->name ? slot->number : -1;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs gac on hostile checkpoints (make_bad.py says which).
+"""Runs gac on hostile checkpoints (make_bad.py and make_bad_gguf.py say which).
 
     test_bad.py --gac build/gac [--rewrite build/tests/rewrite] [--big]
                 [--slack N] [CASE…]
@@ -19,6 +19,7 @@ import threading
 import time
 
 import make_bad
+import make_bad_gguf
 
 MAX_SECONDS = 5
 MAX_BYTES = 1 << 30
@@ -153,6 +154,49 @@ class Suite:
         print(f"big: at most {slowest:.2f} s and {largest >> 20} MiB")
 
 
+    def convert(self, name, content):
+        """gac convert on a GGUF file; what it wrote, or what it must not have."""
+        path = make_bad_gguf.write(self.folder, name, content)
+        out = os.path.join(self.folder, "converted")
+        result = self.run(self.options.gac, "convert", path, "-o", out, "--no-sync")
+        left = [f for f in os.listdir(self.folder) if "converted" in f]
+        faults = [f"left behind: {left}"] if result.code and left else []
+        shutil.rmtree(out, ignore_errors=True)
+        os.unlink(path)
+        return result, faults
+
+    def gguf(self):
+        for name, content, fragments in make_bad_gguf.BAD:
+            if self.wanted(name):
+                result, faults = self.convert(name, content)
+                words = (fragments,) if isinstance(fragments, str) else fragments
+                faults += refusal_faults(result, (name + ".gguf", *words))
+                if result.max_bytes > SMALL_BYTES * self.options.slack:
+                    faults.append(f"{result.max_bytes >> 20} MiB")
+                self.note(f"gguf {name}", result, faults)
+        for name, content in make_bad_gguf.GOOD:
+            if self.wanted(name):
+                result, faults = self.convert(name, content)
+                faults += [] if result.code == 0 else [f"exit code {result.code}, expected 0"]
+                self.note(f"gguf {name}", result, faults + common_faults(result))
+
+    def big_gguf(self):
+        for name, pieces, codes in make_bad_gguf.BIG:
+            if not self.wanted(name):
+                continue
+            result, faults = self.convert(name, pieces())
+            faults += refusal_faults(result, (name,)) if result.code else common_faults(result)
+            if result.code not in codes:
+                faults.append(f"exit code {result.code}, expected one of {codes}")
+            if result.seconds > MAX_SECONDS * self.options.slack:
+                faults.append(f"{result.seconds:.1f} s")
+            if result.max_bytes > MAX_BYTES * self.options.slack:
+                faults.append(f"{result.max_bytes >> 20} MiB")
+            print(f"{name}: exit {result.code}, {result.seconds:.2f} s, "
+                  f"{result.max_bytes >> 20} MiB: {result.err[-200:].strip()}")
+            self.note(name, result, faults)
+
+
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gac", required=True)
@@ -176,8 +220,10 @@ def main():
         suite.bad()
         suite.missing()
         suite.good()
+        suite.gguf()
         if options.big or options.cases:
             suite.big()
+            suite.big_gguf()
     skipped = "" if options.big or options.cases else ", big ones skipped (--big runs them)"
     print(f"{suite.n_passed} passed, {suite.n_failed} failed{skipped}")
     return 1 if suite.n_failed or not suite.n_passed else 0

@@ -15,12 +15,13 @@ ALLOWED = {
     "checkpoint": {"base"},
     "contract": {"base", "checkpoint"},  # checkpoint for the names of dtypes
     "device": {"base", "checkpoint", "contract"},  # names of dtypes, shapes of operators
+    "engine": {"base", "checkpoint", "contract", "device", "model"},
     "measure": {"base", "checkpoint", "contract", "device"},
     "model": {"base", "checkpoint", "contract"},
     "plan": {"base", "checkpoint", "contract", "model"},
     "repair": {"base", "checkpoint", "model"},  # told sizes, not how they were chosen
 }
-ROOMS = set(ALLOWED) | {"engine", "compress", "report"}
+ROOMS = set(ALLOWED) | {"compress", "report"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:<gac/(\w+)\.h>|"([\w./]+)")', re.M)
 MAX_LINES = 600
 PATTERNS = ("src/*/*.[ch]", "src/*/*/*.[ch]", "src/*/*/*.cu", "include/gac/*.h", "cli/*.[ch]")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks tools/llama2c_to_hf.py on stories260K.
+"""Checks gac convert on llama2.c's stories260K.
 
-    test_llama2c.py [--data FOLDER] [--gac build/gac]
+    test_llama2c.py --gac build/gac [--data FOLDER]
 
 Both conventions are computed here, straight from their definitions: the
 llama2.c file with neighbouring pairs rotated, the Hugging Face directory with
@@ -24,7 +24,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import tally  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TOOL = os.path.join(HERE, "..", "..", "tools", "llama2c_to_hf.py")
 OPTIONS = argparse.Namespace()
 
 
@@ -136,8 +135,8 @@ class Llama2cTest(unittest.TestCase):
 
     @classmethod
     def convert(cls, model, out, status=0):
-        result = subprocess.run([sys.executable, TOOL, model, cls.tokenizer, out],
-                                capture_output=True, text=True, check=False)
+        result = subprocess.run([OPTIONS.gac, "convert", model, "--tokenizer", cls.tokenizer, "-o",
+                                 out], capture_output=True, text=True, check=False)
         if result.returncode != status:
             raise AssertionError(f"exit {result.returncode}: {result.stderr}")
         return result.stderr
@@ -180,11 +179,40 @@ class Llama2cTest(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.folder.name)), ["bad.bin", "stories260K"])
 
     def test_existing_target_is_refused(self):
-        self.assertIn("exists", self.convert(self.model, self.out, 3))
+        self.assertIn("exists", self.convert(self.model, self.out, 1))
+
+    def test_bad_tokenizer_is_refused(self):
+        with open(self.tokenizer, "rb") as file:
+            data = file.read()
+        bad = os.path.join(self.folder.name, "bad_tok.bin")
+        out = os.path.join(self.folder.name, "refused")
+        for change, word in ((data[:-1], "token 511"), (data + b"\0", "behind"),
+                             (data[:8], "512 tokens"),
+                             (data[:4] + struct.pack("<fi", float("nan"), 5) + data[12:], "score"),
+                             (data[:8] + struct.pack("<i", -1) + data[12:], "token 0"),
+                             (data.replace(b"the", b"\xff\xfex", 1), "UTF-8")):
+            with open(bad, "wb") as file:
+                file.write(change)
+            result = subprocess.run([OPTIONS.gac, "convert", self.model, "--tokenizer", bad, "-o",
+                                     out], capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 3, result.stderr)
+            self.assertIn(word, result.stderr)
+            self.assertIn("bad_tok.bin", result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1)
+        os.unlink(bad)
+        self.assertFalse(os.path.exists(out))
+
+    def test_wrapping_sizes_are_refused(self):
+        """Sizes whose product is the size of the file only modulo 2^64."""
+        bad = os.path.join(self.folder.name, "wrap.bin")
+        with open(bad, "wb") as file:
+            file.write(struct.pack("<7i", 1 << 24, 1 << 24, 4096, 2, 1, 1 << 24, 1 << 24))
+            file.truncate(1 << 20)
+        message = self.convert(bad, os.path.join(self.folder.name, "refused"), 3)
+        self.assertIn("wrap.bin", message)
+        os.unlink(bad)
 
     def test_inspect(self):
-        if not OPTIONS.gac:
-            self.skipTest("no --gac")
         result = subprocess.run([OPTIONS.gac, "inspect", "--json", self.out],
                                 capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -200,7 +228,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default=os.path.join(
         HERE, "..", "..", "..", "shared", "data", "stories260K"))
-    parser.add_argument("--gac")
+    parser.add_argument("--gac", required=True)
     parser.add_argument("cases", nargs="*")
     parser.parse_args(namespace=OPTIONS)
     return tally.run(OPTIONS.cases)

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -111,6 +112,21 @@ static void ties_go_to_even(void **state)
     assert_true(decode_f16(0x7BFF) == 65504 && decode_f8(0x7E) == 448);
 }
 
+/* The short cuts from float against the definition, over all exponents. */
+static void floats_round_as_doubles_do(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 1u << 20; i++) {
+        /* Every sign, exponent and top mantissa, with ends that tie, or nearly. */
+        static const uint32_t ends[] = { 0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001 };
+        uint32_t bits = (i >> 3) << 15 ^ ends[i & 7];
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        assert_int_equal(gac_f16_from_float(value), gac_f16_from_double((double)value));
+        assert_int_equal(gac_bf16_from_float(value), gac_bf16_from_double((double)value));
+    }
+}
+
 static void random_numbers_are_normal_and_fixed(void **state)
 {
     (void)state;
@@ -131,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_round_trips),
         cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(floats_round_as_doubles_do),
         cmocka_unit_test(random_numbers_are_normal_and_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,27 +23,12 @@ static float float_of_bits(uint32_t bits)
     return value;
 }
 
-/* The bits moved to where a float has them make a number that is too small by
- * a power of two, subnormals included; multiplying by that power is exact. */
-float gac_f16_to_float(uint16_t code)
-{
-    uint32_t sign = (uint32_t)(code & 0x8000) << 16, rest = code & 0x7FFF;
-    if (rest >= 0x7C00)
-        return float_of_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
-    float magnitude = float_of_bits(rest << 13) * 0x1p112F;
-    return sign ? -magnitude : magnitude;
-}
-
-float gac_bf16_to_float(uint16_t code)
-{
-    return float_of_bits((uint32_t)code << 16);
-}
-
 float gac_f8_to_float(uint8_t code)
 {
     uint32_t sign = (uint32_t)(code & 0x80) << 24, rest = code & 0x7F;
     if (rest == 0x7F)
         return float_of_bits(sign | 0x7FC00000);
+    /* As in gac_f16_to_float: too small by a power of two, made up for exactly. */
     float magnitude = float_of_bits(rest << 20) * 0x1p120F;
     return sign ? -magnitude : magnitude;
 }

@@ -6,10 +6,10 @@
 
 #include <gac/checkpoint.h>
 
-/* Exact. */
-float gac_f16_to_float(uint16_t code);
-float gac_bf16_to_float(uint16_t code);
-float gac_f8_to_float(uint8_t code); /* E4M3: no infinities, 0x7F and 0xFF are NaN */
+#include "base/floats.h"
+
+/* Exact. E4M3: no infinities, 0x7F and 0xFF are NaN. */
+float gac_f8_to_float(uint8_t code);
 
 /* Rounded once, from FP64. What is too large becomes infinite, in E4M3 NaN (as
  * in PyTorch; nothing is clipped). A NaN becomes the quiet one of its sign. */

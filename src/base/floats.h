@@ -1,0 +1,14 @@
+/* The 16 bit floats: exact to float, and back by round to nearest, ties to even. */
+#ifndef GAC_BASE_FLOATS_H
+#define GAC_BASE_FLOATS_H
+
+#include <gac/base.h>
+
+float gac_f16_to_float(uint16_t code);
+float gac_bf16_to_float(uint16_t code);
+
+/* What is too large becomes infinite, a NaN the quiet one of its sign. */
+uint16_t gac_f16_from_float(float value);
+uint16_t gac_bf16_from_float(float value);
+
+#endif
