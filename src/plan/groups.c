@@ -257,24 +257,6 @@ int64_t gac_plan_reference_size(const plan_group *group)
     return group->sizes[group->n_sizes > 1 ? 1 : 0];
 }
 
-/* Gains below this part of a group's time are within the error of predictions:
- * no size is grown for them. */
-#define WORTH 0.02
-
-static void drop_worthless(plan_group *group)
-{
-    int32_t kept = 1;
-    double least = group->choices[0].value;
-    for (int32_t k = 1; k < group->n_sizes; k++) {
-        if (group->choices[k].value > least * (1 - WORTH))
-            continue;
-        least = group->choices[k].value;
-        group->choices[kept] = group->choices[k];
-        group->sizes[kept++] = group->sizes[k];
-    }
-    group->n_sizes = kept;
-}
-
 static gac_status price_group(const grouping *g, const op_lists *lists, int32_t at, int64_t *sizes)
 {
     plan_group *group = &g->out->groups[at];
@@ -289,8 +271,6 @@ static gac_status price_group(const grouping *g, const op_lists *lists, int32_t 
     }
     set_group(group, gac_plan_reference_size(group), sizes);
     g->out->base_ms -= group_ms(g, lists, at, sizes);
-    if (status == GAC_OK)
-        drop_worthless(group);
     return status;
 }
 
