@@ -301,8 +301,9 @@ static double column(const json_t *row, size_t i)
     return json_number_value(json_array_get(row, i));
 }
 
-/* The bundled contract against shapes that another run drew and measured: GEMM
- * and attention apart, error of the median and of the 95th percentile. */
+/* The bundled contract against shapes drawn at random, in none of its tables.
+ * Those of GEMM are from another run than its tables; those of attention from
+ * the same (experiments/probe-h200). Error of the median, 95th percentile. */
 static void predicts_recorded_shapes(void **state)
 {
     static const struct {
