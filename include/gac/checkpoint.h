@@ -111,6 +111,13 @@ const char *gac_checkpoint_note(const gac_checkpoint *checkpoint, int32_t index)
 gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint64_t offset,
                                void *buffer, size_t n_bytes, gac_error *err);
 
+/* The tensor's bytes in memory, mapped from its file and read when touched;
+ * they live as long as the checkpoint. A file that another program cuts short
+ * meanwhile ends the process (SIGBUS). GAC_BAD_INPUT where a file cannot be
+ * mapped. */
+gac_status gac_checkpoint_map(gac_checkpoint *checkpoint, int32_t tensor, const void **data,
+                              gac_error *err);
+
 /* ---- Writing ----------------------------------------------------------- */
 
 /* Writes a new checkpoint: declare every tensor, fix the layout, fill in the

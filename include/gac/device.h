@@ -169,9 +169,188 @@ typedef struct gac_kernel {
  * there were and fills at most max. GAC_CHECK where the device cannot say. */
 gac_status gac_task_kernels(gac_task *task, gac_kernel *kernels, int max, int *n, gac_error *err);
 
+/* ---- Forward passes ---------------------------------------------------- */
+
+/* What a forward pass needs of a device: weights are put there once, rows of
+ * activations stay there between calls, and a pass is a handful of rich calls
+ * that a device may fuse as it likes. Three devices stand behind this table:
+ *
+ *   reference  F32 values, F64 sums in a fixed order: adding zeros anywhere in
+ *              a sum leaves every bit of the result
+ *   cpu        F32, OpenBLAS and threads
+ *   cuda       F16 or BF16 with F32 sums; the residual stream stays F32
+ *
+ * One compute and all that was made with it are used by one thread at a time,
+ * and freed before it is closed. */
+
+/* An axis of n_slices slices of size numbers (the heads of a projection, or
+ * one slice), each kept in stored numbers of which the last are zero. */
+typedef struct gac_axis {
+    int64_t n_slices, size, stored;
+} gac_axis;
+
+/* A tensor in host memory as its checkpoint has it, (n_rows, n_cols), in F32,
+ * F16 or BF16. A vector has one row. data NULL: there is none. It must stay
+ * where it is until what was made of it is freed: the CPUs make no copy. */
+typedef struct gac_host_tensor {
+    const void *data;
+    gac_dtype dtype;
+    int64_t n_rows, n_cols;
+    const char *name; /* for messages */
+} gac_host_tensor;
+
+/* One part of a linear module: weight (outputs of this part, n) multiplies the
+ * n numbers from start of what the first factor gave. */
+typedef struct gac_linear_part {
+    gac_host_tensor weight, bias;
+    int64_t start;
+} gac_linear_part;
+
+/* A linear module, however it is stored: y = x W^T + bias, or first
+ * z = x first^T + first_bias, then y from z. The outputs of the parts follow
+ * each other and make up the axis out. Without first, parts multiply x. */
+typedef struct gac_linear_module {
+    gac_host_tensor first, first_bias;
+    int n_parts;
+    const gac_linear_part *parts;
+    gac_axis out;
+} gac_linear_module;
+
+typedef struct gac_matrix gac_matrix; /* linear modules that share an input */
+typedef struct gac_vector gac_vector; /* F32 numbers: norms, tables */
+typedef struct gac_rows gac_rows;     /* activations */
+typedef struct gac_cache gac_cache;   /* keys and values of one layer */
+
+typedef struct gac_compute_options {
+    gac_dtype dtype;  /* cuda: F16 or BF16; the CPUs compute in F32 */
+    bool as_is;       /* no size is padded inside, for comparison */
+    int n_threads;    /* CPUs; 0: one for each core */
+    int64_t max_rows; /* rows that a pass may have: batch times new tokens */
+} gac_compute_options;
+
+typedef enum gac_size_kind {
+    GAC_SIZE_HEAD, /* of q and k, or of v */
+    GAC_SIZE_WIDTH /* between gate, up and down */
+} gac_size_kind;
+
+typedef enum gac_linear_mode {
+    GAC_LINEAR_SET,  /* out = y */
+    GAC_LINEAR_ADD,  /* out += y; out is the residual stream */
+    GAC_LINEAR_GATED /* two modules: out = silu(y of the first) * y of the second */
+} gac_linear_mode;
+
+typedef struct gac_linear_call {
+    const gac_matrix *matrix;
+    const gac_rows *x;
+    const gac_vector *norm; /* x / rms(x) * norm goes in; NULL: x itself */
+    double eps;             /* of the norm */
+    gac_rows *out;
+    gac_linear_mode mode;
+} gac_linear_call;
+
+/* Causal attention of the new tokens over the cache and themselves. Rows of
+ * qkv hold the q heads, the k heads and the v heads one after another. q and k
+ * are normed per head where norms are given, rotated (number i of a head with
+ * number i + size / 2, by the angle whose cosine is at [position, i] of the
+ * table) and k and v go into the cache. Query head h reads kv head
+ * h / (n_q_heads / n_kv_heads). */
+typedef struct gac_attention_call {
+    gac_cache *cache;
+    const gac_rows *qkv;
+    gac_rows *out; /* heads of v's size */
+    int64_t n_q_heads, n_kv_heads;
+    int64_t qk_size, qk_stored, v_size, v_stored; /* per head */
+    const gac_vector *q_norm, *k_norm;            /* (qk_size), or NULL */
+    double eps;
+    const gac_vector *cosines, *sines; /* (positions, qk_size / 2), or NULL: not rotated */
+    double scale;                      /* of the softmax */
+} gac_attention_call;
+
+typedef struct gac_compute_memory {
+    int64_t weight_bytes; /* on the device; on the CPUs what is mapped */
+    int64_t cache_bytes;
+    int64_t work_bytes;
+} gac_compute_memory;
+
+/* What a device provides. Every function that can fail returns a status with
+ * one line in err. Sizes reach it checked: widths of rows fit the matrices. */
+typedef struct gac_compute_ops {
+    const char *name;
+    gac_status (*open)(void *device_state, const gac_compute_options *options, void **state,
+                       gac_error *err);
+    void (*close)(void *state);
+    /* The size in which one slice is best kept; at least size. */
+    int64_t (*stored)(void *state, gac_size_kind kind, int64_t size);
+    void (*memory)(void *state, gac_compute_memory *out);
+
+    /* The input axis is one of the axes of the rows it will be called with.
+     * GAC_BAD_INPUT, with tensor and index, for a weight that is not finite
+     * or too large for the dtype. */
+    gac_status (*matrix_create)(void *state, gac_axis in, const gac_linear_module *modules,
+                                int n_modules, gac_matrix **out, gac_error *err);
+    void (*matrix_free)(void *state, gac_matrix *matrix); /* NULL is fine, as below */
+    gac_status (*vector_create)(void *state, const float *data, int64_t n, gac_vector **out,
+                                gac_error *err);
+    void (*vector_free)(void *state, gac_vector *vector);
+    /* max_rows rows of width numbers, zero at first; residual ones are F32. */
+    gac_status (*rows_create)(void *state, int64_t width, bool residual, gac_rows **out,
+                              gac_error *err);
+    void (*rows_free)(void *state, gac_rows *rows);
+    gac_status (*rows_read)(void *state, const gac_rows *rows, int64_t first, int64_t n, float *out,
+                            gac_error *err);
+    gac_status (*cache_create)(void *state, int64_t batch, int64_t capacity, int64_t n_kv_heads,
+                               int64_t qk_stored, int64_t v_stored, gac_cache **out,
+                               gac_error *err);
+    void (*cache_free)(void *state, gac_cache *cache);
+
+    /* Starts a pass of n_new tokens for each of batch sequences (rows in that
+     * order), which have n_past in the caches already. ids is (batch, n_new). */
+    gac_status (*begin)(void *state, const int32_t *ids, int64_t batch, int64_t n_new,
+                        int64_t n_past, gac_error *err);
+    /* out = rows of the table (one module, one part, out axis of one slice). */
+    gac_status (*embed)(void *state, const gac_matrix *table, gac_rows *out, gac_error *err);
+    gac_status (*linear)(void *state, const gac_linear_call *call, gac_error *err);
+    gac_status (*attend)(void *state, const gac_attention_call *call, gac_error *err);
+    /* Logits of the rows first, first + step, ... n of them (at most
+     * GAC_MAX_LOGIT_ROWS), kept until the next call; call->out and mode are
+     * not looked at. */
+    gac_status (*logits)(void *state, const gac_linear_call *call, int64_t first, int64_t step,
+                         int64_t n, gac_error *err);
+    gac_status (*logits_read)(void *state, float *out, gac_error *err); /* (n, vocab) */
+    /* -log softmax(logits)[target] of each row of the logits; targets (n). */
+    gac_status (*losses)(void *state, const int32_t *targets, double *out, gac_error *err);
+    /* Waits until everything asked for is done. */
+    gac_status (*finish)(void *state, gac_error *err);
+
+    /* Records the calls of a pass with n_new 1 between record(true) and
+     * record(false), without running them, to be run again by replay after
+     * another begin of the same batch. NULL: the device has no use for it. A
+     * second recording replaces the first. */
+    gac_status (*record)(void *state, bool start, gac_error *err);
+    gac_status (*replay)(void *state, gac_error *err);
+} gac_compute_ops;
+
+#define GAC_MAX_LOGIT_ROWS 256
+
+typedef struct gac_compute {
+    const gac_compute_ops *ops;
+    void *state;
+    gac_device *device; /* that it lives on; NULL for the CPUs */
+} gac_compute;
+
+#define GAC_COMPUTE_INIT \
+    { \
+        NULL, NULL, NULL \
+    }
+
+/* Opens "reference", "cpu", "cuda" or "cuda:N". Errors as gac_device_open. */
+gac_status gac_compute_open(const char *name, const gac_compute_options *options, gac_compute *out,
+                            gac_error *err);
+void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT is fine */
+
 /* ---- Plug-ins ---------------------------------------------------------- */
 
-#define GAC_BACKEND_ABI 1
+#define GAC_BACKEND_ABI 2
 
 /* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
  * that returns a table like this. Specs reach it checked. A slot that is NULL
@@ -191,6 +370,7 @@ typedef struct gac_backend {
     gac_status (*task_run)(void *task, gac_error *err);
     gac_status (*task_time)(void *task, int n_calls, bool graph, double *time_us, gac_error *err);
     gac_status (*task_kernels)(void *task, gac_kernel *kernels, int max, int *n, gac_error *err);
+    const gac_compute_ops *compute; /* open gets the state of open above */
 } gac_backend;
 
 typedef const gac_backend *(*gac_backend_entry_fn)(void);

@@ -6,6 +6,8 @@
 #define GAC_ENGINE_H
 
 #include <gac/base.h>
+#include <gac/device.h>
+#include <gac/model.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,6 +71,68 @@ gac_status gac_tokenizer_decode(gac_tokenizer *tokenizer, const int32_t *ids, si
  * the next call. */
 gac_status gac_tokenizer_decode_one(gac_tokenizer *tokenizer, int32_t id, bool first,
                                     const char **bytes, size_t *n_bytes, gac_error *err);
+
+/* ---- Running a model ----------------------------------------------------- */
+
+/* A model on a device, with room for the keys and values of some sequences.
+ * Llama, Mistral, Qwen2, Qwen3 and what shares their layout (SmolLM); dense,
+ * or compressed in a way the model room explains. */
+typedef struct gac_engine gac_engine;
+
+typedef struct gac_engine_options {
+    const char *device;     /* "reference", "cpu", "cuda", "cuda:N" */
+    gac_dtype dtype;        /* cuda: F16 or BF16; GAC_DTYPE_COUNT: the model's own, else F16 */
+    bool as_is;             /* sizes are not padded inside, for comparison */
+    int n_threads;          /* CPUs; 0: one for each core */
+    int64_t max_batch;      /* sequences at a time */
+    int64_t max_context;    /* tokens of one sequence; 0: what the model allows, at most 4096 */
+    int64_t max_new;        /* tokens of one sequence in one pass; 0: max_context */
+    gac_progress *progress; /* of loading; NULL: none */
+    const gac_log *log;     /* NULL: silent */
+} gac_engine_options;
+
+#define GAC_ENGINE_OPTIONS_INIT \
+    { \
+        "cpu", GAC_DTYPE_COUNT, false, 0, 1, 0, 0, NULL, NULL \
+    }
+
+typedef struct gac_engine_info {
+    int64_t vocab;
+    int64_t hidden;
+    int32_t n_layers;
+    int64_t max_context;   /* of this engine */
+    int64_t model_context; /* max_position_embeddings, or the sliding window if smaller */
+    gac_dtype dtype;       /* computed in */
+    int64_t weight_bytes, cache_bytes, work_bytes;
+    double load_s;
+} gac_engine_info;
+
+/* Puts the model on the device. The model and its checkpoint must outlive the
+ * engine: on the CPUs weights stay mapped. options may be NULL. GAC_BAD_INPUT
+ * for a missing or wrong tensor, a weight that is not finite, and what this
+ * engine does not run; GAC_NO_RESOURCE without the device or its memory. */
+gac_status gac_engine_open(const gac_model *model, const gac_engine_options *options,
+                           gac_engine **out, gac_error *err);
+void gac_engine_close(gac_engine *engine); /* NULL is fine */
+void gac_engine_describe(const gac_engine *engine, gac_engine_info *out);
+
+/* One pass: n_new tokens for each of batch sequences, ids (batch, n_new), after
+ * n_past that went in before. Positions from n_past on are written anew, so a
+ * sequence is begun again by n_past 0. logits (batch, vocab) gets those of each
+ * last token; NULL: they are computed, not read. Waits for the device. GAC_USAGE
+ * for an id outside the vocabulary and for more than the engine has room for. */
+gac_status gac_engine_forward(gac_engine *engine, const int32_t *ids, int64_t batch, int64_t n_new,
+                              int64_t n_past, float *logits, gac_error *err);
+
+/* Logits of the last pass, of rows first to first + n - 1 of (batch, n_new):
+ * (n, vocab), any n. */
+gac_status gac_engine_logits(gac_engine *engine, int64_t first, int64_t n, float *out,
+                             gac_error *err);
+
+/* -log p(ids[i + 1] | ids[0..i]) for i = 0..n_ids - 2, natural logarithm, from
+ * an empty cache, one sequence of at most max_context ids. losses (n_ids - 1). */
+gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_ids, double *losses,
+                             gac_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -99,6 +99,26 @@ typedef struct gac_op {
     const gac_term *terms; /* which dimensions make up n, k or the head */
 } gac_op;
 
+/* One part of a linear module: weight (its outputs, n) and bias, or -1, by
+ * index in the checkpoint. It multiplies the n numbers from start of what the
+ * first factor gives. */
+typedef struct gac_module_part {
+    int32_t weight, bias;
+    int64_t start;
+} gac_module_part;
+
+/* A linear module as it is stored: weights (out, in), or (in, out) where
+ * transposed. The outputs of the parts follow each other. */
+typedef struct gac_module {
+    const char *name; /* layers.3.self_attn.k_proj */
+    int64_t n_out, n_in;
+    int32_t first, first_bias; /* -1: the parts multiply the input itself; no bias */
+    int32_t n_parts;
+    const gac_module_part *parts;
+    bool transposed;
+    bool quantised;
+} gac_module;
+
 typedef struct gac_model gac_model;
 
 /* Builds the graph. checkpoint must outlive the model. A family that is not
@@ -122,6 +142,12 @@ int32_t gac_model_find_dim(const gac_model *model, const char *name); /* or -1 *
 
 int32_t gac_model_n_ops(const gac_model *model);
 const gac_op *gac_model_op(const gac_model *model, int32_t index);
+
+/* The linear module of that name, or NULL. Names are as in dimensions: without
+ * the prefix that a family puts before its layers. */
+const gac_module *gac_model_find_module(const gac_model *model, const char *name);
+/* That prefix: "model.". */
+const char *gac_model_prefix(const gac_model *model);
 
 /* Tensors that no rule explained, by index in the checkpoint. */
 int32_t gac_model_n_unexplained(const gac_model *model);
