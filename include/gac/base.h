@@ -118,6 +118,10 @@ gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n
 gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_offset,
                          uint64_t n_bytes, gac_error *err);
 
+/* The whole file in memory, read when touched, until it is closed. Touching
+ * what another program has cut off meanwhile ends the process (SIGBUS). */
+gac_status gac_file_map(gac_file *file, const void **data, gac_error *err);
+
 /* Reads a whole file of at most max_bytes. *out is malloc'ed, and has a NUL
  * after its *n_bytes bytes; free() it. */
 gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,

@@ -112,10 +112,10 @@ gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint6
                                void *buffer, size_t n_bytes, gac_error *err);
 
 /* The tensor's bytes in memory, mapped from its file and read when touched;
- * they live as long as the checkpoint. A file that another program cuts short
- * meanwhile ends the process (SIGBUS). GAC_BAD_INPUT where a file cannot be
- * mapped. */
-gac_status gac_checkpoint_map(gac_checkpoint *checkpoint, int32_t tensor, const void **data,
+ * they live as long as the checkpoint. Data that its file does not align to the
+ * elements is copied. A file that another program cuts short meanwhile ends the
+ * process (SIGBUS). */
+gac_status gac_checkpoint_map(const gac_checkpoint *checkpoint, int32_t tensor, const void **data,
                               gac_error *err);
 
 /* ---- Writing ----------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@ struct gac_file {
     int fd;
     struct stat stat;
     char *path;
+    void *map; /* (stat.st_size), or NULL */
 };
 
 /* A path that is not there is the user's mistake; a path that cannot be
@@ -117,6 +119,8 @@ void gac_file_close(gac_file *file)
         return;
     if (file->fd >= 0)
         close(file->fd);
+    if (file->map)
+        munmap(file->map, (size_t)file->stat.st_size);
     free(file->path);
     free(file);
 }
@@ -240,6 +244,25 @@ gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_of
         to_offset += (uint64_t)got;
         n_bytes -= (uint64_t)got;
     }
+    return status;
+}
+
+gac_status gac_file_map(gac_file *file, const void **data, gac_error *err)
+{
+    char q[256];
+    struct stat now;
+    gac_status status = file->map ? GAC_OK : unpark(file, err);
+    if (status == GAC_OK && !file->map) {
+        if (fstat(file->fd, &now) < 0 || !same_file(&now, &file->stat) || now.st_size == 0)
+            return gac_error_set(err, GAC_BAD_INPUT, "%s: empty, or changed since it was opened",
+                                 gac_quote(q, sizeof q, file->path));
+        void *map = mmap(NULL, (size_t)now.st_size, PROT_READ, MAP_PRIVATE, file->fd, 0);
+        if (map == MAP_FAILED)
+            return gac_error_set(err, GAC_FAILED, "%s: cannot be mapped: %s",
+                                 gac_quote(q, sizeof q, file->path), strerror(errno));
+        file->map = map;
+    }
+    *data = file->map;
     return status;
 }
 

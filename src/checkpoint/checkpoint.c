@@ -172,6 +172,21 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
     return GAC_OK;
 }
 
+struct aligned_copy {
+    struct aligned_copy *next;
+    int32_t tensor;
+    max_align_t data[];
+};
+
+static void free_copies(struct aligned_copy *copy)
+{
+    while (copy) {
+        struct aligned_copy *next = copy->next;
+        free(copy);
+        copy = next;
+    }
+}
+
 void gac_checkpoint_close(gac_checkpoint *c)
 {
     if (!c)
@@ -179,6 +194,7 @@ void gac_checkpoint_close(gac_checkpoint *c)
     for (int32_t i = 0; i < c->n_files; i++) {
         gac_file_close(c->files[i].file);
         json_decref(c->files[i].metadata);
+        free_copies(c->files[i].copies);
     }
     json_decref(c->config);
     gac_namemap_dispose(&c->by_name);
@@ -287,6 +303,45 @@ gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offse
     if (status != GAC_OK)
         return status;
     return gac_file_read(c->files[t->file].file, t->offset + offset, buffer, n_bytes, err);
+}
+
+/* The copy of a tensor that its file does not align; made when first asked for. */
+static gac_status copy_aligned(checkpoint_file *file, int32_t tensor, const void *bytes,
+                               uint64_t n_bytes, const void **data, gac_error *err)
+{
+    struct aligned_copy *copy = file->copies;
+    while (copy && copy->tensor != tensor)
+        copy = copy->next;
+    if (!copy) {
+        copy = malloc(sizeof *copy + n_bytes);
+        if (!copy)
+            return gac_error_no_memory(err);
+        memcpy(copy->data, bytes, n_bytes);
+        copy->tensor = tensor;
+        copy->next = file->copies;
+        file->copies = copy;
+    }
+    *data = copy->data;
+    return GAC_OK;
+}
+
+gac_status gac_checkpoint_map(const gac_checkpoint *c, int32_t tensor, const void **data,
+                              gac_error *err)
+{
+    const gac_tensor *t = &c->tensors[tensor];
+    checkpoint_file *file = &c->files[t->file];
+    const void *start;
+    gac_status status = gac_file_map(file->file, &start, err);
+    if (status != GAC_OK)
+        return status;
+    /* A map needs no descriptor, and a process has few. */
+    if (c->reading != t->file)
+        gac_file_park(file->file);
+    *data = (const char *)start + t->offset;
+    int bytes = gac_dtype_bits(t->dtype) / 8;
+    if (bytes > 1 && (uintptr_t)*data % (uintptr_t)bytes != 0)
+        return copy_aligned(file, tensor, *data, t->size_bytes, data, err);
+    return GAC_OK;
 }
 
 gac_status gac_checkpoint_copy(gac_checkpoint *c, int32_t tensor, uint64_t offset, int to,

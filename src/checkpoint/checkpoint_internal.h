@@ -22,7 +22,8 @@ typedef struct checkpoint_file {
     const char *name; /* inside the directory */
     gac_file *file;
     uint64_t data_start;
-    json_t *metadata; /* or NULL */
+    json_t *metadata;            /* or NULL */
+    struct aligned_copy *copies; /* of tensors that the file does not align */
 } checkpoint_file;
 
 struct gac_checkpoint {

@@ -73,9 +73,9 @@ gac_status linear_from_weight(builder *b, const char *module, int32_t weight, bo
 
 /* The rank on both factors; a bias behind the first factor has it too. */
 static gac_status bind_rank(builder *b, const pair_names *names, int32_t first, int32_t second,
-                            int32_t dim, gac_error *err)
+                            int32_t dim, int32_t *first_bias, gac_error *err)
 {
-    segment bias;
+    segment bias = { .tensor = -1 };
     int64_t rank = b->dims[dim].dim.size;
     gac_status status =
         builder_add_place(b, dim, (gac_place){ first, 0, GAC_REPEAT_WHOLE, 0, 1, false }, err);
@@ -87,6 +87,7 @@ static gac_status bind_rank(builder *b, const pair_names *names, int32_t first, 
     if (status == GAC_OK && bias.tensor >= 0)
         status = builder_add_place(
             b, dim, (gac_place){ bias.tensor, 0, GAC_REPEAT_WHOLE, 0, 1, false }, err);
+    *first_bias = bias.tensor;
     return status;
 }
 
@@ -115,7 +116,7 @@ gac_status linear_from_pair(builder *b, const pair_names *names, int32_t first, 
                                      "of the same shared rank", b->dims[rank_dim].dim.size, err);
     }
     int32_t second_op;
-    status = bind_rank(b, names, first, second, rank_dim, err);
+    status = bind_rank(b, names, first, second, rank_dim, &out->first_bias, err);
     if (status == GAC_OK)
         status = alloc_segments(b, out, 1, err);
     if (status == GAC_OK)
@@ -133,10 +134,10 @@ gac_status linear_from_pair(builder *b, const pair_names *names, int32_t first, 
     return find_bias(b, names->second_module, second, out->n_out, &out->bias[0], err);
 }
 
-gac_status linear_resolve(builder *b, const char *module, bool transposed, side hidden_at,
-                          linear *out, gac_error *err)
+/* Finds how module is stored; a weight of its own name is a dense one. */
+static gac_status resolve_stored(builder *b, const char *module, bool transposed, side hidden_at,
+                                 linear *out, gac_error *err)
 {
-    memset(out, 0, sizeof *out);
     gac_status status = convention_basis(b, module, out, err);
     if (status != GAC_OK || out->present)
         return status;
@@ -148,6 +149,43 @@ gac_status linear_resolve(builder *b, const char *module, bool transposed, side 
         status = convention_svd_llm(b, module, out, err);
     if (status == GAC_OK && !out->present)
         status = convention_pair(b, module, hidden_at, out, err);
+    return status;
+}
+
+/* Keeps how module is stored, for those who run the model. */
+static gac_status add_module(builder *b, const char *module, bool transposed, const linear *l,
+                             gac_error *err)
+{
+    gac_module m = { .name = builder_display(b, "%s", module),
+                     .n_out = l->n_out,
+                     .n_in = l->n_in,
+                     .first = l->factorised ? l->in.tensor : -1,
+                     .first_bias = l->first_bias,
+                     .n_parts = l->n_segments,
+                     .transposed = transposed,
+                     .quantised = l->quantised };
+    gac_module_part *parts = gac_arena_alloc(b->arena, (size_t)m.n_parts * sizeof *parts);
+    if (!m.name || !parts ||
+        !gac_grow((void **)&b->modules, b->n_modules, &b->module_capacity, sizeof m))
+        return gac_error_no_memory(err);
+    int64_t start = 0;
+    for (int32_t i = 0; i < m.n_parts; i++) {
+        parts[i] = (gac_module_part){ l->out[i].tensor, l->bias[i].tensor, start };
+        start += l->factorised ? builder_tensor(b, l->out[i].tensor)->shape[1] : 0;
+    }
+    m.parts = parts;
+    b->modules[b->n_modules++] = m;
+    return GAC_OK;
+}
+
+gac_status linear_resolve(builder *b, const char *module, bool transposed, side hidden_at,
+                          linear *out, gac_error *err)
+{
+    memset(out, 0, sizeof *out);
+    out->first_bias = -1;
+    gac_status status = resolve_stored(b, module, transposed, hidden_at, out, err);
+    if (status == GAC_OK && out->present)
+        status = add_module(b, module, transposed, out, err);
     return status;
 }
 

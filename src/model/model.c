@@ -7,12 +7,16 @@ struct gac_model {
     const gac_checkpoint *checkpoint;
     gac_arena arena;
     const char *family, *compressor;
+    const char *prefix;
+    const json_t *config; /* the checkpoint's, or NULL */
     int32_t n_layers;
     gac_dtype dtype;
     gac_dim *dims;
     int32_t n_dims;
     gac_op *ops;
     int32_t n_ops;
+    gac_module *modules;
+    int32_t n_modules;
     int32_t *unexplained;
     int32_t n_unexplained;
     const char **notes;
@@ -392,9 +396,23 @@ static gac_status take_unexplained(gac_model *m, const builder *b, gac_error *er
     return GAC_OK;
 }
 
+static gac_status take_modules(gac_model *m, const builder *b, gac_error *err)
+{
+    m->modules = gac_arena_alloc(&m->arena, (size_t)b->n_modules * sizeof *m->modules + 1);
+    m->prefix = gac_arena_strdup(&m->arena, b->prefix ? b->prefix : "");
+    if (!m->modules || !m->prefix)
+        return gac_error_no_memory(err);
+    if (b->n_modules)
+        memcpy(m->modules, b->modules, (size_t)b->n_modules * sizeof *m->modules);
+    m->n_modules = b->n_modules;
+    return GAC_OK;
+}
+
 static gac_status take_all(gac_model *m, builder *b, gac_error *err)
 {
     gac_status status = take_dims(m, b, err);
+    if (status == GAC_OK)
+        status = take_modules(m, b, err);
     if (status == GAC_OK)
         status = take_ops(m, b, err);
     if (status == GAC_OK)
@@ -408,6 +426,7 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
         memcpy(m->notes, b->notes, (size_t)b->n_notes * sizeof *m->notes);
     m->n_notes = b->n_notes;
     m->n_layers = b->n_layers;
+    m->config = b->config;
     m->family = b->family;
     m->compressor = compressor_name(b->found);
     m->dtype = main_dtype(m->checkpoint);
@@ -423,6 +442,7 @@ static void builder_dispose(builder *b)
     free(b->dims);
     free(b->ops);
     free(b->notes);
+    free(b->modules);
     free(b->sorted);
     free(b->explained);
     gac_namemap_dispose(&b->dim_names);
@@ -564,6 +584,24 @@ int32_t gac_model_n_ops(const gac_model *m)
 const gac_op *gac_model_op(const gac_model *m, int32_t index)
 {
     return &m->ops[index];
+}
+
+const gac_module *gac_model_find_module(const gac_model *m, const char *name)
+{
+    for (int32_t i = 0; i < m->n_modules; i++)
+        if (strcmp(m->modules[i].name, name) == 0)
+            return &m->modules[i];
+    return NULL;
+}
+
+const struct json_t *gac_model_config(const gac_model *m)
+{
+    return m->config;
+}
+
+const char *gac_model_prefix(const gac_model *m)
+{
+    return m->prefix;
 }
 
 int32_t gac_model_n_unexplained(const gac_model *m)

@@ -55,6 +55,8 @@ typedef struct builder {
     int32_t n_ops, op_capacity;
     const char **notes;
     int32_t n_notes, note_capacity;
+    gac_module *modules;
+    int32_t n_modules, module_capacity;
     int32_t *sorted; /* tensors by name, made when first needed */
     bool *explained; /* (n_tensors) */
     gac_namemap dim_names;
@@ -139,6 +141,7 @@ typedef struct linear {
     segment *bias; /* parallel to out; tensor -1 where there is none */
     int32_t n_segments;
     segment in;
+    int32_t first_bias;      /* behind the first factor, or -1 */
     int32_t first_op, n_ops; /* the last ones produce the output */
     bool factorised;
     bool quantised;

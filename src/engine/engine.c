@@ -1,0 +1,287 @@
+/* A forward pass, as calls to a device: the one place where it is written what
+ * a Llama-like decoder computes. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "engine/engine_internal.h"
+
+#define DEFAULT_CONTEXT 4096
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- Opening ------------------------------------------------------------------ */
+
+static gac_status settle_options(gac_engine *e, gac_error *err)
+{
+    gac_engine_options *o = &e->options;
+    int64_t rows;
+    gac_dtype own = gac_model_dtype(e->net.model);
+    if (o->dtype == GAC_DTYPE_COUNT)
+        o->dtype = own == GAC_DTYPE_BF16 ? GAC_DTYPE_BF16 : GAC_DTYPE_F16;
+    if (o->dtype != GAC_DTYPE_F16 && o->dtype != GAC_DTYPE_BF16)
+        return gac_error_set(err, GAC_USAGE, "a GPU runs models in F16 or BF16, not %s",
+                             gac_dtype_name(o->dtype));
+    if (o->max_context == 0)
+        o->max_context =
+            e->net.max_context < DEFAULT_CONTEXT ? e->net.max_context : DEFAULT_CONTEXT;
+    if (o->max_new == 0 || o->max_new > o->max_context)
+        o->max_new = o->max_context;
+    if (o->max_batch < 1 || o->max_batch > GAC_MAX_LOGIT_ROWS || o->max_context < 1 ||
+        o->max_new < 1 || o->n_threads < 0 || !gac_mul_i64(o->max_batch, o->max_new, &rows) ||
+        rows > INT32_MAX)
+        return gac_error_set(err, GAC_USAGE,
+                             "room for %lld sequences of %lld tokens, %lld at a time, makes no "
+                             "sense (at most %d sequences)",
+                             (long long)o->max_batch, (long long)o->max_context,
+                             (long long)o->max_new, GAC_MAX_LOGIT_ROWS);
+    if (o->max_context > e->net.max_context)
+        return gac_error_set(err, GAC_USAGE,
+                             "a context of %lld tokens, but the model is made for %lld",
+                             (long long)o->max_context, (long long)e->net.max_context);
+    return GAC_OK;
+}
+
+gac_status gac_engine_open(const gac_model *model, const gac_engine_options *options,
+                           gac_engine **out, gac_error *err)
+{
+    const gac_engine_options defaults = GAC_ENGINE_OPTIONS_INIT;
+    double start = now_s();
+    gac_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return gac_error_no_memory(err);
+    e->options = options ? *options : defaults;
+    gac_status status = gac_net_read(model, &e->net, err);
+    if (status == GAC_OK)
+        status = settle_options(e, err);
+    if (status == GAC_OK) {
+        gac_compute_options compute = { .dtype = e->options.dtype,
+                                        .as_is = e->options.as_is,
+                                        .n_threads = e->options.n_threads,
+                                        .max_rows = e->options.max_batch * e->options.max_new };
+        status = gac_compute_open(e->options.device, &compute, &e->compute, err);
+    }
+    if (status == GAC_OK)
+        status = gac_engine_load(e, err);
+    if (status != GAC_OK) {
+        gac_engine_close(e);
+        return status;
+    }
+    e->load_s = now_s() - start;
+    *out = e;
+    return GAC_OK;
+}
+
+void gac_engine_close(gac_engine *e)
+{
+    if (!e)
+        return;
+    gac_engine_unload(e);
+    gac_compute_close(&e->compute);
+    gac_net_dispose(&e->net);
+    free(e);
+}
+
+void gac_engine_describe(const gac_engine *e, gac_engine_info *out)
+{
+    gac_compute_memory memory;
+    e->compute.ops->memory(e->compute.state, &memory);
+    *out = (gac_engine_info){ .vocab = e->net.vocab,
+                              .hidden = e->net.hidden,
+                              .n_layers = e->net.n_layers,
+                              .max_context = e->options.max_context,
+                              .model_context = e->net.max_context,
+                              .dtype = e->compute.device ? e->options.dtype : GAC_DTYPE_F32,
+                              .weight_bytes = memory.weight_bytes,
+                              .cache_bytes = memory.cache_bytes,
+                              .work_bytes = memory.work_bytes,
+                              .load_s = e->load_s };
+}
+
+/* ---- A pass ------------------------------------------------------------------- */
+
+static gac_status run_attention(gac_engine *e, int32_t layer, gac_error *err)
+{
+    const gac_compute_ops *ops = e->compute.ops;
+    const net_layer *n = &e->net.layers[layer];
+    const loaded_layer *l = &e->layers[layer];
+    gac_linear_call in = { .matrix = l->qkv,
+                           .x = e->residual,
+                           .norm = l->attention_norm,
+                           .eps = e->net.eps,
+                           .out = l->rows[ROWS_QKV],
+                           .mode = GAC_LINEAR_SET };
+    gac_attention_call attention = { .cache = l->cache,
+                                     .qkv = l->rows[ROWS_QKV],
+                                     .out = l->rows[ROWS_HEADS],
+                                     .n_q_heads = n->n_q_heads,
+                                     .n_kv_heads = n->n_kv_heads,
+                                     .qk_size = n->qk_size,
+                                     .qk_stored = l->qk_stored,
+                                     .v_size = n->v_size,
+                                     .v_stored = l->v_stored,
+                                     .q_norm = l->q_norm,
+                                     .k_norm = l->k_norm,
+                                     .eps = e->net.eps,
+                                     .cosines = l->cosines,
+                                     .sines = l->sines,
+                                     .scale = 1 / sqrt((double)n->qk_size) };
+    gac_linear_call out = {
+        .matrix = l->o, .x = l->rows[ROWS_HEADS], .out = e->residual, .mode = GAC_LINEAR_ADD
+    };
+    gac_status status = ops->linear(e->compute.state, &in, err);
+    if (status == GAC_OK)
+        status = ops->attend(e->compute.state, &attention, err);
+    return status == GAC_OK ? ops->linear(e->compute.state, &out, err) : status;
+}
+
+static gac_status run_mlp(gac_engine *e, int32_t layer, gac_error *err)
+{
+    const gac_compute_ops *ops = e->compute.ops;
+    const loaded_layer *l = &e->layers[layer];
+    gac_linear_call in = { .matrix = l->gate_up,
+                           .x = e->residual,
+                           .norm = l->mlp_norm,
+                           .eps = e->net.eps,
+                           .out = l->rows[ROWS_GATED],
+                           .mode = GAC_LINEAR_GATED };
+    gac_linear_call out = {
+        .matrix = l->down, .x = l->rows[ROWS_GATED], .out = e->residual, .mode = GAC_LINEAR_ADD
+    };
+    gac_status status = ops->linear(e->compute.state, &in, err);
+    return status == GAC_OK ? ops->linear(e->compute.state, &out, err) : status;
+}
+
+static gac_status run_head(gac_engine *e, int64_t first, int64_t step, int64_t n, gac_error *err)
+{
+    gac_linear_call call = { .matrix = e->head ? e->head : e->embedding,
+                             .x = e->residual,
+                             .norm = e->norm,
+                             .eps = e->net.eps };
+    return e->compute.ops->logits(e->compute.state, &call, first, step, n, err);
+}
+
+/* Everything between begin and the logits of each last token. */
+static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_error *err)
+{
+    gac_status status = e->compute.ops->embed(e->compute.state, e->embedding, e->residual, err);
+    for (int32_t i = 0; i < e->net.n_layers && status == GAC_OK; i++) {
+        status = run_attention(e, i, err);
+        if (status == GAC_OK)
+            status = run_mlp(e, i, err);
+    }
+    return status == GAC_OK ? run_head(e, n_new - 1, n_new, batch, err) : status;
+}
+
+/* One token per sequence: recorded by its first pass, replayed by the others. */
+static gac_status run_decode(gac_engine *e, int64_t batch, gac_error *err)
+{
+    const gac_compute_ops *ops = e->compute.ops;
+    void *state = e->compute.state;
+    if (!ops->record)
+        return run_pass(e, batch, 1, err);
+    if (e->recorded_batch == batch)
+        return ops->replay(state, err);
+    gac_status status = run_pass(e, batch, 1, err);
+    e->recorded_batch = 0;
+    if (status == GAC_OK)
+        status = ops->record(state, true, err);
+    if (status == GAC_OK)
+        status = run_pass(e, batch, 1, err);
+    if (status == GAC_OK)
+        status = ops->record(state, false, err);
+    if (status == GAC_OK)
+        e->recorded_batch = batch;
+    return status;
+}
+
+static gac_status check_pass(const gac_engine *e, const int32_t *ids, int64_t batch, int64_t n_new,
+                             int64_t n_past, gac_error *err)
+{
+    const gac_engine_options *o = &e->options;
+    if (batch < 1 || batch > o->max_batch || n_new < 1 || n_new > o->max_new || n_past < 0)
+        return gac_error_set(err, GAC_USAGE,
+                             "a pass of %lld tokens for each of %lld sequences, but there is room "
+                             "for %lld of %lld",
+                             (long long)n_new, (long long)batch, (long long)o->max_new,
+                             (long long)o->max_batch);
+    if (n_past > o->max_context - n_new)
+        return gac_error_set(err, GAC_USAGE, "%lld tokens, but the context has room for %lld",
+                             (long long)n_past + (long long)n_new, (long long)o->max_context);
+    for (int64_t i = 0; i < batch * n_new; i++)
+        if (ids[i] < 0 || ids[i] >= e->net.vocab)
+            return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld",
+                                 (long long)(i % n_new), ids[i], (long long)e->net.vocab - 1);
+    return GAC_OK;
+}
+
+gac_status gac_engine_forward(gac_engine *e, const int32_t *ids, int64_t batch, int64_t n_new,
+                              int64_t n_past, float *logits, gac_error *err)
+{
+    const gac_compute_ops *ops = e->compute.ops;
+    void *state = e->compute.state;
+    gac_status status = check_pass(e, ids, batch, n_new, n_past, err);
+    if (status != GAC_OK)
+        return status;
+    status = ops->begin(state, ids, batch, n_new, n_past, err);
+    if (status == GAC_OK)
+        status = n_new == 1 ? run_decode(e, batch, err) : run_pass(e, batch, n_new, err);
+    e->last_batch = status == GAC_OK ? batch : 0;
+    e->last_n_new = n_new;
+    if (status == GAC_OK && logits)
+        return ops->logits_read(state, logits, err);
+    return status == GAC_OK ? ops->finish(state, err) : status;
+}
+
+gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out, gac_error *err)
+{
+    int64_t n_rows = e->last_batch * e->last_n_new;
+    gac_status status = GAC_OK;
+    if (first < 0 || n < 0 || first > n_rows || n > n_rows - first)
+        return gac_error_set(err, GAC_USAGE, "logits of rows %lld to %lld, but the pass had %lld",
+                             (long long)first, (long long)(first + n - 1), (long long)n_rows);
+    for (int64_t done = 0; done < n && status == GAC_OK; done += GAC_MAX_LOGIT_ROWS) {
+        int64_t some = n - done < GAC_MAX_LOGIT_ROWS ? n - done : GAC_MAX_LOGIT_ROWS;
+        status = run_head(e, first + done, 1, some, err);
+        if (status == GAC_OK)
+            status = e->compute.ops->logits_read(e->compute.state, out + done * e->net.vocab, err);
+    }
+    return status;
+}
+
+/* Losses of the rows of one pass; targets (n). */
+static gac_status pass_losses(gac_engine *e, const int32_t *targets, int64_t n, double *losses,
+                              gac_error *err)
+{
+    gac_status status = GAC_OK;
+    for (int64_t done = 0; done < n && status == GAC_OK; done += GAC_MAX_LOGIT_ROWS) {
+        int64_t some = n - done < GAC_MAX_LOGIT_ROWS ? n - done : GAC_MAX_LOGIT_ROWS;
+        status = run_head(e, done, 1, some, err);
+        if (status == GAC_OK)
+            status = e->compute.ops->losses(e->compute.state, targets + done, losses + done, err);
+    }
+    return status;
+}
+
+gac_status gac_engine_losses(gac_engine *e, const int32_t *ids, int64_t n_ids, double *losses,
+                             gac_error *err)
+{
+    gac_status status = GAC_OK;
+    int64_t n = n_ids - 1;
+    if (n >= 0 && (ids[n] < 0 || ids[n] >= e->net.vocab))
+        return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld", (long long)n,
+                             ids[n], (long long)e->net.vocab - 1);
+    for (int64_t done = 0; done < n && status == GAC_OK;) {
+        int64_t some = n - done < e->options.max_new ? n - done : e->options.max_new;
+        status = gac_engine_forward(e, ids + done, 1, some, done, NULL, err);
+        if (status == GAC_OK)
+            status = pass_losses(e, ids + done + 1, some, losses + done, err);
+        done += some;
+    }
+    return status;
+}

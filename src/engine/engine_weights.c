@@ -1,0 +1,272 @@
+/* A model's weights, from its checkpoint to the device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/floats.h"
+#include "engine/engine_internal.h"
+
+/* A tensor of the checkpoint, mapped; index -1 is none. */
+static gac_status map_tensor(const net *n, int32_t index, gac_host_tensor *out, gac_error *err)
+{
+    char q[256], qt[160];
+    *out = (gac_host_tensor){ NULL, GAC_DTYPE_F32, 0, 0, "" };
+    if (index < 0)
+        return GAC_OK;
+    const gac_tensor *t = gac_checkpoint_tensor(n->checkpoint, index);
+    if (t->dtype != GAC_DTYPE_F32 && t->dtype != GAC_DTYPE_F16 && t->dtype != GAC_DTYPE_BF16)
+        return gac_error_set(err, GAC_BAD_INPUT,
+                             "%s: tensor \"%s\" is %s; F32, F16 and BF16 are run",
+                             gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)),
+                             gac_quote(qt, sizeof qt, t->name), gac_dtype_name(t->dtype));
+    out->dtype = t->dtype;
+    out->n_rows = t->n_axes == 2 ? t->shape[0] : 1;
+    out->n_cols = t->shape[t->n_axes - 1];
+    out->name = t->name;
+    return gac_checkpoint_map(n->checkpoint, index, &out->data, err);
+}
+
+/* ---- Matrices --------------------------------------------------------------- */
+
+enum { MAX_MODULES = 3 };
+
+/* How a module of the model is stored, with its tensors mapped. The parts are
+ * malloc'ed. */
+static gac_status describe_module(const net *n, const gac_module *m, gac_axis axis,
+                                  gac_linear_module *out, gac_error *err)
+{
+    gac_linear_part *parts = calloc((size_t)m->n_parts, sizeof *parts);
+    *out = (gac_linear_module){ .n_parts = m->n_parts, .parts = parts, .out = axis };
+    if (!parts)
+        return gac_error_no_memory(err);
+    gac_status status = map_tensor(n, m->first, &out->first, err);
+    if (status == GAC_OK)
+        status = map_tensor(n, m->first_bias, &out->first_bias, err);
+    for (int32_t i = 0; i < m->n_parts && status == GAC_OK; i++) {
+        parts[i].start = m->parts[i].start;
+        status = map_tensor(n, m->parts[i].weight, &parts[i].weight, err);
+        if (status == GAC_OK)
+            status = map_tensor(n, m->parts[i].bias, &parts[i].bias, err);
+    }
+    return status;
+}
+
+/* Modules that share an input, on the device as one matrix. */
+static gac_status load_matrix(gac_engine *e, gac_axis in, const gac_module *const *modules,
+                              const gac_axis *axes, int n_modules, gac_matrix **out, gac_error *err)
+{
+    gac_linear_module described[MAX_MODULES] = { 0 };
+    gac_status status = GAC_OK;
+    for (int i = 0; i < n_modules && status == GAC_OK; i++)
+        status = describe_module(&e->net, modules[i], axes[i], &described[i], err);
+    if (status == GAC_OK)
+        status =
+            e->compute.ops->matrix_create(e->compute.state, in, described, n_modules, out, err);
+    for (int i = 0; i < n_modules; i++)
+        free((void *)(uintptr_t)described[i].parts);
+    return status;
+}
+
+static gac_axis whole(int64_t size)
+{
+    return (gac_axis){ 1, size, size };
+}
+
+/* The table of embeddings, which may be the head's weight too. */
+static gac_status load_embedding(gac_engine *e, gac_error *err)
+{
+    gac_linear_part part = { 0 };
+    gac_linear_module module = { .n_parts = 1, .parts = &part, .out = whole(e->net.vocab) };
+    gac_status status = map_tensor(&e->net, e->net.embedding, &part.weight, err);
+    if (status == GAC_OK)
+        status = e->compute.ops->matrix_create(e->compute.state, whole(e->net.hidden), &module, 1,
+                                               &e->embedding, err);
+    if (status != GAC_OK || !e->net.head)
+        return status;
+    gac_axis axis = whole(e->net.vocab);
+    return load_matrix(e, whole(e->net.hidden), &e->net.head, &axis, 1, &e->head, err);
+}
+
+/* ---- Vectors ---------------------------------------------------------------- */
+
+static float float_at(const gac_host_tensor *t, int64_t i)
+{
+    if (t->dtype == GAC_DTYPE_F32)
+        return ((const float *)t->data)[i];
+    uint16_t code = ((const uint16_t *)t->data)[i];
+    return t->dtype == GAC_DTYPE_F16 ? gac_f16_to_float(code) : gac_bf16_to_float(code);
+}
+
+static gac_status load_vector(gac_engine *e, int32_t tensor, gac_vector **out, gac_error *err)
+{
+    char q[256], qt[160];
+    gac_host_tensor t;
+    if (tensor < 0)
+        return GAC_OK;
+    gac_status status = map_tensor(&e->net, tensor, &t, err);
+    float *data = status == GAC_OK ? malloc((size_t)t.n_cols * sizeof *data + 1) : NULL;
+    if (status == GAC_OK && !data)
+        status = gac_error_no_memory(err);
+    for (int64_t i = 0; i < t.n_cols && status == GAC_OK; i++) {
+        data[i] = float_at(&t, i);
+        if (!(data[i] - data[i] == 0))
+            status = gac_error_set(err, GAC_BAD_INPUT,
+                                   "%s: tensor \"%s\": entry %lld is not a finite number",
+                                   gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)),
+                                   gac_quote(qt, sizeof qt, t.name), (long long)i);
+    }
+    if (status == GAC_OK)
+        status = e->compute.ops->vector_create(e->compute.state, data, t.n_cols, out, err);
+    free(data);
+    return status;
+}
+
+/* The tables of a head size, made once. */
+static gac_status need_rope(gac_engine *e, int64_t size, loaded_layer *l, gac_error *err)
+{
+    const gac_compute *c = &e->compute;
+    float *cosines = NULL, *sines = NULL;
+    gac_status status = GAC_OK;
+    int32_t i = 0;
+    while (i < e->n_ropes && e->ropes[i].size != size)
+        i++;
+    if (i == e->n_ropes) {
+        if (!gac_grow((void **)&e->ropes, e->n_ropes, &e->rope_capacity, sizeof *e->ropes))
+            return gac_error_no_memory(err);
+        e->ropes[e->n_ropes++] = (loaded_rope){ .size = size };
+        int64_t n = e->options.max_context * (size / 2);
+        status = gac_rope_tables(&e->net, size, e->options.max_context, &cosines, &sines, err);
+        if (status == GAC_OK)
+            status = c->ops->vector_create(c->state, cosines, n, &e->ropes[i].cosines, err);
+        if (status == GAC_OK)
+            status = c->ops->vector_create(c->state, sines, n, &e->ropes[i].sines, err);
+        free(cosines);
+        free(sines);
+    }
+    l->cosines = e->ropes[i].cosines;
+    l->sines = e->ropes[i].sines;
+    return status;
+}
+
+/* Rows of a kind and width, shared by the layers that have the same. */
+static gac_status need_rows(gac_engine *e, int kind, int64_t width, loaded_layer *l, gac_error *err)
+{
+    const gac_compute *c = &e->compute;
+    gac_status status = GAC_OK;
+    int32_t i = 0;
+    while (i < e->n_rows && (e->rows[i].kind != kind || e->rows[i].width != width))
+        i++;
+    if (i == e->n_rows) {
+        if (!gac_grow((void **)&e->rows, e->n_rows, &e->row_capacity, sizeof *e->rows))
+            return gac_error_no_memory(err);
+        e->rows[e->n_rows++] = (loaded_rows){ kind, width, NULL };
+        status = c->ops->rows_create(c->state, width, false, &e->rows[i].rows, err);
+    }
+    l->rows[kind] = e->rows[i].rows;
+    return status;
+}
+
+/* ---- Layers ------------------------------------------------------------------ */
+
+static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
+{
+    const gac_compute *c = &e->compute;
+    l->qk_stored = c->ops->stored(c->state, GAC_SIZE_HEAD, n->qk_size);
+    l->v_stored = c->ops->stored(c->state, GAC_SIZE_HEAD, n->v_size);
+    gac_axis heads = { n->n_q_heads, n->v_size, l->v_stored };
+    const gac_module *const qkv[] = { n->q, n->k, n->v };
+    const gac_axis axes[] = { { n->n_q_heads, n->qk_size, l->qk_stored },
+                              { n->n_kv_heads, n->qk_size, l->qk_stored },
+                              { n->n_kv_heads, n->v_size, l->v_stored } };
+    const gac_axis hidden = whole(e->net.hidden);
+    int64_t width = (n->n_q_heads + n->n_kv_heads) * l->qk_stored + n->n_kv_heads * l->v_stored;
+    gac_status status = load_matrix(e, hidden, qkv, axes, 3, &l->qkv, err);
+    if (status == GAC_OK)
+        status = load_matrix(e, heads, &n->o, &hidden, 1, &l->o, err);
+    if (status == GAC_OK)
+        status = load_vector(e, n->attention_norm, &l->attention_norm, err);
+    if (status == GAC_OK)
+        status = load_vector(e, n->q_norm, &l->q_norm, err);
+    if (status == GAC_OK)
+        status = load_vector(e, n->k_norm, &l->k_norm, err);
+    if (status == GAC_OK)
+        status = need_rope(e, n->qk_size, l, err);
+    if (status == GAC_OK)
+        status = need_rows(e, ROWS_QKV, width, l, err);
+    if (status == GAC_OK)
+        status = need_rows(e, ROWS_HEADS, n->n_q_heads * l->v_stored, l, err);
+    if (status == GAC_OK)
+        status = c->ops->cache_create(c->state, e->options.max_batch, e->options.max_context,
+                                      n->n_kv_heads, l->qk_stored, l->v_stored, &l->cache, err);
+    return status;
+}
+
+static gac_status load_mlp(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
+{
+    const gac_compute *c = &e->compute;
+    gac_axis width = { 1, n->width, c->ops->stored(c->state, GAC_SIZE_WIDTH, n->width) };
+    const gac_module *const gate_up[] = { n->gate, n->up };
+    const gac_axis axes[] = { width, width }, hidden = whole(e->net.hidden);
+    gac_status status = load_matrix(e, hidden, gate_up, axes, 2, &l->gate_up, err);
+    if (status == GAC_OK)
+        status = load_matrix(e, width, &n->down, &hidden, 1, &l->down, err);
+    if (status == GAC_OK)
+        status = load_vector(e, n->mlp_norm, &l->mlp_norm, err);
+    return status == GAC_OK ? need_rows(e, ROWS_GATED, width.stored, l, err) : status;
+}
+
+gac_status gac_engine_load(gac_engine *e, gac_error *err)
+{
+    const gac_compute *c = &e->compute;
+    gac_progress *progress = e->options.progress;
+    e->layers = calloc((size_t)e->net.n_layers, sizeof *e->layers);
+    if (!e->layers)
+        return gac_error_no_memory(err);
+    gac_progress_start(progress, "loading", "layers", (uint64_t)e->net.n_layers);
+    gac_status status = load_embedding(e, err);
+    if (status == GAC_OK)
+        status = load_vector(e, e->net.norm, &e->norm, err);
+    if (status == GAC_OK)
+        status = c->ops->rows_create(c->state, e->net.hidden, true, &e->residual, err);
+    for (int32_t i = 0; i < e->net.n_layers && status == GAC_OK; i++) {
+        status = load_attention(e, &e->net.layers[i], &e->layers[i], err);
+        if (status == GAC_OK)
+            status = load_mlp(e, &e->net.layers[i], &e->layers[i], err);
+        gac_progress_step(progress, 1);
+    }
+    if (status == GAC_OK)
+        status = c->ops->finish(c->state, err);
+    gac_progress_finish(progress);
+    return status;
+}
+
+void gac_engine_unload(gac_engine *e)
+{
+    const gac_compute_ops *ops = e->compute.ops;
+    void *state = e->compute.state;
+    for (int32_t i = 0; e->layers && i < e->net.n_layers; i++) {
+        loaded_layer *l = &e->layers[i];
+        gac_matrix *matrices[] = { l->qkv, l->o, l->gate_up, l->down };
+        gac_vector *vectors[] = { l->attention_norm, l->mlp_norm, l->q_norm, l->k_norm };
+        for (int k = 0; k < 4; k++) {
+            ops->matrix_free(state, matrices[k]);
+            ops->vector_free(state, vectors[k]);
+        }
+        ops->cache_free(state, l->cache);
+    }
+    for (int32_t i = 0; i < e->n_ropes; i++) {
+        ops->vector_free(state, e->ropes[i].cosines);
+        ops->vector_free(state, e->ropes[i].sines);
+    }
+    for (int32_t i = 0; i < e->n_rows; i++)
+        ops->rows_free(state, e->rows[i].rows);
+    if (ops) {
+        ops->rows_free(state, e->residual);
+        ops->vector_free(state, e->norm);
+        ops->matrix_free(state, e->head);
+        ops->matrix_free(state, e->embedding);
+    }
+    free(e->layers);
+    free(e->ropes);
+    free(e->rows);
+}

@@ -1,0 +1,206 @@
+/* Rotary embeddings: one frequency per pair of numbers of a head, by the rules
+ * that transformers has for each type. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine_internal.h"
+
+typedef struct rope {
+    const char *type;
+    const json_t *settings; /* or NULL */
+    double base;
+    double max_length; /* max_position_embeddings */
+    int64_t size;
+} rope;
+
+static double number_or(const json_t *object, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : otherwise;
+}
+
+static gac_status bad_rope(const net *of, gac_error *err, const char *what)
+{
+    char q[256];
+    return gac_error_set(err, GAC_BAD_INPUT, "%s/config.json: %s",
+                         gac_quote(q, sizeof q, gac_checkpoint_path(of->checkpoint)), what);
+}
+
+static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *err)
+{
+    static const char *const known[] = { "default", "linear",   "dynamic", "llama3",
+                                         "yarn",    "longrope", NULL };
+    char q[80], text[160];
+    const json_t *settings = json_object_get(of->config, "rope_parameters");
+    if (!json_is_object(settings))
+        settings = json_object_get(of->config, "rope_scaling");
+    const char *type = json_string_value(json_object_get(settings, "rope_type"));
+    if (!type)
+        type = json_string_value(json_object_get(settings, "type"));
+    if (!type)
+        type = "default";
+    if (strcmp(type, "su") == 0) /* its name before it had one */
+        type = "longrope";
+    *out = (rope){ .type = type, .settings = settings, .size = size };
+    out->base = number_or(settings, "rope_theta", number_or(of->config, "rope_theta", 10000));
+    out->max_length = number_or(of->config, "max_position_embeddings", 2048);
+    if (number_or(settings, "partial_rotary_factor",
+                  number_or(of->config, "partial_rotary_factor", 1)) != 1)
+        return bad_rope(of, err, "a partial rotation is not run here");
+    for (int i = 0; known[i]; i++)
+        if (strcmp(known[i], type) == 0)
+            return GAC_OK;
+    snprintf(text, sizeof text, "rotary embedding of type \"%s\" is not known",
+             gac_quote(q, sizeof q, type));
+    return bad_rope(of, err, text);
+}
+
+static double original_length(const rope *r)
+{
+    return number_or(r->settings, "original_max_position_embeddings", r->max_length);
+}
+
+static double llama3_frequency(const rope *r, double f)
+{
+    double factor = number_or(r->settings, "factor", 8);
+    double low = number_or(r->settings, "low_freq_factor", 1);
+    double high = number_or(r->settings, "high_freq_factor", 4);
+    double length = number_or(r->settings, "original_max_position_embeddings", 8192);
+    double wave = 2 * acos(-1) / f;
+    if (wave < length / high)
+        return f;
+    if (wave > length / low)
+        return f / factor;
+    double smooth = (length / wave - low) / (high - low);
+    return (1 - smooth) * f / factor + smooth * f;
+}
+
+/* The pair that turns n_turns times over the original length. */
+static double yarn_pair(const rope *r, double n_turns)
+{
+    double n = (double)r->size;
+    return n * log(original_length(r) / (n_turns * 2 * acos(-1))) / (2 * log(r->base));
+}
+
+static double yarn_frequency(const rope *r, int64_t i, double f)
+{
+    double low = yarn_pair(r, number_or(r->settings, "beta_fast", 32));
+    double high = yarn_pair(r, number_or(r->settings, "beta_slow", 1));
+    if (!json_is_false(json_object_get(r->settings, "truncate"))) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, (double)r->size - 1);
+    if (low == high)
+        high += 0.001;
+    double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+    return f / number_or(r->settings, "factor", 1) * ramp + f * (1 - ramp);
+}
+
+/* By how much yarn stretches the softmax, for one of its two settings. */
+static double yarn_stretch(double factor, double mscale)
+{
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+/* What cosines and sines are multiplied with. */
+static double attention_factor(const rope *r)
+{
+    double stated = number_or(r->settings, "attention_factor", 0);
+    double length = original_length(r);
+    if (strcmp(r->type, "yarn") == 0 && stated == 0) {
+        double factor = number_or(r->settings, "factor", 1);
+        double mscale = number_or(r->settings, "mscale", 0);
+        double all = number_or(r->settings, "mscale_all_dim", 0);
+        return mscale != 0 && all != 0 ? yarn_stretch(factor, mscale) / yarn_stretch(factor, all)
+                                       : yarn_stretch(factor, 1);
+    }
+    if (strcmp(r->type, "longrope") == 0 && stated == 0) {
+        double factor = number_or(r->settings, "factor", r->max_length / length);
+        if (json_object_get(r->settings, "original_max_position_embeddings"))
+            factor = r->max_length / length;
+        return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(length));
+    }
+    return stated != 0 && (strcmp(r->type, "yarn") == 0 || strcmp(r->type, "longrope") == 0)
+               ? stated
+               : 1;
+}
+
+static double frequency(const rope *r, const json_t *factors, int64_t i)
+{
+    double f = pow(r->base, -2.0 * (double)i / (double)r->size);
+    if (strcmp(r->type, "linear") == 0)
+        return f / number_or(r->settings, "factor", 1);
+    if (strcmp(r->type, "llama3") == 0)
+        return llama3_frequency(r, f);
+    if (strcmp(r->type, "yarn") == 0)
+        return yarn_frequency(r, i, f);
+    if (strcmp(r->type, "longrope") == 0)
+        return f / json_number_value(json_array_get(factors, (size_t)i));
+    return f;
+}
+
+gac_status gac_rope_limit(const net *of, int64_t *n_positions, gac_error *err)
+{
+    rope r;
+    gac_status status = read_rope(of, 2, &r, err);
+    if (status != GAC_OK)
+        return status;
+    double limit = r.max_length;
+    bool one_table = json_equal(json_object_get(r.settings, "short_factor"),
+                                json_object_get(r.settings, "long_factor"));
+    if (strcmp(r.type, "longrope") == 0 && !one_table)
+        limit = fmin(limit, original_length(&r));
+    if (!(limit >= 1 && limit < INT32_MAX))
+        return bad_rope(of, err, "max_position_embeddings is not a length");
+    *n_positions = (int64_t)limit;
+    return GAC_OK;
+}
+
+/* The frequencies, rounded as transformers keeps them. */
+static gac_status frequencies(const net *of, const rope *r, float *out, gac_error *err)
+{
+    const json_t *factors = json_object_get(r->settings, "short_factor");
+    int64_t n = r->size / 2;
+    if (strcmp(r->type, "longrope") == 0 && json_array_size(factors) != (size_t)n)
+        return bad_rope(of, err, "longrope's short_factor has not one number per pair of a head");
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = (float)frequency(r, factors, i);
+        if (!isfinite(out[i]) || out[i] < 0)
+            return bad_rope(of, err, "the rotary settings give no finite frequencies");
+    }
+    return GAC_OK;
+}
+
+gac_status gac_rope_tables(const net *of, int64_t size, int64_t n_positions, float **cosines,
+                           float **sines, gac_error *err)
+{
+    rope r;
+    int64_t half = size / 2, n_bytes;
+    gac_status status = read_rope(of, size, &r, err);
+    if (status != GAC_OK)
+        return status;
+    if (!gac_mul_i64(half * (int64_t)sizeof(float), n_positions, &n_bytes))
+        return gac_error_no_memory(err);
+    float *f = malloc((size_t)half * sizeof *f + 1);
+    float *c = malloc((size_t)n_bytes + 1), *s = malloc((size_t)n_bytes + 1);
+    status = f && c && s ? frequencies(of, &r, f, err) : gac_error_no_memory(err);
+    double factor = attention_factor(&r);
+    for (int64_t p = 0; p < n_positions && status == GAC_OK; p++)
+        for (int64_t i = 0; i < half; i++) {
+            float angle = (float)p * f[i];
+            c[p * half + i] = (float)(cos(angle) * factor);
+            s[p * half + i] = (float)(sin(angle) * factor);
+        }
+    free(f);
+    if (status != GAC_OK) {
+        free(c);
+        free(s);
+        return status;
+    }
+    *cosines = c;
+    *sines = s;
+    return GAC_OK;
+}
