@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Are our logits those of transformers?
+
+    python3 tests/engine/compare_transformers.py --dump build/tests/dump_logits \
+        [--cuda] [--model DIR] --out result.json [--golden tests/data/logits]
+
+Makes a small random model of every family and rotary type, runs it in
+transformers in F32 on the CPU, and in our engine on the devices reference and
+cpu, and with --cuda in F16 and BF16 on the GPU. With --model, a real model too:
+logits, and 64 tokens of greedy continuation. The error is the norm of the
+difference over the norm of the logits, the worst of all positions. --golden
+keeps the small models and their logits for tests without transformers.
+Exit 5 when a limit does not hold, 77 without transformers.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LIMITS = {"reference": 1e-5, "cpu": 1e-5, "cuda F16": 2e-2, "cuda BF16": 1e-1}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 128}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0,
+            "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 1.5, 2.0, 3.0],
+            "original_max_position_embeddings": 256}
+SMALL = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 48,
+         "max_position_embeddings": 512, "head_dim": 8, "initializer_range": 0.3}
+
+
+def variants():
+    """Name -> (class of the config, what it is told beside SMALL)."""
+    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    return {"llama": ("LlamaConfig", {}),
+            "llama-tied": ("LlamaConfig", {"tie_word_embeddings": True}),
+            "llama-biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+            "llama-linear": ("LlamaConfig", {"rope_parameters": linear}),
+            "llama-dynamic": ("LlamaConfig", {"rope_parameters": dynamic}),
+            "llama-llama3": ("LlamaConfig", {"rope_parameters": LLAMA3}),
+            "llama-yarn": ("LlamaConfig", {"rope_parameters": YARN}),
+            "llama-longrope": ("LlamaConfig", {"rope_parameters": LONGROPE}),
+            "mistral": ("MistralConfig", {"sliding_window": None}),
+            "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+            "qwen3": ("Qwen3Config", {"rms_norm_eps": 1e-5})}
+
+
+def make(name, folder):
+    import torch
+    import transformers
+    kind, more = variants()[name]
+    torch.manual_seed(sum(name.encode()))
+    if kind == "Qwen2Config":  # whose heads are hidden / heads
+        more = {**more, "head_dim": 4}
+    config = getattr(transformers, kind)(**{**SMALL, **more})
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if "norm" in key or key.endswith("bias"):
+                p.add_(0.3 * torch.randn_like(p))
+    model.save_pretrained(folder)
+    return model
+
+
+def ours(args, folder, device, dtype, per_pass, ids, vocab):
+    import numpy
+    with tempfile.TemporaryDirectory() as scratch:
+        source, target = pathlib.Path(scratch) / "ids", pathlib.Path(scratch) / "logits"
+        numpy.asarray(ids, dtype=numpy.int32).tofile(source)
+        subprocess.run([args.dump, folder, device, dtype, str(per_pass), source, target],
+                       check=True)
+        return numpy.fromfile(target, dtype=numpy.float32).reshape(len(ids), vocab)
+
+
+def worst_error(mine, theirs):
+    import numpy
+    mine, theirs = mine.astype(numpy.float64), theirs.astype(numpy.float64)
+    scale = numpy.linalg.norm(theirs, axis=1)
+    return float((numpy.linalg.norm(mine - theirs, axis=1) / scale).max())
+
+
+def compare(args, name, folder, model, ids, rows):
+    import torch
+    with torch.no_grad():
+        theirs = model(torch.tensor([ids])).logits[0].float().numpy()
+    devices = [("reference", "reference", "-"), ("cpu", "cpu", "-")]
+    if args.cuda:
+        devices += [("cuda F16", "cuda", "F16"), ("cuda BF16", "cuda", "BF16")]
+    for label, device, dtype in devices:
+        for per_pass in (0, 1):
+            mine = ours(args, folder, device, dtype, per_pass, ids, theirs.shape[1])
+            error = worst_error(mine, theirs)
+            rows.append({"model": name, "device": label, "tokens": len(ids),
+                         "per_pass": per_pass, "error": error, "limit": LIMITS[label],
+                         "ok": error < LIMITS[label]})
+            print(f"{name:16s} {label:10s} {len(ids):4d} tokens, "
+                  f"{'all at once' if per_pass == 0 else 'one by one '}: {error:.2e}", flush=True)
+    return theirs
+
+
+def continuation(args, folder, model, ids, rows):
+    """64 tokens, greedily, in F32 on the CPU, by both."""
+    import torch
+    with torch.no_grad():
+        theirs = model.generate(torch.tensor([ids]), max_new_tokens=64, do_sample=False,
+                                eos_token_id=None, pad_token_id=0)[0, len(ids):].tolist()
+    for device in ("cpu", "reference"):
+        result = subprocess.run([args.gac, "generate", folder, "--ids",
+                                 ",".join(map(str, ids)), "--max-tokens", "64", "--ignore-eos",
+                                 "--device", device, "--json", "-q"], check=True,
+                                stdout=subprocess.PIPE)
+        mine = json.loads(result.stdout)["ids"]
+        rows.append({"model": folder, "device": device, "greedy_tokens": 64,
+                     "theirs": theirs, "ours": mine, "ok": mine == theirs})
+        print(f"greedy continuation on {device}: {'identical' if mine == theirs else 'DIFFERS'}",
+              flush=True)
+
+
+def real_model(args, rows):
+    import torch
+    import transformers
+    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
+    text = ("The quick brown fox jumps over the lazy dog. In 1969, people walked on the Moon "
+            "for the first time, and the whole world watched. ") * 4
+    ids = tokenizer(text)["input_ids"]
+    compare(args, args.model, args.model, model.eval(), ids, rows)
+    if args.gac:
+        continuation(args, args.model, model, ids[:32], rows)
+
+
+def keep(args, name, folder, ids, logits):
+    """The model and its logits, for tests/engine/test_logits.py."""
+    target = pathlib.Path(args.golden) / name
+    target.mkdir(parents=True, exist_ok=True)
+    for file in ("config.json", "model.safetensors"):
+        (target / file).write_bytes((folder / file).read_bytes())
+    expected = {"ids": ids, "logits": [[float(f"{x:.8g}") for x in row] for row in logits]}
+    (target / "expected.json").write_text(json.dumps(expected) + "\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dump", required=True, help="the program tests/dump_logits")
+    parser.add_argument("--gac", help="with --model: compare greedy continuations too")
+    parser.add_argument("--model", help="a directory with a real model")
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--golden")
+    args = parser.parse_args()
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        print("skipped: no torch and transformers")
+        return 77
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in variants():
+            folder = pathlib.Path(scratch) / name
+            model = make(name, folder)
+            torch.manual_seed(7)
+            ids = torch.randint(0, SMALL["vocab_size"], (400,)).tolist()
+            compare(args, name, folder, model, ids, rows)
+            if args.golden:
+                with torch.no_grad():
+                    logits = model(torch.tensor([ids[:24]])).logits[0].tolist()
+                keep(args, name, folder, ids[:24], logits)
+        if args.model:
+            real_model(args, rows)
+    result = {"schema": "gac.logits-check/1", "command": sys.argv, "torch": torch.__version__,
+              "transformers": transformers.__version__,
+              "gpu": torch.cuda.get_device_name() if args.cuda else None,
+              "ok": all(r["ok"] for r in rows), "rows": rows}
+    pathlib.Path(args.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print("all within their limits" if result["ok"] else "A LIMIT DOES NOT HOLD")
+    return 0 if result["ok"] else 5
+
+
+if __name__ == "__main__":
+    sys.exit(main())
