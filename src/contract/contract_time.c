@@ -5,6 +5,7 @@
 
 #define US_PER_S 1e6
 #define DECODE_ROWS 256
+#define LINE_BYTES 128 /* of the cache */
 
 /* Time of y = x W^T in one tier, x (m, k), W (n, k), y (m, n).
  *
@@ -79,6 +80,22 @@ static double times_us(const gac_dtype_rules *rules, int first, int tier_k, cons
            gac_gemm_waste(&times[at], sizes[0], sizes[1]);
 }
 
+/* Kernels for an n of 2 elements load k just as narrowly. They gain from a k of
+ * wider loads only where its rows begin at cache lines, as in the table of that
+ * k, whose sizes are powers of two; else they take as long as with a k of 2. */
+static int narrow_k(const gac_dtype_rules *rules, int tier_n, int tier_k, int64_t k)
+{
+    const gac_tiers *by_n = &rules->gemm[GAC_SEEN_GEMM_N].tiers;
+    const gac_tiers *by_k = &rules->gemm[GAC_SEEN_GEMM_K].tiers;
+    int64_t multiple = by_n->tier[tier_n].multiple;
+    if (tier_n == 0 || multiple == 1 || fmod((double)k * rules->element_bytes, LINE_BYTES) == 0)
+        return tier_k;
+    for (int t = tier_k + 1; t < by_k->n_tiers; t++)
+        if (by_k->tier[t].multiple == multiple && by_k->tier[t].served)
+            return t;
+    return tier_k;
+}
+
 double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64_t m, int64_t n,
                             int64_t k)
 {
@@ -97,7 +114,8 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
         return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
     if (rules->times) {
         const double sizes[] = { (double)m, (double)n, (double)k };
-        return times_us(rules, tier_n * by_k->tiers.n_tiers, tier_k, sizes);
+        return times_us(rules, tier_n * by_k->tiers.n_tiers, narrow_k(rules, tier_n, tier_k, k),
+                        sizes);
     }
     const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];
     /* One kernel serves both sizes: the one that the worse of them allows. */

@@ -32,7 +32,7 @@ static json_t *numbers(const int64_t *values, size_t n, int64_t shift)
 /* A table of one pair of tiers; the last m of the last sizes is left out. */
 static json_t *gemm_table(int64_t n_multiple, int64_t k_multiple, double factor)
 {
-    int64_t n_shift = n_multiple == 1 ? 1 : 0, k_shift = k_multiple == 1 ? 1 : 0;
+    int64_t n_shift = n_multiple < 8 ? n_multiple : 0, k_shift = k_multiple < 8 ? k_multiple : 0;
     json_t *us = json_array();
     for (int m = 0; m < 4; m++)
         for (int n = 0; n < 3; n++)
@@ -261,6 +261,40 @@ static void waves_are_taken_off_and_put_back(void **state)
     json_decref(json);
 }
 
+/* A better k helps an n of 2 only where rows begin at cache lines; an odd n
+ * always has the table of its own k. */
+static void narrow_n_makes_narrow_k(void **state)
+{
+    static const int64_t multiples[] = { 8, 2, 1 };
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    json_t *f16 = json_object_get(json_object_get(json, "gemm"), "F16"), *times = json_array();
+    for (int place = 0; place < 2; place++) {
+        json_t *list = json_object_get(f16, place ? "k" : "n");
+        json_t *middle = json_deep_copy(json_array_get(list, 1));
+        json_object_set_new(middle, "multiple", json_integer(2));
+        json_array_insert_new(list, 1, middle);
+    }
+    for (int n = 0; n < 3; n++)
+        for (int k = 0; k < 3; k++)
+            json_array_append_new(times,
+                                  gemm_table(multiples[n], multiples[k], 1 + 3.0 * n + (double)k));
+    json_object_set_new(f16, "times", times);
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const struct {
+        int64_t n, k;
+        double factor;
+    } cases[] = { { 1002, 1024, 4 }, { 1002, 1088, 4 }, { 1002, 1032, 5 }, { 1002, 1056, 5 },
+                  { 1002, 1034, 5 }, { 1002, 1035, 6 }, { 1003, 1032, 7 }, { 1000, 1032, 1 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, cases[i].n, cases[i].k),
+                     true_gemm_us(100, (double)cases[i].n, (double)cases[i].k, cases[i].factor));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 static void one_row_has_its_own_table(void **state)
 {
     (void)state;
@@ -424,6 +458,7 @@ int main(void)
         cmocka_unit_test(unserved_sizes_fall_back),
         cmocka_unit_test(attention_comes_from_tables),
         cmocka_unit_test(waves_are_taken_off_and_put_back),
+        cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(one_row_has_its_own_table),
         cmocka_unit_test(lengths_go_by_tiles),
         cmocka_unit_test(exact_points_win),

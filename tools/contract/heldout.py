@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""The held-out shapes of a probe, for tests/unit/test_contract.c.
+
+    python3 tools/contract/heldout.py experiments/probe-h200/raw.json.gz tests/data/heldout/h200
+
+RAW is what `gac probe --raw` wrote, perhaps compressed. Writes PREFIX_DTYPE.json: the
+shapes drawn at random, in no table and among no points, with their measured times. The
+shapes that rank candidates follow those in RAW and are left out.
+"""
+import argparse
+import gzip
+import json
+import pathlib
+
+N_GEMM = 600  # as in src/measure/probe_accuracy.c
+GEMM = ("m", "n", "k")
+SDPA = ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv", "qk_head", "causal")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("raw", type=pathlib.Path)
+    parser.add_argument("prefix")
+    args = parser.parse_args()
+    with (gzip.open if args.raw.suffix == ".gz" else open)(args.raw, "rt", encoding="utf-8") as f:
+        raw = json.load(f)
+    held_out = [p for p in raw["points"] if p["phase"] == "held-out shapes" and "median_us" in p]
+    for dtype in sorted({p["dtype"] for p in held_out}):
+        rows = {}
+        for op, keys, most in (("gemm", GEMM, N_GEMM), ("sdpa", SDPA, None)):
+            found = [p for p in held_out if p["op"] == op and p["dtype"] == dtype][:most]
+            rows[op] = [[int(p[k]) for k in keys] + [p["median_us"]] for p in found]
+        note = (f"{raw['machine']['gpu']}, {dtype}, shapes drawn at random by gac probe (seed "
+                f"{raw['seed']}), in no table and among no points; from {args.raw} by "
+                "tools/contract/heldout.py. gemm: m, n, k, us. sdpa: batch, q heads, kv heads, "
+                "n_q, n_kv, head, causal, us.")
+        lists = [f'"{op}": [' + ",\n".join(map(json.dumps, rows[op])) + "]" for op in rows]
+        path = pathlib.Path(f"{args.prefix}_{dtype.lower()}.json")
+        path.write_text(f'{{"note": {json.dumps(note)},\n' + ",\n".join(lists) + "}\n",
+                        encoding="utf-8")
+        print(f"{path}: {len(rows['gemm'])} GEMM and {len(rows['sdpa'])} attention shapes")
+
+
+if __name__ == "__main__":
+    main()
