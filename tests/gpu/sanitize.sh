@@ -58,8 +58,8 @@ sanitize() {
 sanitize memcheck test_kernels exact
 sanitize racecheck test_kernels exact
 sanitize synccheck test_kernels exact
-# Not over test_ops: what the vendor's kernels write would pass for unwritten.
+# Not over test_ops: what the vendor's kernels write would pass for unwritten,
+# and racecheck itself fails at the first call of cuBLAS (that of CUDA 13.0).
 sanitize initcheck test_kernels exact
 sanitize memcheck test_ops
-sanitize racecheck test_ops
 [ "$n_failed" = 0 ]
