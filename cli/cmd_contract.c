@@ -34,24 +34,25 @@ static gac_status list(cli *c)
         status = gac_contract_load_bundled(gac_contract_bundled_name(i), &contract, &c->error);
         if (status != GAC_OK)
             break;
-        const json_t *text = gac_contract_json(contract);
+        const json_t *about = gac_contract_about(contract);
         json_t *row = json_object();
         static const char *const keys[] = { "name",        "gpu",    "arch",
                                             "provisional", "dtypes", "sources" };
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-            json_object_set(row, keys[k], json_object_get(text, keys[k]));
+            json_object_set(row, keys[k], json_object_get(about, keys[k]));
         json_array_append_new(rows, row);
         if (!c->json) {
             char dtypes[64] = "";
             size_t j;
             json_t *dtype;
-            json_array_foreach(json_object_get(text, "dtypes"), j, dtype)
+            json_array_foreach(json_object_get(about, "dtypes"), j, dtype)
                 snprintf(dtypes + strlen(dtypes), sizeof dtypes - strlen(dtypes), "%s%s",
                          j ? "," : "", json_string_value(dtype));
-            const char *arch = json_string_value(json_object_get(text, "arch"));
+            const char *arch = json_string_value(json_object_get(about, "arch"));
             printf("%-10s %-24s %-8s %-12s %s\n", gac_contract_name(contract),
                    gac_contract_gpu(contract), arch ? arch : "", dtypes,
-                   json_is_true(json_object_get(text, "provisional")) ? "provisional" : "measured");
+                   json_is_true(json_object_get(about, "provisional")) ? "provisional"
+                                                                       : "measured");
         }
         gac_contract_free(contract);
     }
@@ -87,12 +88,12 @@ static void print_contract(const gac_contract *contract)
     char q[400];
     size_t i;
     json_t *item;
-    const json_t *text = gac_contract_json(contract);
-    const char *arch = json_string_value(json_object_get(text, "arch"));
+    const json_t *about = gac_contract_about(contract);
+    const char *arch = json_string_value(json_object_get(about, "arch"));
     printf("%s: %s%s%s%s\n", gac_contract_name(contract), gac_contract_gpu(contract),
            arch ? ", " : "", arch ? arch : "",
-           json_is_true(json_object_get(text, "provisional")) ? ", provisional" : "");
-    json_array_foreach(json_object_get(text, "dtypes"), i, item) {
+           json_is_true(json_object_get(about, "provisional")) ? ", provisional" : "");
+    json_array_foreach(json_object_get(about, "dtypes"), i, item) {
         gac_dtype dtype;
         if (!gac_dtype_parse(json_string_value(item), &dtype))
             continue;
@@ -107,20 +108,24 @@ static void print_contract(const gac_contract *contract)
         print_place(contract, dtype, GAC_SEEN_SDPA_HEAD, "attention head", 0, 96);
     }
     printf("\nsources\n");
-    json_array_foreach(json_object_get(text, "sources"), i, item)
+    json_array_foreach(json_object_get(about, "sources"), i, item)
         printf("  %s\n", gac_quote(q, sizeof q, json_string_value(item)));
 }
 
 static gac_status show(cli *c, const char *name)
 {
     gac_contract *contract;
+    json_t *json = NULL;
     gac_status status = load(c, name, &contract);
     if (status != GAC_OK)
         return status;
     if (c->json)
-        status = gac_json_print(stdout, gac_contract_json(contract), &c->error);
-    else
+        status = gac_contract_json(contract, &json, &c->error);
+    if (status == GAC_OK && c->json)
+        status = gac_json_print(stdout, json, &c->error);
+    else if (status == GAC_OK)
         print_contract(contract);
+    json_decref(json);
     gac_contract_free(contract);
     return status;
 }

@@ -18,12 +18,12 @@ static json_t *checkpoint_json(const inspection *x)
 
 static json_t *contract_json(const inspection *x)
 {
-    const json_t *text = gac_contract_json(x->contract);
+    const json_t *about = gac_contract_about(x->contract);
     json_t *object =
         json_pack("{s:s, s:s, s:s}", "name", gac_contract_name(x->contract), "gpu",
                   gac_contract_gpu(x->contract), "dtype", gac_dtype_name(x->target.dtype));
-    json_object_set(object, "provisional", json_object_get(text, "provisional"));
-    json_object_set(object, "sources", json_object_get(text, "sources"));
+    json_object_set(object, "provisional", json_object_get(about, "provisional"));
+    json_object_set(object, "sources", json_object_get(about, "sources"));
     return object;
 }
 

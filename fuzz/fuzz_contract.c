@@ -1,5 +1,8 @@
 /* The input is a contract; one that is taken must answer any question. */
+#include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <gac/contract.h>
 
@@ -26,6 +29,35 @@ static void ask(const gac_contract *contract, gac_dtype dtype)
     }
 }
 
+static bool is_same(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+/* A member "us" that is no array has the text read as one tree, which must
+ * take all that is taken when tables and points are scanned. */
+static void compare_with_tree(const gac_contract *contract)
+{
+    gac_error err = GAC_ERROR_INIT;
+    gac_contract *tree = NULL;
+    json_t *json = NULL;
+    FUZZ_CHECK(gac_contract_json(contract, &json, &err) == GAC_OK);
+    json_object_set_new(json, "us", json_null());
+    char *text = json_dumps(json, 0);
+    FUZZ_CHECK(text && gac_contract_parse(text, strlen(text), "tree", &tree, &err) == GAC_OK);
+    for (int i = 0; i < GAC_DTYPE_COUNT; i++)
+        for (int64_t size = 1; size < 10000; size = size * 5 + 3) {
+            gac_sdpa_shape shape = { 1, 8, 2, size, size, 64, 64, true };
+            FUZZ_CHECK(is_same(gac_contract_gemm_us(contract, (gac_dtype)i, 7, size, 64),
+                               gac_contract_gemm_us(tree, (gac_dtype)i, 7, size, 64)));
+            FUZZ_CHECK(is_same(gac_contract_sdpa_us(contract, (gac_dtype)i, &shape),
+                               gac_contract_sdpa_us(tree, (gac_dtype)i, &shape)));
+        }
+    gac_contract_free(tree);
+    json_decref(json);
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     gac_error err = GAC_ERROR_INIT;
@@ -42,6 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         if (gac_contract_dtype(contract, (gac_dtype)i, &dtype))
             ask(contract, dtype);
     }
+    compare_with_tree(contract);
     gac_contract_free(contract);
     return 0;
 }

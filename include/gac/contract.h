@@ -42,7 +42,12 @@ void gac_contract_free(gac_contract *contract); /* NULL is fine */
 /* Borrowed, as long as the contract lives. */
 const char *gac_contract_name(const gac_contract *contract);
 const char *gac_contract_gpu(const gac_contract *contract);
-const struct json_t *gac_contract_json(const gac_contract *contract);
+/* What the file says of itself: GPU, stack, sources, accuracy, …; no rules or times. */
+const struct json_t *gac_contract_about(const gac_contract *contract);
+
+/* The whole file, parsed anew: about half a microsecond for every number in it.
+ * The caller owns *out. */
+gac_status gac_contract_json(const gac_contract *contract, struct json_t **out, gac_error *err);
 
 /* The dtype whose rules serve dtype: itself where measured, else the one the
  * contract states as stand-in. False when there is neither. */

@@ -46,6 +46,63 @@ static void list_bundled(char *buffer, size_t size)
     }
 }
 
+/* What the file says of itself, without rules and times. */
+static gac_status describe(gac_contract *contract, gac_error *err)
+{
+    static const char *const rules[] = { "gemm", "sdpa", "points", "sdpa_points" };
+    contract->about = json_copy(contract->json);
+    if (!contract->about)
+        return gac_error_no_memory(err);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        json_object_del(contract->about, rules[i]);
+    return GAC_OK;
+}
+
+/* Reads text with its bulk apart, which is fast but has no words for faults,
+ * or as one tree. The contract does not own text. */
+static gac_status read_text(const char *text, size_t n_bytes, bool apart, const char *source,
+                            gac_contract **out, gac_error *err)
+{
+    gac_bulk bulk = { 0 };
+    gac_contract *contract = calloc(1, sizeof *contract);
+    gac_status status = contract ? GAC_OK : gac_error_no_memory(err);
+    if (status == GAC_OK) {
+        contract->text = text;
+        contract->n_bytes = n_bytes;
+        for (int i = 0; i < GAC_DTYPE_COUNT; i++)
+            contract->stand_in[i] = GAC_DTYPE_COUNT;
+    }
+    if (status == GAC_OK && apart)
+        status = gac_bulk_cut(text, n_bytes, &bulk) ? GAC_OK : GAC_BAD_INPUT;
+    if (status == GAC_OK)
+        status = gac_json_parse(apart ? bulk.rest : text, apart ? bulk.n_rest : n_bytes, source,
+                                &contract->json, err);
+    if (status == GAC_OK)
+        status = gac_contract_read(contract, apart ? &bulk : NULL, source, err);
+    if (status == GAC_OK)
+        status = describe(contract, err);
+    gac_bulk_dispose(&bulk);
+    if (status == GAC_OK)
+        *out = contract;
+    else
+        gac_contract_free(contract);
+    return status;
+}
+
+/* own_text is text where it is to be freed with the contract, or on failure. */
+static gac_status take_text(const char *text, size_t n_bytes, char *own_text, const char *source,
+                            gac_contract **out, gac_error *err)
+{
+    gac_status status = read_text(text, n_bytes, true, source, out, NULL);
+    if (status != GAC_OK)
+        status = read_text(text, n_bytes, false, source, out, err);
+    if (status == GAC_OK)
+        (*out)->own_text = own_text;
+    else
+        free(own_text);
+    return status;
+}
+
 gac_status gac_contract_load_bundled(const char *name, gac_contract **out, gac_error *err)
 {
     char known[256], quoted[128], source[160];
@@ -54,7 +111,7 @@ gac_status gac_contract_load_bundled(const char *name, gac_contract **out, gac_e
         if (strcmp(bundled->name, name) != 0)
             continue;
         snprintf(source, sizeof source, "bundled contract %s", name);
-        return gac_contract_parse(bundled->text, bundled->n_bytes, source, out, err);
+        return take_text(bundled->text, bundled->n_bytes, NULL, source, out, err);
     }
     list_bundled(known, sizeof known);
     return gac_error_set(err, GAC_USAGE, "no bundled contract named %s; there are: %s",
@@ -70,8 +127,7 @@ gac_status gac_contract_load(const char *path, gac_contract **out, gac_error *er
     if (status == GAC_OK)
         status = gac_file_slurp(file, GAC_MAX_CONTRACT_BYTES, &text, &n_bytes, err);
     if (status == GAC_OK)
-        status = gac_contract_parse(text, n_bytes, path, out, err);
-    free(text);
+        status = take_text(text, n_bytes, text, path, out, err);
     gac_file_close(file);
     return status;
 }
@@ -84,20 +140,12 @@ gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *sour
         return gac_error_set(err, GAC_BAD_INPUT, "%s: %zu bytes; a contract has at most %zu",
                              gac_quote(quoted, sizeof quoted, source), n_bytes,
                              GAC_MAX_CONTRACT_BYTES);
-    gac_contract *contract = calloc(1, sizeof *contract);
-    if (!contract)
+    char *copy = malloc(n_bytes + 1);
+    if (!copy)
         return gac_error_no_memory(err);
-    for (int i = 0; i < GAC_DTYPE_COUNT; i++)
-        contract->stand_in[i] = GAC_DTYPE_COUNT;
-    gac_status status = gac_json_parse(text, n_bytes, source, &contract->json, err);
-    if (status == GAC_OK)
-        status = gac_contract_read(contract, source, err);
-    if (status != GAC_OK) {
-        gac_contract_free(contract);
-        return status;
-    }
-    *out = contract;
-    return GAC_OK;
+    if (n_bytes > 0) /* text may be NULL otherwise */
+        memcpy(copy, text, n_bytes);
+    return take_text(copy, n_bytes, copy, source, out, err);
 }
 
 void gac_contract_free(gac_contract *contract)
@@ -125,7 +173,9 @@ void gac_contract_free(gac_contract *contract)
     }
     free(contract->points);
     free(contract->sdpa_points);
+    json_decref(contract->about);
     json_decref(contract->json);
+    free(contract->own_text);
     free(contract);
 }
 
@@ -146,9 +196,14 @@ bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out)
     return contract->has_runtime;
 }
 
-const struct json_t *gac_contract_json(const gac_contract *contract)
+const struct json_t *gac_contract_about(const gac_contract *contract)
 {
-    return contract->json;
+    return contract->about;
+}
+
+gac_status gac_contract_json(const gac_contract *contract, struct json_t **out, gac_error *err)
+{
+    return gac_json_parse(contract->text, contract->n_bytes, contract->name, out, err);
 }
 
 bool gac_contract_dtype(const gac_contract *contract, gac_dtype dtype, gac_dtype *out)

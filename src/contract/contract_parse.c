@@ -132,10 +132,13 @@ static bool read_wave(gac_reader *r, const json_t *value, gac_gemm_times *out)
         return false;
     gac_reader_leave(r, before);
     gac_table *t = &out->table;
-    int64_t plane = (int64_t)t->n[1] * t->n[2];
-    for (int64_t i = 0; i < t->n[0] * plane; i++)
-        t->log_us[i] -= log(gac_gemm_waste(out, exp(t->log_size[0][i / plane]),
-                                           exp(t->log_size[1][i % plane / t->n[2]])));
+    double *us = t->us;
+    for (int m = 0; m < t->n[0]; m++)
+        for (int n = 0; n < t->n[1]; n++) {
+            double waste = gac_gemm_waste(out, exp(t->log_size[0][m]), exp(t->log_size[1][n]));
+            for (int k = 0; k < t->n[2]; k++)
+                *us++ /= waste;
+        }
     return true;
 }
 
@@ -161,7 +164,7 @@ static bool read_gemm_table(gac_reader *r, const json_t *value, gac_dtype_rules 
         return gac_reader_fault(r, "must be of tiers that are listed and served");
     gac_gemm_times *times = is_row_table(value) ? out->row_times : out->times;
     times += tier_n * by_k->n_tiers + tier_k;
-    if (times->table.log_us)
+    if (times->table.us)
         return gac_reader_fault(r, "must not be of the same tiers as another table");
     return gac_table_read(r, value, &gac_gemm_table, &times->table) && read_wave(r, value, times);
 }
@@ -186,7 +189,7 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
         gac_reader_leave(r, before);
     }
     for (int i = 0; i < by_n->n_tiers; i++)
-        if (!out->times[i * by_k->n_tiers].table.log_us && by_n->tier[i].served)
+        if (!out->times[i * by_k->n_tiers].table.us && by_n->tier[i].served)
             return gac_reader_fault(r, "must have a table of the best k for every served n");
     gac_reader_leave(r, at_list);
     return true;
@@ -240,13 +243,13 @@ static bool read_sdpa_tables(gac_reader *r, const json_t *value, int index, gac_
         size_t before = gac_reader_enter(r, ".prefill[%zu]", i);
         if (!gac_reader_bool(r, entry, "causal", &causal))
             return false;
-        if (rules->prefill[index][causal].log_us)
+        if (rules->prefill[index][causal].us)
             return gac_reader_fault(r, "must be one causal and one not");
         if (!gac_table_read(r, entry, &gac_prefill_table, &rules->prefill[index][causal]))
             return false;
         gac_reader_leave(r, before);
     }
-    if (!rules->prefill[index][0].log_us || !rules->prefill[index][1].log_us)
+    if (!rules->prefill[index][0].us || !rules->prefill[index][1].us)
         return gac_reader_fault_at(r, "prefill", "must be one causal and one not");
     size_t before = gac_reader_enter(r, ".decode");
     if (!gac_table_read(r, decode, &gac_decode_table, &rules->decode[index]))
@@ -529,14 +532,18 @@ static bool read_description(gac_reader *r, const json_t *root, gac_contract *ou
            gac_reader_fault_at(r, "fit", "must be an object");
 }
 
-gac_status gac_contract_read(gac_contract *contract, const char *source, gac_error *err)
+gac_status gac_contract_read(gac_contract *contract, gac_bulk *bulk, const char *source,
+                             gac_error *err)
 {
     gac_reader r = GAC_READER_INIT(source, err);
     const json_t *root = contract->json;
+    r.beside = bulk;
     if (!read_description(&r, root, contract) || !read_dtypes(&r, root, contract) ||
         !read_stand_ins(&r, root, contract) || !gac_contract_read_points(&r, root, contract) ||
         !gac_contract_read_sdpa_points(&r, root, contract) ||
         !gac_contract_read_runtime(&r, root, contract))
         return r.status;
+    if (bulk && !gac_bulk_is_used_up(bulk))
+        return GAC_BAD_INPUT;
     return GAC_OK;
 }

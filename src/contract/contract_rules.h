@@ -2,6 +2,7 @@
 #ifndef GAC_CONTRACT_RULES_H
 #define GAC_CONTRACT_RULES_H
 
+#include "contract/contract_bulk.h"
 #include "contract/contract_table.h"
 
 #include <gac/contract.h>
@@ -102,7 +103,11 @@ typedef struct gac_sdpa_point {
 } gac_sdpa_point;
 
 struct gac_contract {
-    struct json_t *json; /* owns every string above */
+    const char *text; /* the file; of n_bytes */
+    size_t n_bytes;
+    char *own_text; /* text, where it is to be freed */
+    json_t *json;   /* owns every string above; bulk may be cut out of it */
+    json_t *about;
     const char *name;
     const char *gpu;
     gac_dtype_rules *rules[GAC_DTYPE_COUNT]; /* NULL where not measured */
@@ -122,8 +127,10 @@ double gac_gemm_waste(const gac_gemm_times *times, double m, double n);
 extern const gac_table_kind gac_gemm_table, gac_prefill_table, gac_decode_table;
 
 /* Reads every rule of contract->json; what was allocated stays in contract,
- * also on failure. source names the file in errors. */
-gac_status gac_contract_read(gac_contract *contract, const char *source, gac_error *err);
+ * also on failure. source names the file in errors. bulk is what was cut out of
+ * it, or NULL; with it an error says only that the whole tree is needed. */
+gac_status gac_contract_read(gac_contract *contract, gac_bulk *bulk, const char *source,
+                             gac_error *err);
 
 /* Parts of that: measured, published or assumed; exact points; the runtime. */
 bool gac_contract_basis(gac_reader *r, const json_t *parent, const char *key, const char **out);

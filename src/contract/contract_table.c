@@ -1,5 +1,7 @@
 #include "contract/contract_table.h"
 
+#include "contract/contract_bulk.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,14 +23,15 @@ static bool read_axis(gac_reader *r, const json_t *value, const char *key, gac_t
     out->log_size[axis] = sizes;
     out->n[axis] = n;
     for (int i = 0; i < n; i++) {
-        int64_t size;
-        size_t before = gac_reader_enter(r, "[%d]", i);
-        if (!gac_reader_to_size(r, json_array_get(list, (size_t)i), GAC_CONTRACT_MAX_SIZE, &size))
-            return false;
-        sizes[i] = log((double)size);
-        if (i > 0 && sizes[i] <= sizes[i - 1])
-            return gac_reader_fault(r, "must be larger than the entry before");
-        gac_reader_leave(r, before);
+        const json_t *entry = json_array_get(list, (size_t)i);
+        int64_t size = json_integer_value(entry);
+        bool ok = size >= 1 && size <= GAC_CONTRACT_MAX_SIZE;
+        sizes[i] = ok ? log((double)size) : 0;
+        if (ok && (i == 0 || sizes[i] > sizes[i - 1]))
+            continue; /* the path is spelled out for faults only */
+        gac_reader_enter(r, "[%d]", i);
+        return gac_reader_to_size(r, entry, GAC_CONTRACT_MAX_SIZE, &size) &&
+               gac_reader_fault(r, "must be larger than the entry before");
     }
     gac_reader_leave(r, at_list);
     return true;
@@ -43,34 +46,36 @@ static int64_t stride(const gac_table *table, int axis)
     return cells;
 }
 
-static bool read_times(gac_reader *r, const json_t *value, const gac_table_kind *kind,
-                       gac_table *out)
+/* A cell without a time takes it from the one before it along the kind's axis;
+ * the first one cannot. */
+static bool extend_cell(const gac_table_kind *kind, int64_t cell, gac_table *out)
 {
-    json_t *list;
-    int64_t n_cells = (int64_t)out->n[0] * out->n[1] * out->n[2];
-    if (n_cells > MAX_CELLS)
-        return gac_reader_fault(r, "must have at most 200000 cells");
-    if (!gac_reader_array(r, value, "us", (size_t)n_cells, &list))
+    int axis = kind->extend_axis;
+    int64_t step = stride(out, axis), along = cell / step % out->n[axis];
+    const double *at = out->log_size[axis];
+    if (along == 0)
         return false;
+    out->us[cell] = out->us[cell - step] * exp(kind->power[axis] * (at[along] - at[along - 1]));
+    return true;
+}
+
+static bool is_time(double time_us)
+{
+    return time_us >= GAC_CONTRACT_MIN_TIME_US && time_us <= GAC_CONTRACT_MAX_TIME_US;
+}
+
+static bool take_times(gac_reader *r, const json_t *list, const gac_table_kind *kind,
+                       int64_t n_cells, gac_table *out)
+{
     size_t at_list = gac_reader_enter(r, ".us");
     if ((int64_t)json_array_size(list) != n_cells)
         return gac_reader_fault(r, "must have one entry for every combination of sizes");
-    out->log_us = calloc((size_t)n_cells, sizeof *out->log_us);
-    if (!out->log_us)
-        return gac_reader_no_memory(r);
-    int axis = kind->extend_axis;
-    int64_t step = stride(out, axis);
     for (int64_t i = 0; i < n_cells; i++) {
         const json_t *entry = json_array_get(list, (size_t)i);
-        int64_t along = i / step % out->n[axis];
         double time_us = json_number_value(entry);
-        if (json_is_null(entry) && along > 0) {
-            const double *at = out->log_size[axis];
-            out->log_us[i] =
-                out->log_us[i - step] + kind->power[axis] * (at[along] - at[along - 1]);
-        } else if (time_us >= GAC_CONTRACT_MIN_TIME_US && time_us <= GAC_CONTRACT_MAX_TIME_US) {
-            out->log_us[i] = log(time_us);
-        } else { /* the path is spelled out only here: there are many cells */
+        if (is_time(time_us)) {
+            out->us[i] = time_us;
+        } else if (!json_is_null(entry) || !extend_cell(kind, i, out)) {
             gac_reader_enter(r, "[%lld]", (long long)i);
             return gac_reader_to_number(r, entry, GAC_CONTRACT_MIN_TIME_US,
                                         GAC_CONTRACT_MAX_TIME_US, &time_us);
@@ -78,6 +83,35 @@ static bool read_times(gac_reader *r, const json_t *value, const gac_table_kind 
     }
     gac_reader_leave(r, at_list);
     return true;
+}
+
+static bool scan_times(gac_scan scan, const gac_table_kind *kind, int64_t n_cells, gac_table *out)
+{
+    if (!gac_scan_numbers(scan, n_cells, out->us))
+        return false;
+    for (int64_t i = 0; i < n_cells; i++)
+        if (!is_time(out->us[i]) && (!isnan(out->us[i]) || !extend_cell(kind, i, out)))
+            return false;
+    return true;
+}
+
+static bool read_times(gac_reader *r, const json_t *value, const gac_table_kind *kind,
+                       gac_table *out)
+{
+    json_t *list;
+    gac_scan scan;
+    int64_t n_cells = (int64_t)out->n[0] * out->n[1] * out->n[2];
+    if (n_cells > MAX_CELLS)
+        return gac_reader_fault(r, "must have at most 200000 cells");
+    if (!gac_reader_array(r, value, "us", (size_t)n_cells, &list))
+        return false;
+    out->us = malloc((size_t)n_cells * sizeof *out->us);
+    if (!out->us)
+        return gac_reader_no_memory(r);
+    if (!r->beside)
+        return take_times(r, list, kind, n_cells, out);
+    return (gac_bulk_use(r->beside, list, &scan) && scan_times(scan, kind, n_cells, out)) ||
+           gac_reader_fault_at(r, "us", "must be read from a tree");
 }
 
 bool gac_table_read(gac_reader *r, const json_t *value, const gac_table_kind *kind, gac_table *out)
@@ -94,7 +128,7 @@ void gac_table_dispose(gac_table *table)
 {
     for (int a = 0; a < GAC_TABLE_AXES; a++)
         free(table->log_size[a]);
-    free(table->log_us);
+    free(table->us);
 }
 
 /* The cell that holds x, and how far into it x is, from 0 to 1. */
@@ -140,7 +174,7 @@ double gac_table_us(const gac_table *table, const gac_table_kind *kind,
             cell += upper ? step[a] : 0;
         }
         if (weight > 0) /* an upper neighbour need not exist where it has no weight */
-            log_us += weight * table->log_us[cell];
+            log_us += weight * log(table->us[cell]);
     }
     return exp(log_us + beyond);
 }

@@ -16,7 +16,7 @@ enum { GAC_TABLE_AXES = 3 };
 typedef struct gac_table {
     int n[GAC_TABLE_AXES];
     double *log_size[GAC_TABLE_AXES]; /* rising */
-    double *log_us;                   /* (n[0], n[1], n[2]) */
+    double *us;                       /* (n[0], n[1], n[2]); most are never asked for: no logs */
 } gac_table;
 
 /* How a table is spelled, and how time grows where nothing was measured. */

@@ -69,11 +69,11 @@ static double times_us(const gac_dtype_rules *rules, int first, int tier_k, cons
 {
     const gac_gemm_times *times = sizes[0] <= 1 ? rules->row_times : rules->times;
     int at = first + tier_k;
-    while (at > first && !times[at].table.log_us)
+    while (at > first && !times[at].table.us)
         at--;
-    if (!times[at].table.log_us) { /* nothing apart for one row */
+    if (!times[at].table.us) { /* nothing apart for one row */
         times = rules->times;
-        for (at = first + tier_k; !times[at].table.log_us;)
+        for (at = first + tier_k; !times[at].table.us;)
             at--;
     }
     return gac_table_us(&times[at].table, &gac_gemm_table, sizes) *

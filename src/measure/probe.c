@@ -363,8 +363,9 @@ gac_status probe_check_runtime(const json_t *runtime, gac_error *err)
     if (!runtime || gac_contract_n_bundled() == 0)
         return GAC_OK;
     gac_status status = gac_contract_load_bundled(gac_contract_bundled_name(0), &host, err);
-    json_t *json =
-        status == GAC_OK ? json_copy((json_t *)(uintptr_t)gac_contract_json(host)) : NULL;
+    json_t *json = NULL;
+    if (status == GAC_OK)
+        status = gac_contract_json(host, &json, err);
     if (status == GAC_OK && json_object_set(json, "runtime", (json_t *)(uintptr_t)runtime) != 0)
         status = gac_error_no_memory(err);
     if (status == GAC_OK)

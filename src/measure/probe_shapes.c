@@ -127,13 +127,17 @@ static gac_status measure_sdpa(probe *p, gac_dtype dtype, const gac_sdpa_shape *
     return status;
 }
 
-static gac_status extend(probe *p, const json_t *base, json_t *gemm, json_t *sdpa, json_t **out)
+static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_t *sdpa,
+                         json_t **out)
 {
     char day[16];
     time_t now = time(NULL);
     struct tm utc;
     size_t i;
-    json_t *note, *contract = json_deep_copy(base);
+    json_t *note, *contract;
+    gac_status status = gac_contract_json(base, &contract, p->err);
+    if (status != GAC_OK)
+        return status;
     json_t *sources = json_object_get(contract, "sources");
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &utc));
     probe_note(p, "%zu GEMM and %zu attention shapes measured exactly by gac probe %s on %s, %s",
@@ -141,8 +145,7 @@ static gac_status extend(probe *p, const json_t *base, json_t *gemm, json_t *sdp
                gac_device_describe(p->device)->name);
     json_array_foreach(p->sources, i, note)
         json_array_append(sources, note);
-    gac_status status =
-        contract ? merge(contract, "points", gemm, p->err) : gac_error_no_memory(p->err);
+    status = merge(contract, "points", gemm, p->err);
     if (status == GAC_OK && json_array_size(sdpa) > 0)
         status = merge(contract, "sdpa_points", sdpa, p->err);
     if (p->options->name)
@@ -174,7 +177,7 @@ gac_status gac_probe_shapes(gac_device *device, const gac_probe_options *options
         status = measure_sdpa(&p, dtype, sdpa, n_sdpa, sdpa_points);
     probe_finish(&p);
     if (status == GAC_OK)
-        status = extend(&p, gac_contract_json(base), points, sdpa_points, &json);
+        status = extend(&p, base, points, sdpa_points, &json);
     char *text = status == GAC_OK ? gac_probe_text(json) : NULL;
     if (status == GAC_OK)
         status = text ? gac_contract_parse(text, strlen(text), "the extended contract", &check, err)

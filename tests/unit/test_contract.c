@@ -273,7 +273,7 @@ static void measured_agrees_with_peers(void **state)
         { GAC_SEEN_SDPA_HEAD, 129, 4096, 2.8 },
     };
     (void)state;
-    assert_true(json_is_false(json_object_get(gac_contract_json(measured), "provisional")));
+    assert_true(json_is_false(json_object_get(gac_contract_about(measured), "provisional")));
     for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
         gac_judgement j = judge(measured, peers[i].seen, peers[i].size, peers[i].n_rows, 4096);
         assert_false(j.aligned);
@@ -380,12 +380,20 @@ static json_t *find_container(json_t *root, const char *path, char *last, size_t
     return at;
 }
 
+/* The file as a tree. The caller frees it. */
+static json_t *whole(const gac_contract *contract)
+{
+    json_t *root = NULL;
+    assert_int_equal(gac_contract_json(contract, &root, NULL), GAC_OK);
+    return root;
+}
+
 /* The contract by rates as text with one value replaced or, without a
  * value, taken away. The caller frees it. */
 static char *spoil(const char *path, const char *value)
 {
     char last[64];
-    json_t *root = json_deep_copy(gac_contract_json(h200));
+    json_t *root = whole(h200);
     json_t *container = find_container(root, path, last, sizeof last);
     json_t *replacement = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
     assert_true(!value || replacement);
@@ -540,7 +548,7 @@ static void too_many_points_are_rejected(void **state)
     (void)state;
     gac_contract *contract = NULL;
     gac_error err = GAC_ERROR_INIT;
-    json_t *root = json_deep_copy(gac_contract_json(h200));
+    json_t *root = whole(h200);
     json_t *points = json_object_get(root, "points");
     while (json_array_size(points) <= 100000)
         json_array_append_new(points, json_null());
