@@ -73,6 +73,28 @@ typedef struct builder {
     bool family_known;
 } builder;
 
+/* What is left of the builder's work. */
+struct gac_model {
+    const gac_checkpoint *checkpoint;
+    gac_arena arena;
+    const char *family, *compressor;
+    const char *prefix;
+    const json_t *config; /* the checkpoint's, or NULL */
+    int32_t n_layers;
+    gac_dtype dtype;
+    gac_dim *dims;
+    int32_t n_dims;
+    gac_op *ops;
+    int32_t n_ops;
+    gac_module *modules;
+    int32_t n_modules;
+    int32_t *unexplained;
+    int32_t n_unexplained;
+    const char **notes;
+    int32_t n_notes;
+    gac_namemap dim_names;
+};
+
 /* ---- The builder ------------------------------------------------------- */
 
 /* Index of the tensor whose name the format makes, or -1. */

@@ -1,0 +1,92 @@
+/* What others ask of a model that was built. */
+#include <string.h>
+
+#include "model/model_internal.h"
+
+const gac_checkpoint *gac_model_checkpoint(const gac_model *m)
+{
+    return m->checkpoint;
+}
+
+const char *gac_model_family(const gac_model *m)
+{
+    return m->family;
+}
+
+const char *gac_model_compressor(const gac_model *m)
+{
+    return m->compressor;
+}
+
+int32_t gac_model_n_layers(const gac_model *m)
+{
+    return m->n_layers;
+}
+
+gac_dtype gac_model_dtype(const gac_model *m)
+{
+    return m->dtype;
+}
+
+int32_t gac_model_n_dims(const gac_model *m)
+{
+    return m->n_dims;
+}
+
+const gac_dim *gac_model_dim(const gac_model *m, int32_t index)
+{
+    return &m->dims[index];
+}
+
+int32_t gac_model_find_dim(const gac_model *m, const char *name)
+{
+    return gac_namemap_find(&m->dim_names, name);
+}
+
+int32_t gac_model_n_ops(const gac_model *m)
+{
+    return m->n_ops;
+}
+
+const gac_op *gac_model_op(const gac_model *m, int32_t index)
+{
+    return &m->ops[index];
+}
+
+const gac_module *gac_model_find_module(const gac_model *m, const char *name)
+{
+    for (int32_t i = 0; i < m->n_modules; i++)
+        if (strcmp(m->modules[i].name, name) == 0)
+            return &m->modules[i];
+    return NULL;
+}
+
+const struct json_t *gac_model_config(const gac_model *m)
+{
+    return m->config;
+}
+
+const char *gac_model_prefix(const gac_model *m)
+{
+    return m->prefix;
+}
+
+int32_t gac_model_n_unexplained(const gac_model *m)
+{
+    return m->n_unexplained;
+}
+
+int32_t gac_model_unexplained(const gac_model *m, int32_t index)
+{
+    return m->unexplained[index];
+}
+
+int32_t gac_model_n_notes(const gac_model *m)
+{
+    return m->n_notes;
+}
+
+const char *gac_model_note(const gac_model *m, int32_t index)
+{
+    return m->notes[index];
+}
