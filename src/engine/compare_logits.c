@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_IDS 16 /* in one pass, so that there is progress to show */
+#define USUAL_CONTEXT 4096 /* of a model that does not say */
+#define CHUNK_IDS 16       /* in one pass, so that there is progress to show */
 
 /* A comparison under way. */
 typedef struct comparison {
@@ -125,7 +126,8 @@ gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
     out->n_ids = options->n_ids;
     for (int i = 0; i < 2; i++) {
         int64_t limit = gac_engine_model_context(models[i]);
-        out->n_ids = limit > 0 && limit < out->n_ids ? limit : out->n_ids;
+        limit = limit > 0 ? limit : USUAL_CONTEXT;
+        out->n_ids = limit < out->n_ids ? limit : out->n_ids;
     }
     if (out->n_ids < 1)
         return gac_error_set(err, GAC_USAGE, "there are no tokens to compare over");
