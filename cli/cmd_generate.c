@@ -24,7 +24,7 @@ static const char help[] =
     "\n"
     "example: gac generate ./llama-svd-fit \"Once upon a time\" --temperature 0.8 --seed 1\n";
 
-enum { MAX_EOS = 16, USUAL_CONTEXT = 4096 /* of a model that does not say */ };
+enum { MAX_EOS = 16 };
 
 typedef struct generate_command {
     engine_args engine;
@@ -181,9 +181,8 @@ static gac_status size_engine(cli *c, generate_command *o)
         return gac_error_set(
             &c->error, GAC_USAGE, "%s: the prompt has %lld tokens, the model allows %lld",
             gac_quote(q, sizeof q, o->engine.path), (long long)n, (long long)o->engine.limit);
-    int64_t most = o->engine.limit < INT64_MAX ? o->engine.limit : n + USUAL_CONTEXT;
-    if (!gac_add_i64(n, o->options.max_tokens, &context) || context > most)
-        context = most;
+    if (!gac_add_i64(n, o->options.max_tokens, &context) || context > o->engine.limit)
+        context = o->engine.limit;
     o->engine.options.max_context = context;
     o->engine.options.max_new = n;
     return GAC_OK;

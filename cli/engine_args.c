@@ -57,11 +57,9 @@ gac_status engine_args_open(cli *c, engine_args *a, const char *path)
     a->options.progress = c->progress;
     a->options.log = &c->log;
     gac_status status = cli_open_model(c, path, &a->checkpoint, &a->model);
-    if (status != GAC_OK)
-        return status;
-    a->limit = gac_engine_model_context(a->model);
-    a->limit = a->limit > 0 ? a->limit : INT64_MAX;
-    return GAC_OK;
+    if (status == GAC_OK)
+        status = gac_engine_model_context(a->model, &a->limit, &c->error);
+    return status;
 }
 
 gac_status engine_args_open_tokenizer(cli *c, engine_args *a)

@@ -134,9 +134,9 @@ gac_status gac_engine_logits(gac_engine *engine, int64_t first, int64_t n, float
 gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_ids, double *losses,
                              gac_error *err);
 
-/* What the model allows: max_position_embeddings, or the sliding window if it
- * is used and smaller; 0 where the config says nothing. */
-int64_t gac_engine_model_context(const gac_model *model);
+/* model_context of a model that is not opened yet. GAC_BAD_INPUT for what this
+ * engine does not run. */
+gac_status gac_engine_model_context(const gac_model *model, int64_t *n_tokens, gac_error *err);
 
 /* ---- Perplexity ---------------------------------------------------------- */
 

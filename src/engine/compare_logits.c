@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define USUAL_CONTEXT 4096 /* of a model that does not say */
-#define CHUNK_IDS 16       /* in one pass, so that there is progress to show */
+#define CHUNK_IDS 16 /* in one pass, so that there is progress to show */
 
 /* A comparison under way. */
 typedef struct comparison {
@@ -124,11 +123,13 @@ gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
     comparison s = { .options = options, .out = out };
     *out = (gac_logit_comparison){ .bit_exact = true, .finite = true, .position = -1, .token = -1 };
     out->n_ids = options->n_ids;
-    for (int i = 0; i < 2; i++) {
-        int64_t limit = gac_engine_model_context(models[i]);
-        limit = limit > 0 ? limit : USUAL_CONTEXT;
+    for (int i = 0; i < 2 && status == GAC_OK; i++) {
+        int64_t limit = 0;
+        status = gac_engine_model_context(models[i], &limit, err);
         out->n_ids = limit < out->n_ids ? limit : out->n_ids;
     }
+    if (status != GAC_OK)
+        return status;
     if (out->n_ids < 1)
         return gac_error_set(err, GAC_USAGE, "there are no tokens to compare over");
     for (int i = 0; i < 2 && status == GAC_OK; i++)

@@ -34,12 +34,11 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
                            gac_engine **out, gac_error *err)
 {
     static const gac_engine_options usual = GAC_ENGINE_OPTIONS_INIT;
-    (void)err;
     if (!options)
         options = &usual;
     int64_t context = options->max_context;
-    if (context == 0)
-        context = gac_engine_model_context(model);
+    if (context == 0 && gac_engine_model_context(model, &context, err) != GAC_OK)
+        return err ? err->status : GAC_BAD_INPUT;
     fake_engine settings = { .max_context = context, .nan_at = -1, .vocab = 64 };
     settings.max_new = options->max_new ? options->max_new : context;
     for (int32_t i = 0; i < gac_model_n_dims(model); i++)
