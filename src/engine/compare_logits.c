@@ -50,14 +50,17 @@ static gac_status prepare(comparison *s, const gac_engine_info *info, gac_error 
     return choose_ids(s, err);
 }
 
-static gac_status check_vocab(const comparison *s, const gac_engine_info *info, gac_error *err)
+static gac_status check_vocab(const comparison *s, const gac_model *model,
+                              const gac_engine_info *info, gac_error *err)
 {
+    char q[300];
     if (info->vocab == s->out->vocab)
         return GAC_OK;
-    return gac_error_set(
-        err, GAC_BAD_INPUT,
-        "logits cannot be compared: one vocabulary has %lld tokens, the other %lld",
-        (long long)s->out->vocab, (long long)info->vocab);
+    return gac_error_set(err, GAC_BAD_INPUT,
+                         "%s: a vocabulary of %lld tokens, but the first model's has %lld: logits "
+                         "cannot be compared",
+                         gac_quote(q, sizeof q, gac_checkpoint_path(gac_model_checkpoint(model))),
+                         (long long)info->vocab, (long long)s->out->vocab);
 }
 
 static void compare_rows(comparison *s, int64_t first, int64_t n, const float *logits)
@@ -96,7 +99,7 @@ static gac_status run_one(comparison *s, const gac_model *model, bool second, ga
     if (status != GAC_OK)
         return status;
     gac_engine_describe(engine, &info);
-    status = second ? check_vocab(s, &info, err) : prepare(s, &info, err);
+    status = second ? check_vocab(s, model, &info, err) : prepare(s, &info, err);
     gac_progress_start(s->options->progress, second ? "second model" : "first model", "tokens",
                        (uint64_t)out->n_ids);
     for (int64_t first = 0; first < out->n_ids && status == GAC_OK; first += CHUNK_IDS) {
