@@ -1,6 +1,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -52,6 +53,18 @@ gac_status cli_number(cli *c, const char *option, const char *text, int64_t mini
             &c->error, GAC_USAGE, "%s: \"%s\" is not a whole number from %lld to %lld", option,
             gac_quote(q, sizeof q, text), (long long)minimum, (long long)INT64_MAX);
     *out = n;
+    return GAC_OK;
+}
+
+gac_status cli_real(cli *c, const char *option, const char *text, double *out)
+{
+    char q[80];
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !isfinite(value))
+        return gac_error_set(&c->error, GAC_USAGE, "%s: \"%s\" is not a number", option,
+                             gac_quote(q, sizeof q, text));
+    *out = value;
     return GAC_OK;
 }
 

@@ -29,7 +29,7 @@ typedef struct command {
 } command;
 
 extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, cmd_verify,
-    cmd_convert, cmd_probe, cmd_experiment;
+    cmd_convert, cmd_probe, cmd_experiment, cmd_eval, cmd_generate;
 
 /* Options every command takes; list it last in a table of long options. */
 #define CLI_COMMON_OPTIONS \
@@ -47,6 +47,9 @@ int cli_next_option(cli *c, const command *self, int argc, char **argv,
 
 /* A whole number of at least minimum, or a usage error that names the option. */
 gac_status cli_number(cli *c, const char *option, const char *text, int64_t minimum, int64_t *out);
+
+/* A number that is finite, or a usage error likewise. */
+gac_status cli_real(cli *c, const char *option, const char *text, double *out);
 
 /* A number of bytes, as 5GB, 500MB or 1000000, or a usage error likewise. */
 gac_status cli_size(cli *c, const char *option, const char *text, uint64_t *out);

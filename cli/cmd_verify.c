@@ -1,31 +1,99 @@
+#include "engine_args.h"
 #include "plan_args.h"
 
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 static const char help[] =
-    "usage: gac verify ORIGINAL REPAIRED\n"
+    "usage: gac verify ORIGINAL REPAIRED [--forward [options]]\n"
     "\n"
     "Checks that a repaired checkpoint is its original with nothing but zeros added, tensor by\n"
     "tensor and byte by byte, and that its config states the sizes it has. Exits with 5 and\n"
     "names the first difference when that does not hold.\n"
     "\n"
+    "  --forward            also run both and compare every logit: the same bits, where the\n"
+    "                       repair is exact and the device is reference\n"
+    "  --tokens FILE        over the beginning of this text, by ORIGINAL's tokenizer (default:\n"
+    "                       random tokens)\n"
+    "  --n-tokens N         how many (default 64)\n"
+    "  --seed S             of random tokens (default 1)\n"
+    "  --device D           reference (the default), cpu, cuda or cuda:N; on the others closeness\n"
+    "                       is reported and not promised\n"
     "  --json, -q, -v, --help\n"
     "\n"
-    "example: gac verify ./llama-svd ./llama-svd-fit\n";
+    "example: gac verify ./llama-svd ./llama-svd-fit --forward\n";
 
-static gac_status report(cli *c, const gac_verification *v, bool ok)
+typedef struct verify_command {
+    bool forward, given; /* given: an option that goes with --forward */
+    const char *tokens;
+    gac_compare_options compare;
+    int64_t seed;
+
+    gac_verification v; /* and what came out: */
+    gac_logit_comparison logits;
+    bool promised; /* that the logits have the same bits */
+    bool ok;
+} verify_command;
+
+static json_t *forward_json(const verify_command *o)
 {
-    if (c->json) {
-        json_t *result = gac_json_result("gac.verify/1", c->argc, c->argv);
-        json_t *body = json_pack(
-            "{s:b, s:b, s:b, s:b, s:b, s:i, s:i, s:{s:b}, s:b, s:s}", "lossless", v->lossless,
-            "pads_zero", v->pads_zero, "config_ok", v->config_ok, "same_tensors", v->same_tensors,
-            "rescaled", v->rescaled, "n_tensors", v->n_tensors, "n_dims_changed", v->n_dims_changed,
-            "forward", "ran", false, "ok", ok, "difference", v->difference);
-        json_object_update(result, body);
-        json_decref(body);
-        gac_status status = gac_json_print(stdout, result, &c->error);
-        json_decref(result);
-        return status;
-    }
+    const gac_logit_comparison *l = &o->logits;
+    if (!o->forward)
+        return json_pack("{s:b}", "ran", 0);
+    json_t *json = json_pack("{s:b, s:b, s:b, s:b, s:s, s:s, s:I, s:I}", "ran", 1, "bit_exact",
+                             l->bit_exact, "promised", o->promised, "finite", l->finite, "device",
+                             o->compare.engine.device, "dtype", gac_dtype_name(l->dtype),
+                             "n_tokens", (json_int_t)l->n_ids, "vocab", (json_int_t)l->vocab);
+    json_object_set_new(json, "max_abs_diff", l->finite ? json_real(l->max_abs_diff) : json_null());
+    json_object_set_new(json, "relative",
+                        l->finite && isfinite(l->relative) ? json_real(l->relative) : json_null());
+    json_object_set_new(json, "position", json_integer((json_int_t)l->position));
+    json_object_set_new(json, "token", json_integer((json_int_t)l->token));
+    return json;
+}
+
+static void print_forward(const verify_command *o)
+{
+    const gac_logit_comparison *l = &o->logits;
+    printf("forward       %lld tokens on %s, %s: ", (long long)l->n_ids, o->compare.engine.device,
+           gac_dtype_name(l->dtype));
+    if (!l->finite)
+        printf("a logit is NOT FINITE, at position %lld token %lld\n", (long long)l->position,
+               (long long)l->token);
+    else if (l->bit_exact)
+        printf("bit-exact, all %lld logits of each\n", (long long)l->vocab);
+    else
+        printf("%s, largest difference %.3g at position %lld token %lld, relative %.3g\n",
+               o->promised ? "NOT bit-exact" : "not bit-exact", l->max_abs_diff,
+               (long long)l->position, (long long)l->token, l->relative);
+    if (!o->promised)
+        printf("              the same bits are not promised: %s\n",
+               o->v.rescaled ? "some tensors were scaled"
+                             : "this device sums in an order of its own");
+}
+
+static gac_status report_json(cli *c, const verify_command *o)
+{
+    const gac_verification *v = &o->v;
+    json_t *result = gac_json_result("gac.verify/1", c->argc, c->argv);
+    json_t *body = json_pack("{s:b, s:b, s:b, s:b, s:b, s:i, s:i, s:o, s:b, s:s}", "lossless",
+                             v->lossless, "pads_zero", v->pads_zero, "config_ok", v->config_ok,
+                             "same_tensors", v->same_tensors, "rescaled", v->rescaled, "n_tensors",
+                             v->n_tensors, "n_dims_changed", v->n_dims_changed, "forward",
+                             forward_json(o), "ok", o->ok, "difference", v->difference);
+    json_object_update(result, body);
+    json_decref(body);
+    gac_status status = gac_json_print(stdout, result, &c->error);
+    json_decref(result);
+    return status;
+}
+
+static gac_status report(cli *c, const verify_command *o)
+{
+    const gac_verification *v = &o->v;
+    if (c->json)
+        return report_json(c, o);
     if (v->lossless)
         printf("lossless      yes: without what was put in, %d tensors have their original bytes\n",
                v->n_tensors);
@@ -36,25 +104,80 @@ static gac_status report(cli *c, const gac_verification *v, bool ok)
     printf("config        %s\n", v->config_ok ? "states the sizes" : "DOES NOT state the sizes");
     printf("dimensions    %d changed%s\n", v->n_dims_changed,
            v->rescaled ? "; some tensors scaled, their originals kept" : "");
+    if (o->forward)
+        print_forward(o);
     return GAC_OK;
 }
 
-static gac_status compare(cli *c, char **paths)
+static gac_status run_forward(cli *c, verify_command *o, const char *path,
+                              gac_model *const models[2])
+{
+    gac_tokenizer *tokenizer = NULL;
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    gac_status status = GAC_OK;
+    gac_compare_options *options = &o->compare;
+    int64_t wanted = options->n_ids;
+    options->engine.progress = options->progress = c->progress;
+    options->engine.log = &c->log;
+    options->seed = (uint64_t)o->seed;
+    if (o->tokens) {
+        status = gac_tokenizer_open(path, &tokenizer, &c->error);
+        if (status == GAC_OK)
+            status = cli_read_tokens(c, tokenizer, o->tokens, &ids, &n_ids);
+        options->ids = ids;
+        options->n_ids = n_ids < (size_t)wanted ? (int64_t)n_ids : wanted;
+    }
+    if (status == GAC_OK)
+        status = gac_engine_compare(models[0], models[1], options, &o->logits, &c->error);
+    if (status == GAC_OK && o->logits.n_ids < wanted)
+        gac_log_write(&c->log, 0, "compared over %lld tokens instead of %lld: %s",
+                      (long long)o->logits.n_ids, (long long)wanted,
+                      o->logits.n_ids == options->n_ids ? "the text has no more"
+                                                        : "the context or memory allows no more");
+    gac_tokenizer_close(tokenizer);
+    free(ids);
+    return status;
+}
+
+static void judge(verify_command *o)
+{
+    const gac_verification *v = &o->v;
+    o->ok = v->lossless && v->pads_zero && v->config_ok && v->same_tensors;
+    if (!o->forward)
+        return;
+    o->promised = !v->rescaled && strcmp(o->compare.engine.device, "reference") == 0;
+    o->ok = o->ok && o->logits.finite && (o->logits.bit_exact || !o->promised);
+}
+
+static gac_status explain(cli *c, const verify_command *o)
+{
+    const gac_logit_comparison *l = &o->logits;
+    if (o->v.difference[0])
+        return gac_error_set(&c->error, GAC_CHECK, "%s", o->v.difference);
+    return gac_error_set(&c->error, GAC_CHECK, "logits %s at position %lld, token %lld",
+                         l->finite ? "differ most" : "are not finite", (long long)l->position,
+                         (long long)l->token);
+}
+
+static gac_status compare(cli *c, verify_command *o, char **paths)
 {
     gac_checkpoint *checkpoints[2] = { NULL, NULL };
     gac_model *models[2] = { NULL, NULL };
-    gac_verification v;
     gac_status status = GAC_OK;
     for (int i = 0; i < 2 && status == GAC_OK; i++)
         status = cli_open_model(c, paths[i], &checkpoints[i], &models[i]);
     if (status == GAC_OK)
         status = gac_repair_verify(checkpoints[0], models[0], checkpoints[1], models[1],
-                                   c->progress, &v, &c->error);
-    bool ok = status == GAC_OK && v.lossless && v.pads_zero && v.config_ok && v.same_tensors;
-    if (status == GAC_OK)
-        status = report(c, &v, ok);
-    if (status == GAC_OK && !ok)
-        status = gac_error_set(&c->error, GAC_CHECK, "%s", v.difference);
+                                   c->progress, &o->v, &c->error);
+    if (status == GAC_OK && o->forward)
+        status = run_forward(c, o, paths[0], models);
+    if (status == GAC_OK) {
+        judge(o);
+        status = report(c, o);
+    }
+    if (status == GAC_OK && !o->ok)
+        status = explain(c, o);
     for (int i = 0; i < 2; i++) {
         gac_model_free(models[i]);
         gac_checkpoint_close(checkpoints[i]);
@@ -62,17 +185,50 @@ static gac_status compare(cli *c, char **paths)
     return status;
 }
 
+static gac_status take(cli *c, verify_command *o, int letter)
+{
+    o->given = o->given || letter != 'f';
+    switch (letter) {
+    case 'f':
+        o->forward = true;
+        return GAC_OK;
+    case 't':
+        o->tokens = optarg;
+        return GAC_OK;
+    case 'n':
+        return cli_number(c, "--n-tokens", optarg, 1, &o->compare.n_ids);
+    case 's':
+        return cli_number(c, "--seed", optarg, 0, &o->seed);
+    default:
+        o->compare.engine.device = optarg;
+        return engine_args_device(c, optarg);
+    }
+}
+
 static gac_status run(cli *c, int argc, char **argv)
 {
-    static const struct option options[] = { CLI_COMMON_OPTIONS };
+    static const struct option options[] = {
+        { "forward", no_argument, NULL, 'f' },        { "tokens", required_argument, NULL, 't' },
+        { "n-tokens", required_argument, NULL, 'n' }, { "seed", required_argument, NULL, 's' },
+        { "device", required_argument, NULL, 'D' },   CLI_COMMON_OPTIONS
+    };
     bool done = false;
-    if (cli_next_option(c, &cmd_verify, argc, argv, options, &done) != -1)
-        return done ? GAC_OK : c->error.status;
+    verify_command o = { .compare = GAC_COMPARE_OPTIONS_INIT, .seed = 1 };
+    int letter;
+    o.compare.engine.device = "reference";
+    while ((letter = cli_next_option(c, &cmd_verify, argc, argv, options, &done)) != -1) {
+        gac_status status = letter == '?' ? c->error.status : take(c, &o, letter);
+        if (status != GAC_OK || done)
+            return status;
+    }
     if (argc - optind != 2)
         return gac_error_set(&c->error, GAC_USAGE,
                              "verify takes the original and the repaired directory; see gac verify "
                              "--help");
-    return compare(c, argv + optind);
+    if (o.given && !o.forward)
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--tokens, --n-tokens, --seed and --device go with --forward");
+    return compare(c, &o, argv + optind);
 }
 
 const command cmd_verify = { "verify", "is a repaired checkpoint its original plus zeros?", help,

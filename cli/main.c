@@ -3,9 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const command *const commands[] = { &cmd_inspect,    &cmd_plan, &cmd_repair,   &cmd_verify,
-                                           &cmd_convert,    &cmd_dim,  &cmd_contract, &cmd_probe,
-                                           &cmd_experiment, NULL };
+static const command *const commands[] = { &cmd_inspect, &cmd_plan,       &cmd_repair,
+                                           &cmd_verify,  &cmd_eval,       &cmd_generate,
+                                           &cmd_convert, &cmd_dim,        &cmd_contract,
+                                           &cmd_probe,   &cmd_experiment, NULL };
 
 static void print_usage(FILE *stream)
 {

@@ -134,6 +134,170 @@ gac_status gac_engine_logits(gac_engine *engine, int64_t first, int64_t n, float
 gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_ids, double *losses,
                              gac_error *err);
 
+/* model_context of a model that is not opened yet. GAC_BAD_INPUT for what this
+ * engine does not run. */
+gac_status gac_engine_model_context(const gac_model *model, int64_t *n_tokens, gac_error *err);
+
+/* ---- Perplexity ---------------------------------------------------------- */
+
+#define GAC_DEFAULT_WINDOW 2048
+
+typedef struct gac_perplexity_options {
+    int64_t window;         /* tokens; 0: GAC_DEFAULT_WINDOW, or the engine's context if smaller */
+    int64_t max_windows;    /* 0: all */
+    gac_progress *progress; /* NULL: none */
+} gac_perplexity_options;
+
+#define GAC_PERPLEXITY_OPTIONS_INIT \
+    { \
+        0, 0, NULL \
+    }
+
+typedef struct gac_perplexity {
+    double value;       /* exp(mean_loss) */
+    double value_error; /* standard error of value, by that of mean_loss times value */
+    double mean_loss;   /* of a predicted token, natural logarithm */
+    int64_t n_tokens;   /* predicted */
+    int64_t n_windows;
+    int64_t window; /* tokens */
+} gac_perplexity;
+
+/* Perplexity of a text that was turned into ids once, as a whole. Windows of
+ * window ids follow each other without overlap, each from an empty cache; its
+ * first id is given and the others are predicted. A last window of two ids or
+ * more counts like the others. GAC_USAGE for fewer than two ids and for a window
+ * the engine has no room for, GAC_FAILED where a loss is not finite. */
+gac_status gac_engine_perplexity(gac_engine *engine, const int32_t *ids, size_t n_ids,
+                                 const gac_perplexity_options *options, gac_perplexity *out,
+                                 gac_error *err);
+
+/* ---- Generation ---------------------------------------------------------- */
+
+/* How the next token is chosen. Logits are divided by temperature; of the top_k
+ * greatest, the likeliest that together have top_p of the probability remain;
+ * one of them is drawn. Equal logits are ordered by id, the lowest first. Draw
+ * number i takes number i of splitmix64 from seed, its 53 high bits over 2^53:
+ * the same on every machine where the logits are the same. */
+typedef struct gac_sampling {
+    double temperature; /* 0: always the likeliest token, and nothing below counts */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* above 0, at most 1: all */
+    uint64_t seed;
+} gac_sampling;
+
+#define GAC_SAMPLING_INIT \
+    { \
+        0, 0, 1, 0 \
+    }
+
+typedef enum gac_stop {
+    GAC_STOP_EOS,     /* a token of options->eos, which is not among the ids */
+    GAC_STOP_LENGTH,  /* max_tokens */
+    GAC_STOP_CONTEXT, /* the engine's context is full */
+    GAC_STOP_CALLER   /* show said so */
+} gac_stop;
+
+const char *gac_stop_name(gac_stop stop); /* "eos", "length", "context", "caller" */
+
+/* Gets every token as it is made and the text that became complete with it:
+ * whole characters of valid UTF-8, maybe none, with a NUL behind. What cannot
+ * become a character is U+FFFD. A last call with id -1 may bring what was left.
+ * Returns false to stop. */
+typedef bool (*gac_generate_show)(void *context, int32_t id, const char *text, size_t n_bytes);
+
+typedef struct gac_generate_options {
+    gac_sampling sampling;
+    int64_t max_tokens; /* at least 1 */
+    const int32_t *eos; /* (n_eos), tokens that end the text */
+    int32_t n_eos;
+    gac_generate_show show; /* NULL: none */
+    void *show_context;
+} gac_generate_options;
+
+#define GAC_GENERATE_OPTIONS_INIT \
+    { \
+        GAC_SAMPLING_INIT, 128, NULL, 0, NULL, NULL \
+    }
+
+typedef struct gac_generation {
+    int32_t *ids; /* (n_ids), without the prompt */
+    int64_t n_ids;
+    char *text; /* n_bytes and a NUL; special tokens give none */
+    size_t n_bytes;
+    gac_stop stop;
+} gac_generation;
+
+/* Continues prompt (n_prompt ids, at least one), which goes through the engine
+ * in one pass. tokenizer may be NULL: there is no text then. Call
+ * gac_generation_dispose on *out afterwards, always. GAC_USAGE for a prompt
+ * longer than the context and for an impossible sampling. */
+gac_status gac_engine_generate(gac_engine *engine, gac_tokenizer *tokenizer, const int32_t *prompt,
+                               size_t n_prompt, const gac_generate_options *options,
+                               gac_generation *out, gac_error *err);
+void gac_generation_dispose(gac_generation *generation);
+
+/* ---- Tasks ---------------------------------------------------------------- */
+
+typedef struct gac_piqa_options {
+    int64_t limit;          /* the first so many questions; 0: all */
+    gac_progress *progress; /* NULL: none */
+} gac_piqa_options;
+
+#define GAC_PIQA_OPTIONS_INIT \
+    { \
+        0, NULL \
+    }
+
+typedef struct gac_piqa {
+    int64_t n_questions;             /* of the file */
+    int64_t n_asked;                 /* as many as the limit allows */
+    double acc, acc_error;           /* by likelihood, with its standard error */
+    double acc_norm, acc_norm_error; /* by likelihood per character */
+} gac_piqa;
+
+/* PIQA as lm-evaluation-harness asks it, without examples. path is JSON lines of
+ * goal, sol1 and sol2, or a directory with them in valid.jsonl; the answer, 0 or
+ * 1, is in label of each line, or on the same line of NAME-labels.lst beside
+ * NAME.jsonl. A question longer than the context loses its beginning. */
+gac_status gac_engine_piqa(gac_engine *engine, gac_tokenizer *tokenizer, const char *path,
+                           const gac_piqa_options *options, gac_piqa *out, gac_error *err);
+
+/* ---- Comparing two models -------------------------------------------------- */
+
+#define GAC_MAX_COMPARE_BYTES (256 << 20) /* of logits that are kept */
+
+typedef struct gac_compare_options {
+    gac_engine_options engine; /* its sizes are set by the comparison */
+    const int32_t *ids;        /* (n_ids); NULL: n_ids random ones */
+    int64_t n_ids;
+    uint64_t seed; /* of random ids */
+    gac_progress *progress;
+} gac_compare_options;
+
+#define GAC_COMPARE_OPTIONS_INIT \
+    { \
+        GAC_ENGINE_OPTIONS_INIT, NULL, 64, 1, NULL \
+    }
+
+typedef struct gac_logit_comparison {
+    bool bit_exact;      /* every logit of every position */
+    bool finite;         /* likewise; the differences mean nothing otherwise */
+    double max_abs_diff; /* the largest difference, */
+    int64_t position;    /* where it is, or where the first logit is not finite, */
+    int64_t token;       /* and of which token; both -1 when bit_exact */
+    double relative;     /* norm of the difference over the norm of the first model's logits */
+    int64_t n_ids;       /* as many as options, the context and GAC_MAX_COMPARE_BYTES allow */
+    int64_t vocab;
+    gac_dtype dtype; /* computed in */
+} gac_logit_comparison;
+
+/* Runs both models over the same ids, one after the other, so that one at a time
+ * is in memory, and compares all logits. GAC_BAD_INPUT where the vocabularies
+ * differ in size, GAC_USAGE for an id outside them. */
+gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
+                              const gac_compare_options *options, gac_logit_comparison *out,
+                              gac_error *err);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

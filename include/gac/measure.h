@@ -2,14 +2,15 @@
  *
  * Takes samples of tasks until they agree, keeps them raw, discards those the
  * card was throttled in and says how many; sweeps sizes and writes contracts;
- * runs published experiments and computes verdicts. What a time means for a
- * model is not known here. */
+ * runs published experiments and computes verdicts; times whole passes of a
+ * model. What a time means for a model is not known here. */
 #ifndef GAC_MEASURE_H
 #define GAC_MEASURE_H
 
 #include <gac/base.h>
 #include <gac/contract.h>
 #include <gac/device.h>
+#include <gac/engine.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -76,6 +77,46 @@ gac_status gac_measure_task(gac_device *device, gac_task *task, const gac_timing
 
 /* {"median_us", "spread_us", "noise", …, "samples_us"} ; NULL when out of memory. */
 struct json_t *gac_timing_json(const gac_timing *timing, bool with_samples);
+
+/* ---- End-to-end runs ----------------------------------------------------- */
+
+#define GAC_DECODE_STEPS 32      /* a context is left behind by at most so many steps */
+#define GAC_LONG_PASS_US 2000000 /* a pass this long is sampled GAC_LONG_PASSES times */
+#define GAC_LONG_PASSES 3
+
+/* For passes of a whole model; sample_us and graph_below_us do not count. */
+#define GAC_TIMING_RULES_PASS_INIT \
+    { \
+        300000, 0, 5, 96, 0.004, 10000000, 0 \
+    }
+
+/* Times of one shape. clock_mhz and temperature_c are unknown: the wall clock
+ * of the host runs around gac_engine_forward, which waits for the device. */
+typedef struct gac_pass_timing {
+    int64_t batch;
+    int64_t length;    /* prefill: tokens of a sequence; decode: its context */
+    gac_timing timing; /* of a pass, or of a step, of the whole batch */
+    double tokens_per_s;
+} gac_pass_timing;
+
+/* Times a prefill of batch sequences of length tokens, from an empty cache. The
+ * ids are random and always the same. rules NULL takes GAC_TIMING_RULES_PASS_INIT. */
+gac_status gac_measure_prefill(gac_engine *engine, int64_t batch, int64_t length,
+                               const gac_timing_rules *rules, gac_progress *progress,
+                               gac_pass_timing *out, gac_error *err);
+
+/* Times steps of one token for each of batch sequences that have context tokens
+ * with it: context - 1 are put into the cache first, at most chunk of a sequence
+ * in one pass, then GAC_DECODE_STEPS steps follow each other, or as many as the
+ * engine's context has room for, and again from the same place. Every step is a
+ * sample. */
+gac_status gac_measure_decode(gac_engine *engine, int64_t batch, int64_t context, int64_t chunk,
+                              const gac_timing_rules *rules, gac_progress *progress,
+                              gac_pass_timing *out, gac_error *err);
+
+/* {"batch", KEY, "ms", "spread_pct", "tokens_per_s", "n_samples", "steady",
+ * "samples_ms"} with key for "length" or "context"; NULL when out of memory. */
+struct json_t *gac_pass_timing_json(const gac_pass_timing *timing, const char *key);
 
 /* ---- Kernels ----------------------------------------------------------- */
 

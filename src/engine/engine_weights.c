@@ -26,6 +26,17 @@ static gac_status map_tensor(const net *n, int32_t index, gac_host_tensor *out, 
     return gac_checkpoint_map(n->checkpoint, index, &out->data, err);
 }
 
+/* A device knows tensors and no files. */
+static gac_status name_file(const net *n, gac_status status, gac_error *err)
+{
+    char q[256];
+    if (status != GAC_BAD_INPUT || !err)
+        return status;
+    gac_error what = *err;
+    return gac_error_set(err, status, "%s: %s",
+                         gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)), what.text);
+}
+
 /* ---- Matrices --------------------------------------------------------------- */
 
 enum { MAX_MODULES = 3 };
@@ -60,8 +71,10 @@ static gac_status load_matrix(gac_engine *e, gac_axis in, const gac_module *cons
     for (int i = 0; i < n_modules && status == GAC_OK; i++)
         status = describe_module(&e->net, modules[i], axes[i], &described[i], err);
     if (status == GAC_OK)
-        status =
-            e->compute.ops->matrix_create(e->compute.state, in, described, n_modules, out, err);
+        status = name_file(
+            &e->net,
+            e->compute.ops->matrix_create(e->compute.state, in, described, n_modules, out, err),
+            err);
     for (int i = 0; i < n_modules; i++)
         free((void *)(uintptr_t)described[i].parts);
     return status;
@@ -79,8 +92,10 @@ static gac_status load_embedding(gac_engine *e, gac_error *err)
     gac_linear_module module = { .n_parts = 1, .parts = &part, .out = whole(e->net.vocab) };
     gac_status status = map_tensor(&e->net, e->net.embedding, &part.weight, err);
     if (status == GAC_OK)
-        status = e->compute.ops->matrix_create(e->compute.state, whole(e->net.hidden), &module, 1,
-                                               &e->embedding, err);
+        status = name_file(&e->net,
+                           e->compute.ops->matrix_create(e->compute.state, whole(e->net.hidden),
+                                                         &module, 1, &e->embedding, err),
+                           err);
     if (status != GAC_OK || !e->net.head)
         return status;
     gac_axis axis = whole(e->net.vocab);
@@ -232,7 +247,7 @@ gac_status gac_engine_load(gac_engine *e, gac_error *err)
         status = load_attention(e, &e->net.layers[i], &e->layers[i], err);
         if (status == GAC_OK)
             status = load_mlp(e, &e->net.layers[i], &e->layers[i], err);
-        gac_progress_step(progress, 1);
+        gac_progress_step(progress, (uint64_t)i + 1);
     }
     if (status == GAC_OK)
         status = c->ops->finish(c->state, err);

@@ -1,6 +1,8 @@
 /* Measuring one thing, keeping everything that was measured. */
 #include "measure/probe_internal.h"
 
+#include "base/splitmix.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -254,13 +256,10 @@ gac_task_spec probe_sdpa_spec(gac_dtype dtype, const gac_sdpa_shape *shape)
     return spec;
 }
 
-/* splitmix64: the same shapes on every machine for the same seed. */
+/* The same shapes on every machine for the same seed. */
 uint64_t probe_random(probe *p)
 {
-    uint64_t z = p->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return gac_splitmix64(&p->random);
 }
 
 double probe_uniform(probe *p, double low, double high)

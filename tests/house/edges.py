@@ -16,7 +16,7 @@ ALLOWED = {
     "contract": {"base", "checkpoint"},  # checkpoint for the names of dtypes
     "device": {"base", "checkpoint", "contract"},  # names of dtypes, shapes of operators
     "engine": {"base", "checkpoint", "contract", "device", "model"},
-    "measure": {"base", "checkpoint", "contract", "device"},
+    "measure": {"base", "checkpoint", "contract", "device", "engine"},
     "model": {"base", "checkpoint", "contract"},
     "plan": {"base", "checkpoint", "contract", "model"},
     "repair": {"base", "checkpoint", "model"},  # told sizes, not how they were chosen

@@ -1,0 +1,298 @@
+#include "engine_args.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: gac generate DIR \"PROMPT\" [options]\n"
+    "       gac generate DIR --ids 1,2,3 [options]\n"
+    "\n"
+    "Continues a text, which appears as it is made. Always the likeliest token, unless a\n"
+    "temperature is given. Ends at the model's end-of-text token, after --max-tokens or when the\n"
+    "context is full.\n"
+    "\n"
+    "  --max-tokens N       at most so many (default 128)\n"
+    "  --temperature T      draw tokens, 1 as the model has it, less is more likely (default 0)\n"
+    "  --top-k K            of the K likeliest\n"
+    "  --top-p P            of the likeliest that have P of the probability together\n"
+    "  --seed S             another seed, another text (default 0)\n"
+    "  --ids LIST           tokens in place of a prompt, taken as they are\n" ENGINE_ARGS_HELP
+    "  --json, -q, -v, --help\n"
+    "\n"
+    "example: gac generate ./llama-svd-fit \"Once upon a time\" --temperature 0.8 --seed 1\n";
+
+enum { MAX_EOS = 16 };
+
+typedef struct generate_command {
+    engine_args engine;
+    gac_generate_options options;
+    const char *ids_text;
+    int32_t *prompt;
+    size_t n_prompt;
+    int32_t eos[MAX_EOS];
+    double start_s, first_s, end_s; /* first_s: when the first token was there */
+    bool streams;
+    gac_progress *progress; /* of a text that does not stream */
+    uint64_t n_made;
+} generate_command;
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static gac_status take(cli *c, generate_command *o, int letter)
+{
+    gac_sampling *sampling = &o->options.sampling;
+    int64_t seed = 0;
+    gac_status status;
+    switch (letter) {
+    case 'n':
+        return cli_number(c, "--max-tokens", optarg, 1, &o->options.max_tokens);
+    case 't':
+        return cli_real(c, "--temperature", optarg, &sampling->temperature);
+    case 'k':
+        return cli_number(c, "--top-k", optarg, 1, &sampling->top_k);
+    case 'p':
+        return cli_real(c, "--top-p", optarg, &sampling->top_p);
+    case 's':
+        status = cli_number(c, "--seed", optarg, 0, &seed);
+        sampling->seed = (uint64_t)seed;
+        return status;
+    case 'i':
+        o->ids_text = optarg;
+        return GAC_OK;
+    default:
+        return engine_args_take(c, &o->engine, letter);
+    }
+}
+
+static gac_status check(cli *c, const generate_command *o, int n_arguments)
+{
+    const gac_sampling *s = &o->options.sampling;
+    const char *why = NULL;
+    if (n_arguments != (o->ids_text ? 1 : 2))
+        why = "generate takes a directory and a prompt, or --ids; see gac generate --help";
+    else if (s->temperature < 0)
+        why = "--temperature: 0 or more";
+    else if (!(s->top_p > 0 && s->top_p <= 1))
+        why = "--top-p: above 0, at most 1";
+    else if (!(s->temperature > 0) && (s->top_k > 0 || s->top_p < 1 || s->seed > 0))
+        why = "--top-k, --top-p and --seed go with --temperature";
+    return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
+}
+
+static gac_status parse(cli *c, int argc, char **argv, generate_command *o, bool *done)
+{
+    static const struct option options[] = { { "max-tokens", required_argument, NULL, 'n' },
+                                             { "temperature", required_argument, NULL, 't' },
+                                             { "top-k", required_argument, NULL, 'k' },
+                                             { "top-p", required_argument, NULL, 'p' },
+                                             { "seed", required_argument, NULL, 's' },
+                                             { "ids", required_argument, NULL, 'i' },
+                                             ENGINE_ARGS_OPTIONS,
+                                             CLI_COMMON_OPTIONS };
+    int letter;
+    while ((letter = cli_next_option(c, &cmd_generate, argc, argv, options, done)) != -1) {
+        gac_status status = letter == '?' ? c->error.status : take(c, o, letter);
+        if (status != GAC_OK || *done)
+            return status;
+    }
+    return check(c, o, argc - optind);
+}
+
+/* Reads "1,2,3". */
+static gac_status read_ids(cli *c, generate_command *o)
+{
+    char q[80];
+    const char *at = o->ids_text;
+    size_t most = strlen(at) / 2 + 1;
+    o->prompt = malloc(most * sizeof *o->prompt);
+    if (!o->prompt)
+        return gac_error_no_memory(&c->error);
+    for (bool more = true; more; at++) {
+        char *end;
+        long id = strtol(at, &end, 10);
+        if (end == at || (*end && *end != ',') || id < 0 || id > INT32_MAX)
+            return gac_error_set(&c->error, GAC_USAGE, "--ids: \"%s\" is not a list as 1,2,3",
+                                 gac_quote(q, sizeof q, o->ids_text));
+        o->prompt[o->n_prompt++] = (int32_t)id;
+        more = *end == ',';
+        at = end;
+    }
+    return GAC_OK;
+}
+
+/* Ids can do without a tokenizer; the answer is ids, then. */
+static bool has_tokenizer(const generate_command *o)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/tokenizer.json", o->engine.path);
+    return access(path, F_OK) == 0;
+}
+
+static gac_status make_prompt(cli *c, generate_command *o, const char *text)
+{
+    gac_status status = GAC_OK;
+    if (!o->ids_text || has_tokenizer(o))
+        status = engine_args_open_tokenizer(c, &o->engine);
+    if (status != GAC_OK)
+        return status;
+    if (o->ids_text)
+        return read_ids(c, o);
+    return gac_tokenizer_encode(o->engine.tokenizer, text, strlen(text), true, &o->prompt,
+                                &o->n_prompt, &c->error);
+}
+
+static void add_eos(generate_command *o, int64_t id)
+{
+    if (id >= 0 && id <= INT32_MAX && o->options.n_eos < MAX_EOS)
+        o->eos[o->options.n_eos++] = (int32_t)id;
+}
+
+/* The tokenizer's, and those of the config: one, or a list. */
+static void find_eos(generate_command *o)
+{
+    const json_t *value =
+        json_object_get(gac_checkpoint_config(o->engine.checkpoint), "eos_token_id");
+    o->options.eos = o->eos;
+    if (o->engine.tokenizer)
+        add_eos(o, gac_tokenizer_eos(o->engine.tokenizer));
+    if (json_is_integer(value))
+        add_eos(o, json_integer_value(value));
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (json_is_integer(json_array_get(value, i)))
+            add_eos(o, json_integer_value(json_array_get(value, i)));
+}
+
+/* Room for prompt and answer, as far as the model allows. */
+static gac_status size_engine(cli *c, generate_command *o)
+{
+    char q[300];
+    int64_t n = (int64_t)o->n_prompt, context;
+    if (n == 0)
+        return gac_error_set(&c->error, GAC_USAGE, "the prompt has no tokens");
+    if (n > o->engine.limit)
+        return gac_error_set(
+            &c->error, GAC_USAGE, "%s: the prompt has %lld tokens, the model allows %lld",
+            gac_quote(q, sizeof q, o->engine.path), (long long)n, (long long)o->engine.limit);
+    if (!gac_add_i64(n, o->options.max_tokens, &context) || context > o->engine.limit)
+        context = o->engine.limit;
+    o->engine.options.max_context = context;
+    o->engine.options.max_new = n;
+    return GAC_OK;
+}
+
+/* A reader that has gone away ends the text. */
+static bool show(void *context, int32_t id, const char *text, size_t n_bytes)
+{
+    generate_command *o = context;
+    if (!(o->first_s > 0))
+        o->first_s = now_s();
+    if (!o->streams) {
+        gac_progress_step(o->progress, ++o->n_made);
+        return true;
+    }
+    if (!o->engine.tokenizer && id >= 0)
+        printf("%d ", (int)id);
+    fwrite(text, 1, n_bytes, stdout);
+    return fflush(stdout) == 0;
+}
+
+static double rate(double n, double seconds)
+{
+    return n > 0 && seconds > 0 ? n / seconds : 0;
+}
+
+static json_t *ids_json(const int32_t *ids, size_t n)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(array, json_integer(ids[i]));
+    return array;
+}
+
+static gac_status report_json(cli *c, const generate_command *o, const gac_generation *g)
+{
+    const gac_sampling *s = &o->options.sampling;
+    char q[300];
+    json_t *result = gac_json_result("gac.generate/1", c->argc, c->argv);
+    json_t *body =
+        json_pack("{s:s, s:s, s:o, s:o, s:s%, s:s, s:{s:f, s:I, s:f, s:I}, s:f, s:f}", "checkpoint",
+                  gac_quote(q, sizeof q, o->engine.path), "device", o->engine.options.device,
+                  "prompt_ids", ids_json(o->prompt, o->n_prompt), "ids",
+                  ids_json(g->ids, (size_t)g->n_ids), "text", g->text, g->n_bytes, "stop",
+                  gac_stop_name(g->stop), "sampling", "temperature", s->temperature, "top_k",
+                  (json_int_t)s->top_k, "top_p", s->top_p, "seed", (json_int_t)s->seed, "prompt_s",
+                  o->first_s > 0 ? o->first_s - o->start_s : o->end_s - o->start_s, "tokens_per_s",
+                  rate((double)g->n_ids - 1, o->end_s - o->first_s));
+    gac_status status = body && result ? GAC_OK : gac_error_no_memory(&c->error);
+    if (status == GAC_OK && json_object_update(result, body) != 0)
+        status = gac_error_no_memory(&c->error);
+    if (status == GAC_OK)
+        status = gac_json_print(stdout, result, &c->error);
+    json_decref(body);
+    json_decref(result);
+    return status;
+}
+
+static gac_status report(cli *c, const generate_command *o, const gac_generation *g)
+{
+    if (c->json)
+        return report_json(c, o, g);
+    putchar('\n');
+    gac_log_write(&c->log, 0,
+                  "%lld tokens, ended by %s, %.1f tokens/s; prompt of %zu tokens in %.2f s",
+                  (long long)g->n_ids, gac_stop_name(g->stop),
+                  rate((double)g->n_ids - 1, o->end_s - o->first_s), o->n_prompt,
+                  (o->first_s > 0 ? o->first_s : o->end_s) - o->start_s);
+    return GAC_OK;
+}
+
+static gac_status generate(cli *c, generate_command *o, char **arguments)
+{
+    gac_generation g = { 0 };
+    gac_status status = engine_args_open(c, &o->engine, arguments[0]);
+    if (status == GAC_OK)
+        status = make_prompt(c, o, arguments[1]);
+    if (status == GAC_OK)
+        status = size_engine(c, o);
+    if (status == GAC_OK)
+        status = engine_args_start(c, &o->engine);
+    if (status != GAC_OK)
+        return status;
+    find_eos(o);
+    o->streams = !c->json;
+    o->progress = o->streams ? NULL : c->progress;
+    o->options.show = show;
+    o->options.show_context = o;
+    gac_progress_start(o->progress, "generating", "tokens", (uint64_t)o->options.max_tokens);
+    o->start_s = now_s();
+    status = gac_engine_generate(o->engine.engine, o->engine.tokenizer, o->prompt, o->n_prompt,
+                                 &o->options, &g, &c->error);
+    o->end_s = now_s();
+    gac_progress_finish(o->progress);
+    if (status == GAC_OK)
+        status = report(c, o, &g);
+    gac_generation_dispose(&g);
+    return status;
+}
+
+static gac_status run(cli *c, int argc, char **argv)
+{
+    bool done = false;
+    generate_command o = { .engine = ENGINE_ARGS_INIT, .options = GAC_GENERATE_OPTIONS_INIT };
+    gac_status status = parse(c, argc, argv, &o, &done);
+    if (status == GAC_OK && !done)
+        status = generate(c, &o, argv + optind);
+    engine_args_dispose(&o.engine);
+    free(o.prompt);
+    return status;
+}
+
+const command cmd_generate = { "generate", "continue a text, to hear the model speak", help, run };

@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+"""A real model end to end on the CPU: eval, generate, verify --forward.
+
+    python test_engine.py --gac build/gac [--model models/tiny] [--text FILE] [CASE...]
+
+Exits with 77, skipped, where there is no such model.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+import numpy_llama  # noqa: E402
+import tally  # noqa: E402
+
+OPTIONS = argparse.Namespace()
+SKIPPED = 77
+
+
+class EngineCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = OPTIONS.model
+        cls.judge = numpy_llama.Llama(cls.model)
+        with open(OPTIONS.text, encoding="utf-8") as file:
+            cls.text = file.read()[:6000]
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(prefix="gac-engine-")
+        self.addCleanup(holder.cleanup)
+        self.folder = holder.name
+        self.text_file = self.path("text.txt")
+        with open(self.text_file, "w", encoding="utf-8", newline="") as file:
+            file.write(self.text)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def gac(self, *args):
+        return subprocess.run([OPTIONS.gac, *map(str, args)], capture_output=True, timeout=600,
+                              check=False, encoding="utf-8")
+
+    def ok(self, *args):
+        result = self.gac(*args)
+        self.assertEqual(result.returncode, 0, f"{args}: {result.stderr}")
+        return result.stdout
+
+    def json(self, *args):
+        return json.loads(self.ok(*args, "--json", "-q"))
+
+    def refused(self, code, says, *args):
+        """One line on stderr that says so, nothing on stdout."""
+        result = self.gac(*args)
+        self.assertEqual((result.returncode, result.stdout), (code, ""), result.stderr)
+        self.assertRegex(result.stderr, r"\Agac: [^\n]*\n\Z")
+        for part in says:
+            self.assertIn(part, result.stderr)
+
+    def variant(self, name, change):
+        numpy_llama.write_variant(self.model, self.path(name), change)
+        return self.path(name)
+
+
+class Perplexity(EngineCase):
+    def test_against_numpy(self):
+        """Protocol and value, for windows that leave a rest and for the usual one."""
+        ids = self.judge.encode(self.text)
+        for window in (97, None):
+            args = ["--window", window] if window else []
+            expected = self.judge.perplexity(ids, window or min(2048, self.judge.limit))
+            for device in ("reference", "cpu"):
+                with self.subTest(window=window, device=device):
+                    found = self.json("eval", self.model, "--perplexity", self.text_file,
+                                      "--device", device, *args)["perplexity"]
+                    self.assertEqual(found["n_tokens"], expected[2])
+                    self.assertLess(abs(found["value"] / expected[0] - 1), 1e-5)
+                    self.assertLess(abs(found["stderr"] / expected[1] - 1), 1e-4)
+
+    def test_devices_agree(self):
+        values = [self.json("eval", self.model, "--perplexity", self.text_file, "--device",
+                            device)["perplexity"]["value"] for device in ("reference", "cpu")]
+        self.assertLess(abs(values[0] / values[1] - 1), 1e-5)
+
+    def test_max_windows(self):
+        found = self.json("eval", self.model, "--perplexity", self.text_file, "--window", 20,
+                          "--max-windows", 3)["perplexity"]
+        self.assertEqual((found["n_windows"], found["n_tokens"], found["window"]), (3, 57, 20))
+
+    def test_text_too_short(self):
+        with open(self.text_file, "w", encoding="utf-8"):
+            pass
+        self.refused(2, ["two tokens"], "eval", self.model, "--perplexity", self.text_file)
+
+
+class Speed(EngineCase):
+    def test_shapes(self):
+        found = self.json("eval", self.model, "--prefill", "1x16,3x9", "--decode", "1@8,2@40",
+                          "--device", "cpu")
+        for key, length, n in (("prefill", "length", None), ("decode", "context", 1)):
+            for run in found[key]:
+                tokens = run["batch"] * (n or run[length])
+                self.assertAlmostEqual(run["tokens_per_s"] * run["ms"] / 1000 / tokens, 1, 6)
+                self.assertEqual(len(run["samples_ms"]), run["n_samples"])
+                self.assertGreaterEqual(run["n_samples"], 3)
+        self.assertEqual([r["context"] for r in found["decode"]], [8, 40])
+        self.assertEqual([r["length"] for r in found["prefill"]], [16, 9])
+        memory = found["memory"]
+        self.assertEqual(found["memory_bytes"], sum(memory.values()))
+        self.assertGreater(min(memory.values()), 0)
+
+    def test_last_place_of_the_context(self):
+        self.ok("eval", self.model, "--decode", f"1@{self.judge.limit}", "-q")
+
+
+class Tasks(EngineCase):
+    QUESTIONS = [("How to open a door?", "Turn the handle and push.", "Eat the handle."),
+                 ("keep bread fresh", "Put it into a bag.", "Put it into the sea, for a week."),
+                 ("café", "ééé ü", "coffee and milk")]
+
+    def likelihood(self, context, choice):
+        whole, n = self.judge.encode(context + " " + choice), len(self.judge.encode(context))
+        return -self.judge.losses(whole)[n - 1:].sum()
+
+    def test_piqa(self):
+        path, out = self.path("q.jsonl"), self.path("lm.json")
+        right = {"acc": 0, "acc_norm": 0}
+        with open(path, "w", encoding="utf-8") as file:
+            for i, (goal, *choices) in enumerate(self.QUESTIONS):
+                sums = [self.likelihood(f"Question: {goal}\nAnswer:", c) for c in choices]
+                norms = [s / len(c) for s, c in zip(sums, choices)]
+                right["acc"] += int((sums[1] > sums[0]) == (i % 2 == 1))
+                right["acc_norm"] += int((norms[1] > norms[0]) == (i % 2 == 1))
+                file.write(json.dumps({"goal": goal, "sol1": choices[0], "sol2": choices[1],
+                                       "label": i % 2}) + "\n")
+        found = self.json("eval", self.model, "--tasks", "piqa", "--task-data", path, "--lm-eval",
+                          out, "--device", "reference")["tasks"]
+        for key, n in right.items():
+            p = n / len(self.QUESTIONS)
+            self.assertAlmostEqual(found["results"]["piqa"][key + ",none"], p, 6)
+            self.assertAlmostEqual(found["results"]["piqa"][key + "_stderr,none"],
+                                   (p * (1 - p) / (len(self.QUESTIONS) - 1)) ** 0.5, 6)
+        with open(out, encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertEqual(written["n-samples"], {"piqa": {"original": 3, "effective": 3}})
+        self.assertEqual(written.keys(), found.keys())
+        self.refused(1, [out], "eval", self.model, "--tasks", "piqa", "--task-data", path,
+                     "--lm-eval", out)
+
+
+class Generate(EngineCase):
+    PROMPT = "The first thing is"
+
+    def test_greedy(self):
+        """Deterministic, and the tokens that numpy finds likeliest."""
+        args = ("generate", self.model, self.PROMPT, "--max-tokens", 16, "--device")
+        for device in ("reference", "cpu"):
+            found = self.json(*args, device)
+            self.assertEqual(found["prompt_ids"], self.judge.encode(self.PROMPT))
+            n = len(found["ids"])
+            expected = self.judge.greedy(found["prompt_ids"], n)
+            self.assertEqual(found["ids"], expected)
+            self.assertEqual(self.json(*args, device)["ids"], found["ids"])
+            self.assertEqual(self.ok(*args, device), found["text"] + "\n")
+            whole = self.judge.tokenizer.decode(found["prompt_ids"] + found["ids"])
+            self.assertTrue(whole.endswith(found["text"]), (whole, found["text"]))
+
+    def test_sampled(self):
+        args = ("generate", self.model, self.PROMPT, "--max-tokens", 24, "--temperature", 1.2,
+                "--top-k", 200, "--top-p", 0.95, "--seed")
+        texts = [self.ok(*args, seed, "-q") for seed in (1, 1, 2)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertNotEqual(texts[0], texts[2])
+
+    def test_full_context(self):
+        ids = [5 + i % 50 for i in range(self.judge.limit - 2)]
+        found = self.json("generate", self.model, "--ids", ",".join(map(str, ids)), "--max-tokens",
+                          99)
+        self.assertLessEqual(len(found["ids"]), 3)
+        self.assertEqual(found["stop"], "context" if len(found["ids"]) == 3 else "eos")
+        ids += [5, 5, 5]
+        self.refused(2, [f"{len(ids)} tokens", str(self.judge.limit)], "generate", self.model,
+                     "--ids", ",".join(map(str, ids)))
+
+    def test_token_out_of_range(self):
+        vocab = len(self.judge.tensors["model.embed_tokens.weight"])
+        self.ok("generate", self.model, "--ids", vocab - 1, "--max-tokens", 1)
+        self.refused(2, [str(vocab)], "generate", self.model, "--ids", vocab)
+
+    def test_without_tokenizer(self):
+        folder = self.variant("plain", lambda tensors, config: None)
+        os.remove(os.path.join(folder, "tokenizer.json"))
+        ids = self.json("generate", self.model, "--ids", "5,6", "--max-tokens", 4)["ids"]
+        self.assertEqual(self.ok("generate", folder, "--ids", "5,6", "--max-tokens", 4).split(),
+                         [str(i) for i in ids])
+        self.refused(3, ["tokenizer.json"], "generate", folder, "hello")
+
+
+class Repaired(EngineCase):
+    def setUp(self):
+        super().setUp()
+        self.odd = self.variant("odd", numpy_llama.make_odd)
+        self.fit = self.path("fit")
+        self.ok("repair", self.odd, "-o", self.fit, "-q")
+
+    def perplexity_line(self, folder):
+        text = self.ok("eval", folder, "--perplexity", self.text_file, "--device", "reference",
+                       "--max-windows", 2, "-q")
+        return [line for line in text.split("\n") if "PPL" in line]
+
+    def test_same_bits(self):
+        changed = self.json("verify", self.odd, self.fit)["n_dims_changed"]
+        self.assertGreater(changed, 7 * self.judge.config["num_hidden_layers"])
+        for args in ((), ("--tokens", self.text_file, "--n-tokens", 100), ("--seed", 9)):
+            found = self.json("verify", self.odd, self.fit, "--forward", *args)
+            forward = found["forward"]
+            self.assertEqual((found["ok"], forward["ran"], forward["bit_exact"]), (True,) * 3)
+            self.assertEqual(forward["max_abs_diff"], 0)
+            self.assertEqual(forward["n_tokens"], 100 if "--tokens" in args else 64)
+        self.assertEqual(self.perplexity_line(self.odd), self.perplexity_line(self.fit))
+
+    def test_close_on_cpu(self):
+        found = self.json("verify", self.odd, self.fit, "--forward", "--device", "cpu")
+        self.assertTrue(found["ok"])
+        self.assertFalse(found["forward"]["promised"])
+        self.assertLess(found["forward"]["relative"], 1e-5)
+
+    def test_judged_by_numpy(self):
+        """The repaired model is the odd one also to someone else."""
+        ids = self.judge.encode(self.text)[:80]
+        odd, fit = numpy_llama.Llama(self.odd), numpy_llama.Llama(self.fit)
+        self.assertLess(abs(odd.losses(ids) - fit.losses(ids)).max(), 1e-9)
+
+    def test_damage_is_seen(self):
+        def damage(tensors, _):
+            tensors["model.layers.0.mlp.up_u_proj.weight"][0, 0] += 1
+        bad = self.path("bad")
+        numpy_llama.write_variant(self.fit, bad, damage)
+        result = self.gac("verify", self.odd, bad, "--forward", "--json", "-q")
+        self.assertEqual(result.returncode, 5, result.stderr)
+        found = json.loads(result.stdout)
+        self.assertEqual((found["ok"], found["forward"]["bit_exact"]), (False, False))
+        self.assertGreater(found["forward"]["max_abs_diff"], 0)
+
+
+class BadInput(EngineCase):
+    def refuses(self, folder, *says):
+        for args in (("eval", folder, "--prefill", "1x4"), ("generate", folder, "--ids", "1")):
+            self.refused(3, [folder, *says], *args)
+
+    def test_nan(self):
+        name = "model.layers.1.self_attn.q_proj.weight"
+
+        def damage(tensors, _):
+            tensors[name][3, 2] = float("nan")
+        self.refuses(self.variant("nan", damage), name)
+
+    def test_missing(self):
+        for name in ("model.norm.weight", "model.layers.0.mlp.down_proj.weight"):
+            folder = self.variant(name, lambda tensors, _, n=name: tensors.pop(n))
+            self.refuses(folder, name.rsplit(".", 1)[0].replace("_proj", ""))
+
+    def test_wrong_shape(self):
+        name = "model.layers.1.self_attn.k_proj.weight"
+
+        def damage(tensors, _):
+            tensors[name] = tensors[name][:, :-8]
+        self.refuses(self.variant("shape", damage), name)
+
+    def test_no_gpu(self):
+        result = self.gac("eval", self.model, "--prefill", "1x4", "--device", "cuda:4095")
+        self.assertEqual(result.returncode, 4, result.stderr)
+        self.assertRegex(result.stderr, r"\Agac: [^\n]*\n\Z")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gac", required=True)
+    parser.add_argument("--model", default=os.path.join(ROOT, "models", "tiny"))
+    parser.add_argument("--text")
+    options, rest = parser.parse_known_args()
+    options.text = options.text or os.path.join(options.model, "heldout.txt")
+    vars(OPTIONS).update(vars(options))
+    for path in (os.path.join(options.model, "model.safetensors"), options.text):
+        if not os.path.exists(path):
+            print(f"skipped: {path} is not there")
+            return SKIPPED
+    return tally.run(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
