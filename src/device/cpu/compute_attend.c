@@ -42,7 +42,7 @@ static void fill_cache(void *data, int64_t item, int thread)
     (void)thread;
     for (int64_t row = item * ROWS_PER_ITEM; row < end; row++) {
         const float *keys =
-            call->qkv->data + row * call->qkv->width + call->n_q_heads * call->qk_stored;
+            call->qkv->data + row * call->qkv->stride + call->n_q_heads * call->qk_stored;
         const float *values = keys + call->n_kv_heads * call->qk_stored;
         int64_t position = compute->n_past + row % compute->n_new;
         for (int64_t h = 0; h < call->n_kv_heads; h++) {
@@ -74,14 +74,15 @@ static void attend_item(void *data, int64_t item, int thread)
     int64_t used = (n_rows * (call->v_size + call->qk_size) + 15) / 16 * 16;
     for (int64_t r = 0; r < n_rows; r++) {
         int64_t token = first + r / group, head = kv_head * group + r % group;
-        const float *row = call->qkv->data + (sequence * compute->n_new + token) * call->qkv->width;
+        const float *row =
+            call->qkv->data + (sequence * compute->n_new + token) * call->qkv->stride;
         prepare_head(attention, row + head * call->qk_stored, call->q_norm, compute->n_past + token,
                      q + r * call->qk_size);
     }
     compute->arithmetic->attend(attention, q, sequence, kv_head, first, n_rows, out + used, out);
     for (int64_t r = 0; r < n_rows; r++) {
         int64_t token = first + r / group, head = kv_head * group + r % group;
-        float *to = call->out->data + (sequence * compute->n_new + token) * call->out->width +
+        float *to = call->out->data + (sequence * compute->n_new + token) * call->out->stride +
                     head * call->v_stored;
         memcpy(to, out + r * call->v_size, (size_t)call->v_size * sizeof *to);
         memset(to + call->v_size, 0, (size_t)(call->v_stored - call->v_size) * sizeof *to);

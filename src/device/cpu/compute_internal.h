@@ -66,7 +66,7 @@ struct gac_cpu_compute {
     int32_t *ids;                      /* (batch, n_new) of the pass */
     int64_t batch, n_new, n_past;      /* of the pass */
     gac_buffer input, latent, outputs; /* of one chunk of a linear call */
-    gac_buffer logits;                 /* (n_logits, n_vocab) */
+    gac_buffer logits;                 /* (n_logits, gac_row_stride(n_vocab)) */
     int64_t n_logits, n_vocab;
     gac_buffer *scratch;       /* one for each thread */
     gac_compute_memory memory; /* work_bytes: the rows; buffers are added on asking */
@@ -78,8 +78,8 @@ struct gac_vector {
 };
 
 struct gac_rows {
-    int64_t width;
-    float *data; /* (max_rows, width) */
+    int64_t width, stride;
+    float *data; /* (max_rows, stride) */
 };
 
 struct gac_cache {
@@ -108,6 +108,10 @@ struct gac_matrix {
     gac_cpu_module *modules;
     int64_t weight_bytes; /* mapped */
 };
+
+/* How far apart to keep rows of width numbers: not by a multiple of 4 KiB, or
+ * the rows of a tile meet in a few lines of the first cache. */
+int64_t gac_row_stride(int64_t width);
 
 /* a * b * size bytes at least; NULL where that does not fit. Keeps what is
  * large enough already, its content is lost otherwise. */

@@ -18,9 +18,9 @@ typedef struct gac_cpu_kernels {
     /* Index of the first number that is not finite, or -1. */
     int64_t (*find_bad)(const void *data, gac_dtype dtype, int64_t n);
 
-    /* sums (n_rows, GAC_PANEL) = x^T panel, x (k, n_rows), panel (k, GAC_PANEL),
-     * n_rows 1, 4 or 8. Each sum goes over k in order, from +0. Operands are
-     * floats in value, so that products are exact. */
+    /* sums (n_rows, GAC_PANEL) += x^T panel, x (k, n_rows), panel (k, GAC_PANEL),
+     * n_rows 1, 4 or 8. Each sum goes over k in order. Operands are floats in
+     * value, so that products are exact. */
     void (*tile)(const double *x, const double *panel, int64_t k, int n_rows, double *sums);
 
     /* out[r] = the sum of x[r, i] w[i], for the n_x (1 to 8) rows of x. */

@@ -106,7 +106,11 @@ static int64_t find_bad(const void *data, gac_dtype dtype, int64_t n)
 ALWAYS_INLINE void tile_part(const double *x, int x_stride, const double *panel, int64_t k,
                              int n_rows, double *sums)
 {
-    doubles acc[TILE_HEIGHT][TILE_VECTORS] = { { { 0 } } };
+    doubles acc[TILE_HEIGHT][TILE_VECTORS];
+    for (int r = 0; r < n_rows; r++) {
+        for (int v = 0; v < TILE_VECTORS; v++)
+            acc[r][v] = ((const doubles *)(sums + r * GAC_PANEL))[v];
+    }
     for (int64_t i = 0; i < k; i++, x += x_stride, panel += GAC_PANEL) {
         doubles w[TILE_VECTORS];
         for (int v = 0; v < TILE_VECTORS; v++)

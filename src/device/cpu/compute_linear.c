@@ -56,8 +56,8 @@ static void prepare_rows(void *data, int64_t item, int thread)
         (item + 1) * ROWS_PER_ITEM < run->n_rows ? (item + 1) * ROWS_PER_ITEM : run->n_rows;
     (void)thread;
     for (int64_t i = item * ROWS_PER_ITEM; i < end; i++) {
-        const float *from = x->data + (run->first + (run->row + i) * run->step) * x->width;
-        float *to = (float *)run->compute->input.data + i * run->n_in;
+        const float *from = x->data + (run->first + (run->row + i) * run->step) * x->stride;
+        float *to = (float *)run->compute->input.data + i * gac_row_stride(run->n_in);
         if (in.stored != in.size || !run->call->norm) {
             for (int64_t s = 0; s < in.n_slices; s++)
                 memcpy(to + s * in.size, from + s * in.stored, (size_t)in.size * sizeof *to);
@@ -73,18 +73,18 @@ static gac_status prepare_input(linear_run *run, gac_error *err)
 {
     const gac_rows *x = run->call->x;
     if (!run->call->norm && run->matrix->in.stored == run->matrix->in.size) {
-        run->input = x->data + (run->first + run->row * run->step) * x->width;
-        run->input_stride = run->step * x->width;
+        run->input = x->data + (run->first + run->row * run->step) * x->stride;
+        run->input_stride = run->step * x->stride;
         return GAC_OK;
     }
-    gac_status status =
-        gac_buffer_reserve(&run->compute->input, run->n_rows, run->n_in, sizeof(float), err);
+    gac_status status = gac_buffer_reserve(&run->compute->input, run->n_rows,
+                                           gac_row_stride(run->n_in), sizeof(float), err);
     if (status != GAC_OK)
         return status;
     gac_pool_run(run->compute->pool, (run->n_rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM,
                  prepare_rows, run);
     run->input = run->compute->input.data;
-    run->input_stride = run->n_in;
+    run->input_stride = gac_row_stride(run->n_in);
     return GAC_OK;
 }
 
@@ -105,8 +105,10 @@ static gac_status multiply_first(linear_run *run, gac_error *err)
         if (!module->first.data)
             continue;
         run->products[run->n_products++] =
-            (gac_product){ run->input, run->input_stride, module->first, module->first_bias,
-                           latent,     run->n_latent,     false };
+            (gac_product){ run->input,    run->input_stride,
+                           module->first, module->first_bias,
+                           latent,        gac_row_stride(run->n_latent),
+                           false };
         latent += module->first.n_rows;
     }
     return multiply(run, err);
@@ -125,7 +127,7 @@ static gac_status multiply_parts(linear_run *run, float *y, int64_t stride, bool
             const gac_cpu_part *part = &module->parts[k];
             run->products[run->n_products++] = (gac_product){
                 .x = (has_first ? latent : run->input) + part->start,
-                .x_stride = has_first ? run->n_latent : run->input_stride,
+                .x_stride = has_first ? gac_row_stride(run->n_latent) : run->input_stride,
                 .weight = part->weight,
                 .bias = part->bias,
                 .y = y,
@@ -183,7 +185,8 @@ static void place_rows(void *data, int64_t item, int thread)
         (item + 1) * ROWS_PER_ITEM < run->n_rows ? (item + 1) * ROWS_PER_ITEM : run->n_rows;
     (void)thread;
     for (int64_t i = item * ROWS_PER_ITEM; i < end; i++)
-        place_row(run, y + i * run->n_out, out->data + (run->row + i) * out->width);
+        place_row(run, y + i * gac_row_stride(run->n_out),
+                  out->data + (run->row + i) * out->stride);
 }
 
 /* Whether the outputs of the modules, one after another, are the rows. */
@@ -201,23 +204,24 @@ static bool is_plain(const linear_run *run)
 static gac_status run_chunk(linear_run *run, gac_error *err)
 {
     gac_cpu_compute *compute = run->compute;
+    const int64_t stride = gac_row_stride(run->n_out);
     gac_status status = prepare_input(run, err);
     if (status == GAC_OK)
-        status =
-            gac_buffer_reserve(&compute->latent, run->n_rows, run->n_latent, sizeof(float), err);
+        status = gac_buffer_reserve(&compute->latent, run->n_rows, gac_row_stride(run->n_latent),
+                                    sizeof(float), err);
     if (status == GAC_OK)
         status = multiply_first(run, err);
     if (status != GAC_OK)
         return status;
     if (run->logits)
-        return multiply_parts(run, run->logits + run->row * run->n_out, run->n_out, false, err);
+        return multiply_parts(run, run->logits + run->row * stride, stride, false, err);
     gac_rows *out = run->call->out;
     if (is_plain(run))
-        return multiply_parts(run, out->data + run->row * out->width, out->width,
+        return multiply_parts(run, out->data + run->row * out->stride, out->stride,
                               run->call->mode == GAC_LINEAR_ADD, err);
-    status = gac_buffer_reserve(&compute->outputs, run->n_rows, run->n_out, sizeof(float), err);
+    status = gac_buffer_reserve(&compute->outputs, run->n_rows, stride, sizeof(float), err);
     if (status == GAC_OK)
-        status = multiply_parts(run, compute->outputs.data, run->n_out, false, err);
+        status = multiply_parts(run, compute->outputs.data, stride, false, err);
     if (status == GAC_OK)
         gac_pool_run(compute->pool, (run->n_rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, place_rows,
                      run);
@@ -266,7 +270,8 @@ gac_status gac_cpu_logits(void *state, const gac_linear_call *call, int64_t firs
         return gac_error_set(err, GAC_USAGE,
                              "logits of %lld rows from %lld in steps of %lld; the pass has %lld",
                              (long long)n, (long long)first, (long long)step, (long long)n_rows);
-    gac_status status = gac_buffer_reserve(&compute->logits, n, n_vocab, sizeof(float), err);
+    gac_status status =
+        gac_buffer_reserve(&compute->logits, n, gac_row_stride(n_vocab), sizeof(float), err);
     if (status != GAC_OK)
         return status;
     linear_run run = { .compute = compute,
@@ -293,7 +298,7 @@ static void row_loss(void *data, int64_t row, int thread)
     const loss_run *run = data;
     const gac_cpu_kernels *kernels = run->compute->kernels;
     const int64_t n = run->compute->n_vocab;
-    const float *logits = (const float *)run->compute->logits.data + row * n;
+    const float *logits = (const float *)run->compute->logits.data + row * gac_row_stride(n);
     const float most = kernels->largest(logits, n);
     double sum = 0;
     (void)thread;

@@ -6,26 +6,34 @@
 #include <math.h>
 #include <string.h>
 
+/* An item is a block of rows and outputs. Its operands are packed DEPTH numbers
+ * of k at a time: a panel of weights then stays in the first cache while all
+ * rows pass by, and all of it in the second. */
 #define ITEM_ROWS 256
-#define MAX_PANELS 4          /* of an item */
-#define PANEL_BYTES (1 << 20) /* that these shall not exceed: the second cache */
+#define ITEM_COLUMNS 128
+#define DEPTH 128
+
+typedef struct item_work {
+    double panels[ITEM_COLUMNS * DEPTH];   /* (panels, DEPTH, GAC_PANEL) */
+    double x[ITEM_ROWS * DEPTH];           /* (tiles, DEPTH, rows of a tile) */
+    double sums[ITEM_ROWS * ITEM_COLUMNS]; /* (tiles, panels, rows of a tile, GAC_PANEL) */
+    float row[DEPTH];
+} item_work;
 
 typedef struct multiply_run {
     gac_cpu_compute *compute;
     const gac_product *products;
-    int64_t m, n_row_blocks;
+    int64_t m, n_columns, n_row_blocks; /* n_columns: of an item */
 } multiply_run;
 
-static int64_t panels_per_item(int64_t k)
-{
-    int64_t n = PANEL_BYTES / (k * GAC_PANEL * (int64_t)sizeof(double));
-    return n < 1 ? 1 : n > MAX_PANELS ? MAX_PANELS : n;
-}
+typedef struct block {
+    const gac_product *product;
+    int64_t row, n_rows, column, n_columns;
+} block;
 
-static int64_t n_blocks(const gac_product *product)
+static int64_t n_blocks(const gac_product *product, int64_t n_columns)
 {
-    int64_t width = panels_per_item(product->weight.n_cols) * GAC_PANEL;
-    return (product->weight.n_rows + width - 1) / width;
+    return (product->weight.n_rows + n_columns - 1) / n_columns;
 }
 
 static int tile_rows(int64_t n)
@@ -45,32 +53,60 @@ static void pack(const float *x, int64_t x_stride, int64_t n_rows, int64_t k, in
     }
 }
 
-/* Weight rows first to first + n_columns as panels, (n_panels, k, GAC_PANEL). */
-static void pack_panels(const gac_cpu_kernels *kernels, const gac_host_tensor *weight,
-                        int64_t first, int64_t n_columns, float *row, double *panels)
+/* Numbers first to first + k of the block's weights, as panels. */
+static void pack_panels(const gac_cpu_kernels *kernels, const block *b, int64_t first, int64_t k,
+                        item_work *work)
 {
-    const int64_t k = weight->n_cols, bytes = k * (gac_dtype_bits(weight->dtype) / 8);
-    if (n_columns % GAC_PANEL != 0)
-        memset(panels + n_columns / GAC_PANEL * k * GAC_PANEL, 0,
-               (size_t)(k * GAC_PANEL) * sizeof *panels);
-    for (int64_t j = 0; j < n_columns; j++) {
-        double *to = panels + j / GAC_PANEL * k * GAC_PANEL + j % GAC_PANEL;
-        kernels->to_float((const char *)weight->data + (first + j) * bytes, weight->dtype, k, row);
+    const gac_host_tensor *weight = &b->product->weight;
+    const int64_t size = gac_dtype_bits(weight->dtype) / 8;
+    if (b->n_columns % GAC_PANEL != 0)
+        memset(work->panels + b->n_columns / GAC_PANEL * k * GAC_PANEL, 0,
+               (size_t)(k * GAC_PANEL) * sizeof *work->panels);
+    for (int64_t j = 0; j < b->n_columns; j++) {
+        double *to = work->panels + j / GAC_PANEL * k * GAC_PANEL + j % GAC_PANEL;
+        int64_t index = (b->column + j) * weight->n_cols + first;
+        kernels->to_float((const char *)weight->data + index * size, weight->dtype, k, work->row);
         for (int64_t i = 0; i < k; i++)
-            to[i * GAC_PANEL] = (double)row[i];
+            to[i * GAC_PANEL] = (double)work->row[i];
     }
 }
 
-/* Sums (GAC_TILE_ROWS, GAC_PANEL) of which n_rows and n_columns count. */
-static void store(const gac_product *product, const double *sums, int64_t row, int64_t n_rows,
-                  int64_t first, int64_t n_columns)
+static int64_t least(int64_t a, int64_t b)
 {
-    for (int64_t r = 0; r < n_rows; r++) {
-        float *y = product->y + (row + r) * product->y_stride + first;
-        for (int64_t j = 0; j < n_columns; j++) {
-            double sum = sums[r * GAC_PANEL + j];
-            float value = (float)(product->bias ? sum + (double)product->bias[first + j] : sum);
-            y[j] = product->add ? y[j] + value : value;
+    return a < b ? a : b;
+}
+
+/* Adds the products of k numbers from first on. */
+static void add_products(const gac_cpu_kernels *kernels, const block *b, int64_t first, int64_t k,
+                         item_work *work)
+{
+    const gac_product *product = b->product;
+    pack_panels(kernels, b, first, k, work);
+    for (int64_t row = 0; row < b->n_rows; row += GAC_TILE_ROWS) {
+        int64_t n = least(b->n_rows - row, GAC_TILE_ROWS);
+        pack(product->x + (b->row + row) * product->x_stride + first, product->x_stride, n, k,
+             tile_rows(n), work->x + row * k);
+    }
+    for (int64_t j = 0; j < b->n_columns; j += GAC_PANEL) {
+        for (int64_t row = 0; row < b->n_rows; row += GAC_TILE_ROWS)
+            kernels->tile(work->x + row * k, work->panels + j * k, k,
+                          tile_rows(least(b->n_rows - row, GAC_TILE_ROWS)),
+                          work->sums + row * ITEM_COLUMNS + j * GAC_TILE_ROWS);
+    }
+}
+
+static void store(const block *b, const item_work *work)
+{
+    const gac_product *product = b->product;
+    for (int64_t r = 0; r < b->n_rows; r++) {
+        const double *sums = work->sums + r / GAC_TILE_ROWS * GAC_TILE_ROWS * ITEM_COLUMNS +
+                             r % GAC_TILE_ROWS * GAC_PANEL;
+        float *y = product->y + (b->row + r) * product->y_stride + b->column;
+        for (int64_t j = 0; j < b->n_columns; j++) {
+            double sum = sums[j / GAC_PANEL * GAC_PANEL * GAC_TILE_ROWS + j % GAC_PANEL];
+            if (product->bias)
+                sum += (double)product->bias[b->column + j];
+            y[j] = product->add ? y[j] + (float)sum : (float)sum;
         }
     }
 }
@@ -79,49 +115,39 @@ static void multiply_item(void *data, int64_t item, int thread)
 {
     const multiply_run *run = data;
     const gac_product *product = run->products;
-    int64_t block = item / run->n_row_blocks, row = item % run->n_row_blocks * ITEM_ROWS;
-    while (block >= n_blocks(product))
-        block -= n_blocks(product++);
-    const int64_t k = product->weight.n_cols, n = product->weight.n_rows;
-    const int64_t width = panels_per_item(k) * GAC_PANEL, first = block * width;
-    const int64_t n_columns = n - first < width ? n - first : width;
-    const int64_t end = run->m - row < ITEM_ROWS ? run->m : row + ITEM_ROWS;
-    double *panels = run->compute->scratch[thread].data; /* (width / GAC_PANEL, k, GAC_PANEL) */
-    double *x = panels + width * k;                      /* (k, GAC_TILE_ROWS) */
-    double sums[GAC_TILE_ROWS * GAC_PANEL];
-    pack_panels(run->compute->kernels, &product->weight, first, n_columns,
-                (float *)(x + k * GAC_TILE_ROWS), panels);
-    for (; row < end; row += GAC_TILE_ROWS) {
-        int64_t n_rows = end - row < GAC_TILE_ROWS ? end - row : GAC_TILE_ROWS;
-        int height = tile_rows(n_rows);
-        pack(product->x + row * product->x_stride, product->x_stride, n_rows, k, height, x);
-        for (int64_t j = 0; j < n_columns; j += GAC_PANEL) {
-            run->compute->kernels->tile(x, panels + j * k, k, height, sums);
-            store(product, sums, row, n_rows, first + j,
-                  n_columns - j < GAC_PANEL ? n_columns - j : GAC_PANEL);
-        }
-    }
+    int64_t index = item / run->n_row_blocks, row = item % run->n_row_blocks * ITEM_ROWS;
+    while (index >= n_blocks(product, run->n_columns))
+        index -= n_blocks(product++, run->n_columns);
+    const int64_t k = product->weight.n_cols, column = index * run->n_columns;
+    const block b = { product, row, least(run->m - row, ITEM_ROWS), column,
+                      least(product->weight.n_rows - column, run->n_columns) };
+    item_work *work = run->compute->scratch[thread].data;
+    for (int64_t r = 0; r < b.n_rows; r += GAC_TILE_ROWS)
+        memset(work->sums + r * ITEM_COLUMNS, 0,
+               (size_t)(GAC_TILE_ROWS * ITEM_COLUMNS) * sizeof *work->sums);
+    for (int64_t i = 0; i < k; i += DEPTH)
+        add_products(run->compute->kernels, &b, i, least(k - i, DEPTH), work);
+    store(&b, work);
 }
 
 static gac_status multiply(gac_cpu_compute *compute, const gac_product *products, int n_products,
                            int64_t m, gac_error *err)
 {
-    multiply_run run = { compute, products, m, (m + ITEM_ROWS - 1) / ITEM_ROWS };
+    multiply_run run = { compute, products, m, ITEM_COLUMNS, (m + ITEM_ROWS - 1) / ITEM_ROWS };
+    const int64_t n_wanted = 4 * (int64_t)gac_pool_threads(compute->pool);
     int64_t n_items = 0;
-    size_t bytes = 0;
-    for (int i = 0; i < n_products; i++) {
-        /* Sizes of weights are below 2^31. */
-        int64_t k = products[i].weight.n_cols;
-        size_t wanted =
-            (size_t)k * ((size_t)(panels_per_item(k) * GAC_PANEL + GAC_TILE_ROWS) * sizeof(double) +
-                         sizeof(float));
-        bytes = wanted > bytes ? wanted : bytes;
-        n_items += n_blocks(&products[i]);
+    gac_status status = gac_scratch_reserve(compute, sizeof(item_work), err);
+    if (status != GAC_OK)
+        return status;
+    for (; n_items == 0; run.n_columns /= 2) {
+        for (int i = 0; i < n_products; i++)
+            n_items += n_blocks(&products[i], run.n_columns) * run.n_row_blocks;
+        if (n_items >= n_wanted || run.n_columns == 2 * GAC_PANEL)
+            break;
+        n_items = 0;
     }
-    gac_status status = gac_scratch_reserve(compute, bytes, err);
-    if (status == GAC_OK)
-        gac_pool_run(compute->pool, n_items * run.n_row_blocks, multiply_item, &run);
-    return status;
+    gac_pool_run(compute->pool, n_items, multiply_item, &run);
+    return GAC_OK;
 }
 
 /* What attend below lays out in its scratch. */
@@ -147,18 +173,19 @@ static void score(const gac_cpu_attention *attention, const float *q, const floa
     const int64_t k = call->qk_size;
     double *panel = work, *x = work + k * GAC_PANEL, sums[GAC_TILE_ROWS * GAC_PANEL];
     for (int64_t row = 0; row < n_rows; row += GAC_TILE_ROWS) {
-        int64_t n = n_rows - row < GAC_TILE_ROWS ? n_rows - row : GAC_TILE_ROWS;
+        int64_t n = least(n_rows - row, GAC_TILE_ROWS);
         pack(q + row * k, k, n, k, tile_rows(n), x + row * k);
     }
     for (int64_t j = 0; j < n_keys; j += GAC_PANEL) {
-        int64_t n = n_keys - j < GAC_PANEL ? n_keys - j : GAC_PANEL;
+        int64_t n = least(n_keys - j, GAC_PANEL);
         pack(keys + j * call->cache->qk_stored, call->cache->qk_stored, n, k, GAC_PANEL, panel);
         for (int64_t row = 0; row < n_rows; row++) {
             int64_t r = row % GAC_TILE_ROWS, left = n_rows - row;
-            if (r == 0)
-                attention->compute->kernels->tile(
-                    x + row * k, panel, k, left < GAC_TILE_ROWS ? tile_rows(left) : GAC_TILE_ROWS,
-                    sums);
+            if (r == 0) {
+                memset(sums, 0, sizeof sums);
+                attention->compute->kernels->tile(x + row * k, panel, k,
+                                                  tile_rows(least(left, GAC_TILE_ROWS)), sums);
+            }
             for (int64_t i = 0; i < n; i++)
                 scores[row * n_keys + j + i] = (float)(sums[r * GAC_PANEL + i] * call->scale);
         }
@@ -190,11 +217,12 @@ static void mix(const gac_cpu_attention *attention, const double *weights, const
     const int64_t stride = call->cache->v_stored, size = call->v_size;
     double sums[GAC_TILE_ROWS * GAC_PANEL];
     for (int64_t d = 0; d < size; d += GAC_PANEL) {
-        int64_t n = size - d < GAC_PANEL ? size - d : GAC_PANEL;
+        int64_t n = least(size - d, GAC_PANEL);
         for (int64_t j = 0; j < n_keys; j++) {
             for (int64_t i = 0; i < GAC_PANEL; i++)
                 panel[j * GAC_PANEL + i] = i < n ? (double)values[j * stride + d + i] : 0;
         }
+        memset(sums, 0, sizeof sums);
         attention->compute->kernels->tile(weights, panel, n_keys, tile_rows(n_rows), sums);
         for (int64_t r = 0; r < n_rows; r++) {
             for (int64_t i = 0; i < n; i++)
@@ -217,7 +245,7 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     double *work = (double *)scores + n_all * n_rows;     /* of score */
     score(attention, q, cache->keys + head * cache->qk_stored, n_rows, n_all, work, scores);
     for (int64_t row = 0; row < n_rows; row += GAC_TILE_ROWS) {
-        int64_t n = n_rows - row < GAC_TILE_ROWS ? n_rows - row : GAC_TILE_ROWS;
+        int64_t n = least(n_rows - row, GAC_TILE_ROWS);
         int64_t n_keys = n_past + (row + n - 1) / attention->group + 1;
         double totals[GAC_TILE_ROWS];
         if (n < tile_rows(n))

@@ -15,6 +15,12 @@ static bool total_bytes(int64_t a, int64_t b, size_t size, size_t *bytes)
            gac_round_up_i64(product, CACHE_LINE, &product) && (*bytes = (size_t)product, true);
 }
 
+int64_t gac_row_stride(int64_t width)
+{
+    const int64_t line = CACHE_LINE / (int64_t)sizeof(float);
+    return width > 0 && width % 1024 == 0 ? width + line : width;
+}
+
 static gac_status no_memory(const char *what, int64_t a, int64_t b, size_t size, gac_error *err)
 {
     return gac_error_set(err, GAC_NO_RESOURCE, "no memory for %s: %lld x %lld x %zu bytes", what,
@@ -157,12 +163,13 @@ static gac_status rows_create(void *state, int64_t width, bool residual, gac_row
     if (!rows)
         return gac_error_no_memory(err);
     rows->width = width;
-    rows->data = zero_floats(compute->max_rows, width);
+    rows->stride = gac_row_stride(width);
+    rows->data = zero_floats(compute->max_rows, rows->stride);
     if (!rows->data) {
         free(rows);
         return no_memory("rows", compute->max_rows, width, sizeof(float), err);
     }
-    compute->memory.work_bytes += compute->max_rows * width * (int64_t)sizeof(float);
+    compute->memory.work_bytes += compute->max_rows * rows->stride * (int64_t)sizeof(float);
     *out = rows;
     return GAC_OK;
 }
@@ -172,7 +179,7 @@ static void rows_free(void *state, gac_rows *rows)
     gac_cpu_compute *compute = state;
     if (!rows)
         return;
-    compute->memory.work_bytes -= compute->max_rows * rows->width * (int64_t)sizeof(float);
+    compute->memory.work_bytes -= compute->max_rows * rows->stride * (int64_t)sizeof(float);
     free(rows->data);
     free(rows);
 }
@@ -184,7 +191,9 @@ static gac_status rows_read(void *state, const gac_rows *rows, int64_t first, in
     if (first < 0 || n < 0 || first > compute->max_rows - n)
         return gac_error_set(err, GAC_USAGE, "rows %lld to %lld of %lld", (long long)first,
                              (long long)first + (long long)n, (long long)compute->max_rows);
-    memcpy(out, rows->data + first * rows->width, (size_t)(n * rows->width) * sizeof *out);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(out + i * rows->width, rows->data + (first + i) * rows->stride,
+               (size_t)rows->width * sizeof *out);
     return GAC_OK;
 }
 
@@ -255,7 +264,7 @@ static gac_status embed(void *state, const gac_matrix *table, gac_rows *out, gac
     const int64_t size = table->in.size, bytes = gac_dtype_bits(weight->dtype) / 8;
     for (int64_t row = 0; row < compute->batch * compute->n_new; row++) {
         int32_t id = compute->ids[row];
-        float *to = out->data + row * out->width;
+        float *to = out->data + row * out->stride;
         if (id < 0 || id >= weight->n_rows)
             return gac_error_set(err, GAC_BAD_INPUT, "token %d of row %lld: %s has %lld rows", id,
                                  (long long)row, weight->name, (long long)weight->n_rows);
@@ -272,9 +281,10 @@ static gac_status logits_read(void *state, float *out, gac_error *err)
 {
     const gac_cpu_compute *compute = state;
     (void)err;
-    if (compute->n_logits > 0)
-        memcpy(out, compute->logits.data,
-               (size_t)(compute->n_logits * compute->n_vocab) * sizeof *out);
+    for (int64_t i = 0; i < compute->n_logits; i++)
+        memcpy(out + i * compute->n_vocab,
+               (const float *)compute->logits.data + i * gac_row_stride(compute->n_vocab),
+               (size_t)compute->n_vocab * sizeof *out);
     return GAC_OK;
 }
 
