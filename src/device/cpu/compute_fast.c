@@ -111,38 +111,57 @@ static gac_status multiply(gac_cpu_compute *compute, const gac_product *products
     return status;
 }
 
+/* Scores, and a factor for each row. */
 static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t n_keys,
                          size_t *bytes)
 {
     int64_t numbers;
     (void)call;
-    if (!gac_mul_i64(n_rows, n_keys, &numbers) ||
+    if (!gac_mul_i64(n_rows, n_keys, &numbers) || !gac_add_i64(numbers, n_rows, &numbers) ||
         !gac_mul_i64(numbers, (int64_t)sizeof(float), &numbers))
         return false;
     *bytes = (size_t)numbers;
     return true;
 }
 
-/* Scores (n_rows, n_keys) to softmax weights; row r sees n_past + r / group + 1
- * keys, and the others weigh nothing. */
+/* Scores (n_rows, n_keys) to softmax weights, which are still to be multiplied
+ * by factors; row r sees n_past + r / group + 1 keys, and the others weigh
+ * nothing. */
 static void soften(const gac_cpu_attention *attention, int64_t n_past, int64_t n_rows,
-                   int64_t n_keys, float *scores)
+                   int64_t n_keys, float *scores, float *factors)
 {
     const gac_cpu_kernels *kernels = attention->compute->kernels;
     for (int64_t r = 0; r < n_rows; r++, scores += n_keys) {
         int64_t n_seen = n_past + r / attention->group + 1;
-        float factor = 1 / kernels->exps(scores, n_seen, kernels->largest(scores, n_seen));
-        for (int64_t j = 0; j < n_seen; j++)
-            scores[j] *= factor;
+        factors[r] = 1 / kernels->exps(scores, n_seen, kernels->largest(scores, n_seen));
         memset(scores + n_seen, 0, (size_t)(n_keys - n_seen) * sizeof *scores);
     }
+}
+
+/* The same by dot products, for few rows. */
+static void attend_few(const gac_cpu_attention *attention, const float *q, const float *keys,
+                       const float *values, int64_t n_past, int64_t n_rows, int64_t n_keys,
+                       float *scores, float *factors, float *out)
+{
+    const gac_attention_call *call = attention->call;
+    const gac_cpu_kernels *kernels = attention->compute->kernels;
+    for (int64_t j = 0; j < n_keys; j++) {
+        float sums[FEW_ROWS];
+        kernels->dots(q, call->qk_size, (int)n_rows, keys + j * call->cache->qk_stored,
+                      GAC_DTYPE_F32, call->qk_size, sums);
+        for (int64_t r = 0; r < n_rows; r++)
+            scores[r * n_keys + j] = sums[r] * (float)call->scale;
+    }
+    soften(attention, n_past, n_rows, n_keys, scores, factors);
+    for (int64_t r = 0; r < n_rows; r++)
+        kernels->mix(scores + r * n_keys, values, call->cache->v_stored, n_keys, call->v_size,
+                     out + r * call->v_size);
 }
 
 static void attend(const gac_cpu_attention *attention, const float *q, int64_t sequence,
                    int64_t kv_head, int64_t first, int64_t n_rows, void *scratch, float *out)
 {
     const gac_attention_call *call = attention->call;
-    const gac_cpu_kernels *kernels = attention->compute->kernels;
     const gac_cache *cache = call->cache;
     const int64_t head = (sequence * cache->n_kv_heads + kv_head) * cache->capacity;
     const int64_t n_past = attention->compute->n_past + first;
@@ -150,26 +169,18 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     const int64_t qk_size = call->qk_size, v_size = call->v_size;
     const float *keys = cache->keys + head * cache->qk_stored;
     const float *values = cache->values + head * cache->v_stored;
-    float *scores = scratch; /* (n_rows, n_keys) */
-    if (n_rows > FEW_ROWS) {
+    float *factors = scratch, *scores = factors + n_rows; /* (n_rows), (n_rows, n_keys) */
+    if (n_rows <= FEW_ROWS) {
+        attend_few(attention, q, keys, values, n_past, n_rows, n_keys, scores, factors, out);
+    } else {
         gac_blas_gemm(true, n_rows, n_keys, qk_size, (float)call->scale, q, qk_size, keys,
                       cache->qk_stored, 0, scores, n_keys);
-        soften(attention, n_past, n_rows, n_keys, scores);
+        soften(attention, n_past, n_rows, n_keys, scores, factors);
         gac_blas_gemm(false, n_rows, v_size, n_keys, 1, scores, n_keys, values, cache->v_stored, 0,
                       out, v_size);
-        return;
     }
-    for (int64_t j = 0; j < n_keys; j++) {
-        float sums[FEW_ROWS];
-        kernels->dots(q, qk_size, (int)n_rows, keys + j * cache->qk_stored, GAC_DTYPE_F32, qk_size,
-                      sums);
-        for (int64_t r = 0; r < n_rows; r++)
-            scores[r * n_keys + j] = sums[r] * (float)call->scale;
-    }
-    soften(attention, n_past, n_rows, n_keys, scores);
-    for (int64_t r = 0; r < n_rows; r++)
-        kernels->mix(scores + r * n_keys, values, cache->v_stored, n_keys, v_size,
-                     out + r * v_size);
+    for (int64_t i = 0; i < n_rows * v_size; i++)
+        out[i] *= factors[i / v_size];
 }
 
 const gac_cpu_arithmetic gac_cpu_fast = {

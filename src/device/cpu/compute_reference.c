@@ -218,9 +218,11 @@ static void mix(const gac_cpu_attention *attention, const double *weights, const
     double sums[GAC_TILE_ROWS * GAC_PANEL];
     for (int64_t d = 0; d < size; d += GAC_PANEL) {
         int64_t n = least(size - d, GAC_PANEL);
+        if (n < GAC_PANEL)
+            memset(panel, 0, (size_t)(n_keys * GAC_PANEL) * sizeof *panel);
         for (int64_t j = 0; j < n_keys; j++) {
-            for (int64_t i = 0; i < GAC_PANEL; i++)
-                panel[j * GAC_PANEL + i] = i < n ? (double)values[j * stride + d + i] : 0;
+            for (int64_t i = 0; i < n; i++)
+                panel[j * GAC_PANEL + i] = (double)values[j * stride + d + i];
         }
         memset(sums, 0, sizeof sums);
         attention->compute->kernels->tile(weights, panel, n_keys, tile_rows(n_rows), sums);
