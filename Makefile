@@ -38,7 +38,7 @@ demo: build/gac
 
 bench: build/gac
 	@tools/setup.sh bench
-	@cmake --build build --target bench_solver bench_tokenizer
+	@cmake --build build --target bench_solver bench_tokenizer bench_compute
 	@python3 bench/bench_inspect.py --gac build/gac --python build/venv/bin/python \
 	    --out bench/results/inspect.json
 	@python3 bench/bench_solver.py --bench build/bench_solver --out bench/results/solver.json
@@ -46,6 +46,7 @@ bench: build/gac
 	    --out bench/results/repair.json
 	@build/venv/bin/python bench/bench_tokenizer.py --tokenize build/bench_tokenizer \
 	    --out bench/results/tokenizer.json
+	@build/bench_compute > bench/results/compute.json
 
 fuzz:
 	@tools/setup.sh check

@@ -1,5 +1,6 @@
 #include <gac/device.h>
 
+#include "device/device_internal.h"
 #include "device/plugin.h"
 #include "device/task_spec.h"
 
@@ -8,20 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-struct gac_device {
-    const gac_backend *backend;
-    void *state;
-    gac_device_info info;
-};
-
 struct gac_task {
     const gac_backend *backend;
     void *inner;
     gac_task_spec spec;
 };
 
-/* Splits "cuda:N" or "cuda" into *index; false for other names. */
-static bool parse_cuda(const char *name, int *index)
+bool gac_device_parse_cuda(const char *name, int *index)
 {
     if (strncmp(name, "cuda", 4) != 0)
         return false;
@@ -65,7 +59,7 @@ gac_status gac_device_open(const char *name, gac_device **out, gac_error *err)
     gac_status status = GAC_OK;
     if (strcmp(name, "cpu") == 0)
         backend = gac_cpu_backend();
-    else if (parse_cuda(name, &index))
+    else if (gac_device_parse_cuda(name, &index))
         status = load_cuda(&backend, err);
     else
         status = gac_error_set(err, GAC_USAGE, "no device named %s; there are cpu, cuda, cuda:N",

@@ -1,0 +1,191 @@
+/* `cpu`: F32 through OpenBLAS, one call per panel of weights that was made F32
+ * just before and is still in the cache; few rows through dot products, which
+ * read the weights as they are stored. */
+#include "device/cpu/compute_blas.h"
+#include "device/cpu/compute_internal.h"
+
+#include <string.h>
+
+#define FEW_ROWS 8
+#define DOT_COLUMNS 64        /* outputs of an item of dot products */
+#define PANEL_BYTES (1 << 20) /* of a panel of weights: the second cache */
+#define MAX_WIDTH 384
+#define MIN_WIDTH 64
+
+typedef struct multiply_run {
+    gac_cpu_compute *compute;
+    const gac_product *products;
+    int64_t m, n_threads;
+} multiply_run;
+
+/* Outputs of an item: as many as fit the cache, and no more than leave work
+ * for every thread. */
+static int64_t panel_width(const multiply_run *run, const gac_product *product)
+{
+    int64_t n = product->weight.n_rows, most = PANEL_BYTES / (product->weight.n_cols * 4);
+    if (run->m <= FEW_ROWS)
+        return DOT_COLUMNS;
+    most = most > MAX_WIDTH ? MAX_WIDTH : most < MIN_WIDTH ? MIN_WIDTH : most;
+    int64_t rounds = (n + most * run->n_threads - 1) / (most * run->n_threads);
+    int64_t width = (n + rounds * run->n_threads - 1) / (rounds * run->n_threads);
+    width = (width + 15) / 16 * 16;
+    return width < MIN_WIDTH ? MIN_WIDTH : width;
+}
+
+static int64_t n_panels(const multiply_run *run, const gac_product *product)
+{
+    int64_t width = panel_width(run, product);
+    return (product->weight.n_rows + width - 1) / width;
+}
+
+static void dot_columns(const multiply_run *run, const gac_product *product, int64_t first,
+                        int64_t n)
+{
+    const gac_host_tensor *weight = &product->weight;
+    const int64_t bytes = weight->n_cols * (gac_dtype_bits(weight->dtype) / 8);
+    for (int64_t j = first; j < first + n; j++) {
+        float sums[FEW_ROWS];
+        float bias = product->bias ? product->bias[j] : 0;
+        run->compute->kernels->dots(product->x, product->x_stride, (int)run->m,
+                                    (const char *)weight->data + j * bytes, weight->dtype,
+                                    weight->n_cols, sums);
+        for (int64_t r = 0; r < run->m; r++) {
+            float *y = product->y + r * product->y_stride + j;
+            *y = (product->add ? *y : 0) + (sums[r] + bias);
+        }
+    }
+}
+
+/* Puts the bias where the products are then added. */
+static void start_with_bias(const gac_product *product, int64_t m, int64_t first, int64_t n)
+{
+    for (int64_t r = 0; r < m; r++) {
+        float *y = product->y + r * product->y_stride + first;
+        for (int64_t j = 0; j < n; j++)
+            y[j] = (product->add ? y[j] : 0) + product->bias[first + j];
+    }
+}
+
+static void multiply_item(void *data, int64_t item, int thread)
+{
+    const multiply_run *run = data;
+    const gac_product *product = run->products;
+    while (item >= n_panels(run, product))
+        item -= n_panels(run, product++);
+    const gac_host_tensor *weight = &product->weight;
+    const int64_t k = weight->n_cols, width = panel_width(run, product), first = item * width;
+    const int64_t n = weight->n_rows - first < width ? weight->n_rows - first : width;
+    if (run->m <= FEW_ROWS) {
+        dot_columns(run, product, first, n);
+        return;
+    }
+    const char *from = (const char *)weight->data + first * k * (gac_dtype_bits(weight->dtype) / 8);
+    const float *panel = run->compute->scratch[thread].data;
+    if (weight->dtype == GAC_DTYPE_F32 && (uintptr_t)from % sizeof(float) == 0)
+        panel = (const float *)(const void *)from;
+    else
+        run->compute->kernels->to_float(from, weight->dtype, n * k,
+                                        run->compute->scratch[thread].data);
+    if (product->bias)
+        start_with_bias(product, run->m, first, n);
+    gac_blas_gemm(true, run->m, n, k, 1, product->x, product->x_stride, panel, k,
+                  product->bias || product->add ? 1 : 0, product->y + first, product->y_stride);
+}
+
+static gac_status multiply(gac_cpu_compute *compute, const gac_product *products, int n_products,
+                           int64_t m, gac_error *err)
+{
+    multiply_run run = { compute, products, m, gac_pool_threads(compute->pool) };
+    int64_t n_items = 0;
+    size_t numbers = 0;
+    for (int i = 0; i < n_products; i++) {
+        /* Sizes of weights are below 2^31. */
+        size_t wanted = (size_t)products[i].weight.n_cols * (size_t)panel_width(&run, &products[i]);
+        numbers = wanted > numbers ? wanted : numbers;
+        n_items += n_panels(&run, &products[i]);
+    }
+    gac_status status =
+        gac_scratch_reserve(compute, m <= FEW_ROWS ? 0 : numbers * sizeof(float), err);
+    if (status == GAC_OK)
+        gac_pool_run(compute->pool, n_items, multiply_item, &run);
+    return status;
+}
+
+/* Scores, and a factor for each row. */
+static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t n_keys,
+                         size_t *bytes)
+{
+    int64_t numbers;
+    (void)call;
+    if (!gac_mul_i64(n_rows, n_keys, &numbers) || !gac_add_i64(numbers, n_rows, &numbers) ||
+        !gac_mul_i64(numbers, (int64_t)sizeof(float), &numbers))
+        return false;
+    *bytes = (size_t)numbers;
+    return true;
+}
+
+/* Scores (n_rows, n_keys) to softmax weights, which are still to be multiplied
+ * by factors; row r sees n_past + r / group + 1 keys, and the others weigh
+ * nothing. */
+static void soften(const gac_cpu_attention *attention, int64_t n_past, int64_t n_rows,
+                   int64_t n_keys, float *scores, float *factors)
+{
+    const gac_cpu_kernels *kernels = attention->compute->kernels;
+    for (int64_t r = 0; r < n_rows; r++, scores += n_keys) {
+        int64_t n_seen = n_past + r / attention->group + 1;
+        factors[r] = 1 / kernels->exps(scores, n_seen, kernels->largest(scores, n_seen));
+        memset(scores + n_seen, 0, (size_t)(n_keys - n_seen) * sizeof *scores);
+    }
+}
+
+/* The same by dot products, for few rows. */
+static void attend_few(const gac_cpu_attention *attention, const float *q, const float *keys,
+                       const float *values, int64_t n_past, int64_t n_rows, int64_t n_keys,
+                       float *scores, float *factors, float *out)
+{
+    const gac_attention_call *call = attention->call;
+    const gac_cpu_kernels *kernels = attention->compute->kernels;
+    for (int64_t j = 0; j < n_keys; j++) {
+        float sums[FEW_ROWS];
+        kernels->dots(q, call->qk_size, (int)n_rows, keys + j * call->cache->qk_stored,
+                      GAC_DTYPE_F32, call->qk_size, sums);
+        for (int64_t r = 0; r < n_rows; r++)
+            scores[r * n_keys + j] = sums[r] * (float)call->scale;
+    }
+    soften(attention, n_past, n_rows, n_keys, scores, factors);
+    for (int64_t r = 0; r < n_rows; r++)
+        kernels->mix(scores + r * n_keys, values, call->cache->v_stored, n_keys, call->v_size,
+                     out + r * call->v_size);
+}
+
+static void attend(const gac_cpu_attention *attention, const float *q, int64_t sequence,
+                   int64_t kv_head, int64_t first, int64_t n_rows, void *scratch, float *out)
+{
+    const gac_attention_call *call = attention->call;
+    const gac_cache *cache = call->cache;
+    const int64_t head = (sequence * cache->n_kv_heads + kv_head) * cache->capacity;
+    const int64_t n_past = attention->compute->n_past + first;
+    const int64_t n_keys = n_past + (n_rows - 1) / attention->group + 1;
+    const int64_t qk_size = call->qk_size, v_size = call->v_size;
+    const float *keys = cache->keys + head * cache->qk_stored;
+    const float *values = cache->values + head * cache->v_stored;
+    float *factors = scratch, *scores = factors + n_rows; /* (n_rows), (n_rows, n_keys) */
+    if (n_rows <= FEW_ROWS) {
+        attend_few(attention, q, keys, values, n_past, n_rows, n_keys, scores, factors, out);
+    } else {
+        gac_blas_gemm(true, n_rows, n_keys, qk_size, (float)call->scale, q, qk_size, keys,
+                      cache->qk_stored, 0, scores, n_keys);
+        soften(attention, n_past, n_rows, n_keys, scores, factors);
+        gac_blas_gemm(false, n_rows, v_size, n_keys, 1, scores, n_keys, values, cache->v_stored, 0,
+                      out, v_size);
+    }
+    for (int64_t i = 0; i < n_rows * v_size; i++)
+        out[i] *= factors[i / v_size];
+}
+
+const gac_cpu_arithmetic gac_cpu_fast = {
+    .exact = false,
+    .multiply = multiply,
+    .attend_bytes = attend_bytes,
+    .attend = attend,
+};
