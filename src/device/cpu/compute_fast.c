@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-#define FEW_ROWS 8
+#define FEW_ROWS 2            /* that go through dot products */
+#define FEW_QUERIES 8         /* likewise in attention */
 #define DOT_COLUMNS 64        /* outputs of an item of dot products */
 #define PANEL_BYTES (1 << 20) /* of a panel of weights: the second cache */
 #define MAX_WIDTH 384
@@ -18,14 +19,30 @@ typedef struct multiply_run {
     int64_t m, n_threads;
 } multiply_run;
 
+/* OpenBLAS (0.3.21, AVX-512) has kernels that do without packing for products of
+ * up to this many multiplications and outputs: about 1.5 times as fast at 16 to
+ * 64 rows, twice at 9. */
+#define SMALL_PRODUCT 1000000
+#define SMALL_OUTPUTS 1200
+#define SMALL_ROWS 64
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Outputs of an item: as many as fit the cache, and no more than leave work
  * for every thread. */
 static int64_t panel_width(const multiply_run *run, const gac_product *product)
 {
-    int64_t n = product->weight.n_rows, most = PANEL_BYTES / (product->weight.n_cols * 4);
-    if (run->m <= FEW_ROWS)
+    const int64_t m = run->m, n = product->weight.n_rows, k = product->weight.n_cols;
+    const int64_t small = least(SMALL_PRODUCT / (m * k), SMALL_OUTPUTS / m) / 16 * 16;
+    if (m <= FEW_ROWS)
         return DOT_COLUMNS;
-    most = most > MAX_WIDTH ? MAX_WIDTH : most < MIN_WIDTH ? MIN_WIDTH : most;
+    if (m <= SMALL_ROWS && small > 0)
+        return small;
+    int64_t most = least(PANEL_BYTES / (k * (int64_t)sizeof(float)), MAX_WIDTH);
+    most = most < MIN_WIDTH ? MIN_WIDTH : most;
     int64_t rounds = (n + most * run->n_threads - 1) / (most * run->n_threads);
     int64_t width = (n + rounds * run->n_threads - 1) / (rounds * run->n_threads);
     width = (width + 15) / 16 * 16;
@@ -146,7 +163,7 @@ static void attend_few(const gac_cpu_attention *attention, const float *q, const
     const gac_attention_call *call = attention->call;
     const gac_cpu_kernels *kernels = attention->compute->kernels;
     for (int64_t j = 0; j < n_keys; j++) {
-        float sums[FEW_ROWS];
+        float sums[FEW_QUERIES];
         kernels->dots(q, call->qk_size, (int)n_rows, keys + j * call->cache->qk_stored,
                       GAC_DTYPE_F32, call->qk_size, sums);
         for (int64_t r = 0; r < n_rows; r++)
@@ -170,7 +187,7 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     const float *keys = cache->keys + head * cache->qk_stored;
     const float *values = cache->values + head * cache->v_stored;
     float *factors = scratch, *scores = factors + n_rows; /* (n_rows), (n_rows, n_keys) */
-    if (n_rows <= FEW_ROWS) {
+    if (n_rows <= FEW_QUERIES) {
         attend_few(attention, q, keys, values, n_past, n_rows, n_keys, scores, factors, out);
     } else {
         gac_blas_gemm(true, n_rows, n_keys, qk_size, (float)call->scale, q, qk_size, keys,
