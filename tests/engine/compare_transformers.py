@@ -110,10 +110,10 @@ def continuation(args, folder, model, ids, rows):
                                 eos_token_id=None, pad_token_id=0)[0, len(ids):].tolist()
     for device in ("cpu", "reference"):
         result = subprocess.run([args.gac, "generate", folder, "--ids",
-                                 ",".join(map(str, ids)), "--max-tokens", "64", "--ignore-eos",
-                                 "--device", device, "--json", "-q"], check=True,
-                                stdout=subprocess.PIPE)
+                                 ",".join(map(str, ids)), "--max-tokens", "64", "--device",
+                                 device, "--json", "-q"], check=True, stdout=subprocess.PIPE)
         mine = json.loads(result.stdout)["ids"]
+        assert len(mine) == 64, "the continuation ended early: take another prompt"
         rows.append({"model": folder, "device": device, "greedy_tokens": 64,
                      "theirs": theirs, "ours": mine, "ok": mine == theirs})
         print(f"greedy continuation on {device}: {'identical' if mine == theirs else 'DIFFERS'}",
