@@ -1,3 +1,4 @@
+#include "compute_internal.h"
 #include "cuda_internal.h"
 
 #include <dlfcn.h>
@@ -246,6 +247,7 @@ static const gac_backend backend = {
     .task_run = gac_cuda_task_run,
     .task_time = gac_cuda_task_time,
     .task_kernels = gac_cuda_task_kernels,
+    .compute = &gac_cuda_compute_ops,
 };
 
 __attribute__((visibility("default"))) const gac_backend *gac_backend_entry(void);

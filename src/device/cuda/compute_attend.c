@@ -1,0 +1,154 @@
+/* Attention over a cache: our own kernel for one new token per sequence; for
+ * more, heads are rotated and put into the cache first, and attention is
+ * cuDNN's or our own. */
+#include "compute_internal.h"
+#include "kernels.h"
+
+/* Fewer new tokens than this are not worth a plan of cuDNN's, which takes half
+ * a second to make. */
+enum { PLAN_MIN_NEW = 512 };
+
+static gac_status check_call(const gac_cuda_compute *c, const gac_attention_call *call,
+                             gac_error *err)
+{
+    const gac_cache *cache = call->cache;
+    int64_t group_ok = call->n_kv_heads > 0 && call->n_q_heads % call->n_kv_heads == 0;
+    int64_t width =
+        (call->n_q_heads + call->n_kv_heads) * call->qk_stored + call->n_kv_heads * call->v_stored;
+    if (!group_ok || cache->n_kv_heads != call->n_kv_heads || cache->qk_stored != call->qk_stored ||
+        cache->v_stored != call->v_stored || call->qkv->residual || call->out->residual ||
+        call->qkv->ld < width || call->out->ld < call->n_q_heads * call->v_stored)
+        return gac_error_set(err, GAC_USAGE, "attention whose rows and cache do not fit");
+    if (c->batch > cache->batch || c->n_past + c->n_new > cache->capacity)
+        return gac_error_set(err, GAC_USAGE,
+                             "%lld sequences of %lld tokens to a cache of %lld of %lld",
+                             (long long)c->batch, (long long)(c->n_past + c->n_new),
+                             (long long)cache->batch, (long long)cache->capacity);
+    if (call->qk_stored > 256 || call->v_stored > 256)
+        return gac_error_set(err, GAC_CHECK, "head sizes %lld/%lld: cuda takes up to 256",
+                             (long long)call->qk_size, (long long)call->v_size);
+    return GAC_OK;
+}
+
+static gac_heads_args heads_of(const gac_cuda_compute *c, const gac_attention_call *call)
+{
+    return (gac_heads_args){ .dtype = c->options.dtype,
+                             .qkv = call->qkv->data,
+                             .qkv_ld = call->qkv->ld,
+                             .k_cache = call->cache->k,
+                             .v_cache = call->cache->v,
+                             .capacity = call->cache->capacity,
+                             .batch = c->batch,
+                             .n_new = c->n_new,
+                             .n_q_heads = call->n_q_heads,
+                             .n_kv_heads = call->n_kv_heads,
+                             .qk_size = call->qk_size,
+                             .qk_stored = call->qk_stored,
+                             .v_size = call->v_size,
+                             .v_stored = call->v_stored,
+                             .q_norm = call->q_norm ? call->q_norm->data : NULL,
+                             .k_norm = call->k_norm ? call->k_norm->data : NULL,
+                             .eps = call->eps,
+                             .cosines = call->cosines ? call->cosines->data : NULL,
+                             .sines = call->sines ? call->sines->data : NULL,
+                             .n_past = c->pass };
+}
+
+/* For every batch the cache can have: a smaller one divides its keys more. */
+static gac_status reserve_decode(gac_cuda_compute *c, const gac_attention_call *call,
+                                 gac_error *err)
+{
+    size_t most = 0, counters = gac_decode_counter_bytes(call->cache->batch, call->n_q_heads,
+                                                         call->n_kv_heads);
+    for (int64_t batch = 1; batch <= call->cache->batch; batch++) {
+        size_t n =
+            gac_decode_workspace_bytes(batch, call->n_q_heads, call->n_kv_heads, call->v_stored);
+        most = n > most ? n : most;
+    }
+    gac_status status = gac_compute_reserve(c, &c->counters, counters, "attention", true, err);
+    if (status == GAC_OK)
+        status = gac_compute_reserve(c, &c->split, most, "attention", false, err);
+    return status;
+}
+
+static gac_status attend_one(gac_cuda_compute *c, const gac_attention_call *call, gac_error *err)
+{
+    gac_decode_args args = { .heads = heads_of(c, call),
+                             .scale = call->scale,
+                             .out = call->out->data,
+                             .out_ld = call->out->ld,
+                             .counters = c->counters.memory,
+                             .workspace = c->split.memory,
+                             .overlap = c->chained };
+    gac_status status = gac_decode_launch(&args, c->cuda->stream, err);
+    c->chained = true;
+    return status;
+}
+
+static gac_sdpa_shape shape_of(const gac_cuda_compute *c, const gac_attention_call *call)
+{
+    return (gac_sdpa_shape){ .batch = c->batch,
+                             .n_q_heads = call->n_q_heads,
+                             .n_kv_heads = call->n_kv_heads,
+                             .n_q = c->n_new,
+                             .n_kv = c->n_past + c->n_new,
+                             .qk_head = call->qk_stored,
+                             .v_head = call->v_stored,
+                             .causal = true };
+}
+
+/* q (batch, n_new, n_q_heads, qk_stored) as the kernels for heads left it. */
+static gac_status attend_flash(gac_cuda_compute *c, const gac_attention_call *call, void *q,
+                               gac_error *err)
+{
+    const gac_cache *cache = call->cache;
+    gac_flash_args args = { .dtype = c->options.dtype,
+                            .shape = shape_of(c, call),
+                            .scale = call->scale,
+                            .q = q,
+                            .k = cache->k,
+                            .v = cache->v,
+                            .out = call->out->data };
+    int64_t q_row = call->n_q_heads * call->qk_stored;
+    int64_t k_head = cache->capacity * call->qk_stored, v_head = cache->capacity * call->v_stored;
+    args.q_strides = (gac_flash_strides){ c->n_new * q_row, call->qk_stored, q_row };
+    args.k_strides = (gac_flash_strides){ call->n_kv_heads * k_head, k_head, call->qk_stored };
+    args.v_strides = (gac_flash_strides){ call->n_kv_heads * v_head, v_head, call->v_stored };
+    args.out_strides =
+        (gac_flash_strides){ c->n_new * call->out->ld, call->v_stored, call->out->ld };
+    gac_status status = gac_flash_workspace_bytes(&args.shape, &args.workspace_bytes, err);
+    if (status == GAC_OK && args.workspace_bytes)
+        status = gac_compute_reserve(c, &c->split, args.workspace_bytes, "attention", false, err);
+    if (status)
+        return status;
+    args.workspace = args.workspace_bytes ? c->split.memory : NULL;
+    return gac_flash_launch(&args, c->cuda->stream, err);
+}
+
+static gac_status attend_many(gac_cuda_compute *c, const gac_attention_call *call, gac_error *err)
+{
+    size_t q_bytes = 0;
+    if (!gac_compute_bytes(c->options.max_rows, call->n_q_heads * call->qk_stored, 2, &q_bytes))
+        return gac_error_set(err, GAC_NO_RESOURCE, "rows too large for any device");
+    gac_status status = gac_compute_reserve(c, &c->wide, q_bytes, "rows between", false, err);
+    if (status)
+        return status;
+    gac_heads_args heads = heads_of(c, call);
+    status = gac_rope_launch(&heads, c->wide.memory, c->cuda->stream, err);
+    if (status == GAC_OK)
+        status = attend_flash(c, call, c->wide.memory, err);
+    c->chained = false;
+    return status;
+}
+
+gac_status gac_compute_attend(void *state, const gac_attention_call *call, gac_error *err)
+{
+    gac_cuda_compute *c = state;
+    gac_status status = check_call(c, call, err);
+    /* Also before a pass that does not need it: a recording may come next. */
+    if (status == GAC_OK)
+        status = reserve_decode(c, call, err);
+    if (status)
+        return status;
+    return c->n_new == 1 ? attend_one(c, call, err) : attend_many(c, call, err);
+}

@@ -1,0 +1,167 @@
+/* compute_common: what the kernels of a forward pass share. */
+#ifndef GAC_COMPUTE_COMMON_CUH
+#define GAC_COMPUTE_COMMON_CUH
+
+#include "compute_kernels.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace
+{
+
+constexpr unsigned WHOLE_WARP = 0xffffffffu;
+
+__device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+__device__ __forceinline__ float to_float(__half x)
+{
+    return __half2float(x);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+template <typename T> __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x)
+{
+    return x;
+}
+template <> __device__ __forceinline__ __half from_float<__half>(float x)
+{
+    return __float2half_rn(x);
+}
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+/* Two numbers that share a word. */
+template <typename T> __device__ __forceinline__ float2 unpack_pair(uint32_t word)
+{
+    if constexpr (std::is_same<T, __half>::value)
+        return __half22float2(*(const __half2 *)&word);
+    else
+        return float2{ __uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u) };
+}
+
+template <typename T> __device__ __forceinline__ uint32_t pack_pair(float low, float high)
+{
+    if constexpr (std::is_same<T, __half>::value) {
+        const __half2 pair = __floats2half2_rn(low, high);
+        return *(const uint32_t *)&pair;
+    } else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        return *(const uint32_t *)&pair;
+    }
+}
+
+__device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + __expf(-x));
+}
+
+/* c (16, 8) += a (16, 16) b (16, 8). With g = lane / 4 and t = lane % 4: a0 and
+ * a2 are row g, a1 and a3 row g + 8, b0 and b1 column g; 0 and 1 hold k = 2t
+ * and the next, 2 and 3 (b1) those 8 further. c0, c1 are row g, columns 2t and
+ * the next; c2, c3 row g + 8. */
+template <typename T>
+__device__ __forceinline__ void mma_16816(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                          uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    if constexpr (std::is_same<T, __half>::value)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Programmatic dependent launch: the next kernel may be put on the
+ * multiprocessors from here on; everything before this kernel is done. */
+__device__ __forceinline__ void let_next_start()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_previous()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int i = 16; i; i /= 2)
+        x += __shfl_xor_sync(WHOLE_WARP, x, i);
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int i = 16; i; i /= 2)
+        x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, i));
+    return x;
+}
+
+/* The sum over a block, in every thread; spare has a place for each warp. The
+ * block must not use spare again before its next barrier. */
+__device__ __forceinline__ float block_sum(float x, float *spare)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    x = warp_sum(x);
+    if (lane == 0)
+        spare[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < n_warps ? spare[lane] : 0.0f);
+}
+
+/* Launches, with overlap as compute_kernels.h says. */
+template <typename P>
+cudaError_t launch_kernel(void (*kernel)(P), dim3 grid, unsigned n_threads, size_t smem_bytes,
+                          bool overlap, cudaStream_t stream, const P &params)
+{
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(n_threads);
+    config.dynamicSmemBytes = smem_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, params);
+}
+
+inline gac_status launch_status(cudaError_t code, const char *what, gac_error *err)
+{
+    if (code == cudaSuccess)
+        return GAC_OK;
+    cudaGetLastError();
+    return gac_error_set(err, GAC_FAILED, "%s: %s", what, cudaGetErrorString(code));
+}
+
+inline bool is_half_type(gac_dtype dtype)
+{
+    return dtype == GAC_DTYPE_F16 || dtype == GAC_DTYPE_BF16;
+}
+
+} /* namespace */
+
+#endif

@@ -1,0 +1,87 @@
+/* Both ends of a model: tokens to rows, rows to logits and losses. */
+#include "compute_internal.h"
+
+gac_status gac_compute_embed(void *state, const gac_matrix *table, gac_rows *out, gac_error *err)
+{
+    gac_cuda_compute *c = state;
+    if (table->n_direct != 1 || table->first.n || !out->residual || out->ld != table->width)
+        return gac_error_set(err, GAC_USAGE, "an embedding is one dense table, to residual rows");
+    gac_status status = gac_embed_launch(
+        c->options.dtype, table->direct[0].weight, table->direct[0].ld, table->n_logical,
+        c->pass + 1, out->data, out->ld, c->batch * c->n_new, out->width, c->cuda->stream, err);
+    c->chained = true;
+    return status;
+}
+
+/* Logits for as many rows as a call may ever ask for: a recording knows where
+ * they are. */
+static gac_status reserve_logits(gac_cuda_compute *c, int64_t vocab, gac_error *err)
+{
+    int64_t n = c->options.max_rows < GAC_MAX_LOGIT_ROWS ? c->options.max_rows : GAC_MAX_LOGIT_ROWS;
+    size_t n_bytes = 0;
+    if (!gac_compute_bytes(n, vocab, sizeof(float), &n_bytes))
+        return gac_error_set(err, GAC_NO_RESOURCE, "logits too large for any device");
+    gac_status status = gac_compute_reserve(c, &c->logits, n_bytes, "logits", false, err);
+    if (status == GAC_OK)
+        status = gac_compute_reserve(c, &c->targets,
+                                     GAC_MAX_LOGIT_ROWS * (sizeof(double) + sizeof(int32_t)),
+                                     "losses", false, err);
+    return status;
+}
+
+gac_status gac_compute_logits(void *state, const gac_linear_call *call, int64_t first, int64_t step,
+                              int64_t n, gac_error *err)
+{
+    gac_cuda_compute *c = state;
+    int64_t vocab = call->matrix->n_out;
+    if (first < 0 || step < 1 || n < 1 || n > GAC_MAX_LOGIT_ROWS ||
+        first + (n - 1) * step >= c->options.max_rows || call->matrix->n_modules != 1 ||
+        call->matrix->n_logical != vocab)
+        return gac_error_set(err, GAC_USAGE, "logits of %lld rows from %lld on", (long long)n,
+                             (long long)first);
+    gac_status status = reserve_logits(c, vocab, err);
+    if (status)
+        return status;
+    gac_linear_rows rows = { first, step, n };
+    gac_linear_out out = { c->logits.memory, vocab, GAC_SKINNY_FLOAT };
+    status = gac_compute_product(c, call, rows, out, err);
+    c->n_logits = status == GAC_OK ? n : 0;
+    c->vocab = vocab;
+    return status;
+}
+
+gac_status gac_compute_logits_read(void *state, float *out, gac_error *err)
+{
+    gac_cuda_compute *c = state;
+    if (c->n_logits < 1)
+        return gac_error_set(err, GAC_USAGE, "there are no logits yet");
+    size_t n_bytes = (size_t)(c->n_logits * c->vocab) * sizeof(float);
+    cudaError_t code =
+        cudaMemcpyAsync(out, c->logits.memory, n_bytes, cudaMemcpyDeviceToHost, c->cuda->stream);
+    if (code != cudaSuccess)
+        return gac_cuda_error(err, code, "logits from the device");
+    return gac_compute_wait(c, "logits from the device", err);
+}
+
+gac_status gac_compute_losses(void *state, const int32_t *targets, double *out, gac_error *err)
+{
+    gac_cuda_compute *c = state;
+    cudaStream_t stream = c->cuda->stream;
+    size_t n = (size_t)c->n_logits;
+    if (n < 1)
+        return gac_error_set(err, GAC_USAGE, "there are no logits yet");
+    double *losses = c->targets.memory; /* first: it wants the greater alignment */
+    int32_t *on_device = (int32_t *)(losses + GAC_MAX_LOGIT_ROWS);
+    cudaError_t code =
+        cudaMemcpyAsync(on_device, targets, n * sizeof *targets, cudaMemcpyHostToDevice, stream);
+    if (code != cudaSuccess)
+        return gac_cuda_error(err, code, "targets to the device");
+    gac_status status =
+        gac_losses_launch(c->logits.memory, c->vocab, on_device, losses, c->n_logits, stream, err);
+    if (status)
+        return status;
+    code = cudaMemcpyAsync(out, losses, n * sizeof *out, cudaMemcpyDeviceToHost, stream);
+    if (code != cudaSuccess)
+        return gac_cuda_error(err, code, "losses from the device");
+    return gac_compute_wait(c, "losses from the device", err);
+}

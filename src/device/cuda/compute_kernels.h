@@ -1,0 +1,170 @@
+/* compute_kernels: the kernels of a forward pass, as launchers a C file can
+ * call. As those of kernels.h they only enqueue, may be captured, allocate
+ * nothing and keep no state.
+ *
+ * dtype below is F16 or BF16, the type of weights and rows; half stands for
+ * it in the shapes. Sums are in F32, and so is the residual stream.
+ *
+ * Where overlap is set, the kernel may start while the one before it on the
+ * stream still runs (programmatic dependent launch): until that has finished
+ * it touches nothing but weights. It must then be preceded by a kernel. */
+#ifndef GAC_DEVICE_CUDA_COMPUTE_KERNELS_H
+#define GAC_DEVICE_CUDA_COMPUTE_KERNELS_H
+
+#include <gac/base.h>
+#include <gac/checkpoint.h>
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Weights (compute_convert.cu) --------------------------------------- */
+
+/* Rows or columns of a tensor and where they go: number i goes to place
+ * ((start + i) / size) stored + (start + i) % size - base. */
+typedef struct gac_place_map {
+    int64_t start, size, stored, base;
+} gac_place_map;
+
+typedef struct gac_convert_args {
+    gac_dtype from_dtype, to_dtype; /* F32, F16, BF16 */
+    const void *from;               /* (n_rows, n_cols) */
+    void *to;                       /* rows of ld numbers */
+    int64_t n_rows, n_cols, ld;
+    gac_place_map rows, cols;
+    int64_t first_index;          /* of from[0] in its tensor */
+    unsigned long long *worst_at; /* gets the least index of a number that is not finite in
+                                   * to_dtype, if below what is there */
+} gac_convert_args;
+
+gac_status gac_convert_launch(const gac_convert_args *args, cudaStream_t stream, gac_error *err);
+
+/* ---- Rows (compute_rows.cu) --------------------------------------------- */
+
+/* out[i] = x[first + step i] / rms * norm, for n rows. */
+typedef struct gac_norm_args {
+    gac_dtype dtype;
+    bool from_float;   /* x is F32, else half */
+    const void *x;     /* rows of x_ld */
+    const float *norm; /* (width), or NULL: x as it is */
+    void *out;         /* (n, out_ld) half, zeros from width on */
+    int64_t x_ld, out_ld;
+    int64_t width;
+    int64_t first, step, n;
+    double eps;
+    bool overlap;
+} gac_norm_args;
+
+gac_status gac_norm_launch(const gac_norm_args *args, cudaStream_t stream, gac_error *err);
+
+/* out (n_rows, width) = silu(pair[:, :width]) * pair[:, width:2 width]. */
+gac_status gac_silu_launch(gac_dtype dtype, const void *pair, int64_t pair_ld, void *out,
+                           int64_t out_ld, int64_t n_rows, int64_t width, cudaStream_t stream,
+                           gac_error *err);
+
+/* y (n_rows, n), half or F32, += bias (n). */
+gac_status gac_bias_launch(gac_dtype dtype, void *y, int64_t ld, const float *bias, int64_t n_rows,
+                           int64_t n, cudaStream_t stream, gac_error *err);
+
+/* out (n_rows, out_ld) F32 = rows of table (n_ids, ld) half. */
+gac_status gac_embed_launch(gac_dtype dtype, const void *table, int64_t ld, int64_t n_ids,
+                            const int32_t *ids, float *out, int64_t out_ld, int64_t n_rows,
+                            int64_t width, cudaStream_t stream, gac_error *err);
+
+/* out[i] = log(sum(exp(logits[i]))) - logits[i][targets[i]], logits (n, vocab). */
+gac_status gac_losses_launch(const float *logits, int64_t vocab, const int32_t *targets,
+                             double *out, int64_t n, cudaStream_t stream, gac_error *err);
+
+/* ---- Few rows times weights (compute_skinny.cu) -------------------------- */
+
+enum { GAC_SKINNY_MAX_ROWS = 16, GAC_SKINNY_MAX_SEGMENTS = 16 };
+
+typedef enum gac_skinny_mode {
+    GAC_SKINNY_SET,   /* y half */
+    GAC_SKINNY_FLOAT, /* y F32 */
+    GAC_SKINNY_ADD,   /* y F32, added to */
+    GAC_SKINNY_GATED  /* y half = silu(gate) * up */
+} gac_skinny_mode;
+
+/* Some columns of y: x[:, x_start : + k] weight^T. k and ld are multiples of
+ * 8, weights start on 16 bytes. GATED has two of them. */
+typedef struct gac_skinny_weights {
+    const void *weight; /* (n, ld) half */
+    const float *bias;  /* (n), or NULL */
+    int64_t k, ld, x_start;
+} gac_skinny_weights;
+
+typedef struct gac_skinny_segment {
+    gac_skinny_weights gate, up; /* up: GATED only */
+    int64_t n, y_start;
+} gac_skinny_segment;
+
+typedef struct gac_skinny_args {
+    gac_dtype dtype;
+    gac_skinny_mode mode;
+    int64_t m;         /* rows, up to GAC_SKINNY_MAX_ROWS */
+    bool from_float;   /* x is F32, else half */
+    const void *x;     /* (m, x_ld), 16-byte aligned rows */
+    const float *norm; /* (n_norm), or NULL: x / rms * norm goes in; only with from_float */
+    int64_t n_norm;    /* the first of width; the others are zero */
+    double eps;
+    int64_t width; /* numbers of x, a multiple of 8 */
+    int64_t x_ld;
+    void *y; /* (m, y_ld) */
+    int64_t y_ld;
+    int n_segments;
+    gac_skinny_segment segments[GAC_SKINNY_MAX_SEGMENTS];
+    bool overlap;
+} gac_skinny_args;
+
+/* Whether x of m rows, as F32, can be taken by the kernel itself. */
+bool gac_skinny_takes_float(int64_t m, int64_t width);
+gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, gac_error *err);
+
+/* ---- Attention with a cache ---------------------------------------------- */
+
+/* What both kernels below are told. Rows of qkv hold the q heads, the k heads
+ * and the v heads one after another, in stored sizes. */
+typedef struct gac_heads_args {
+    gac_dtype dtype;
+    const void *qkv; /* (batch n_new, qkv_ld) half */
+    int64_t qkv_ld;
+    void *k_cache; /* (batch, n_kv_heads, capacity, qk_stored) half */
+    void *v_cache; /* (batch, n_kv_heads, capacity, v_stored) half */
+    int64_t capacity;
+    int64_t batch, n_new, n_q_heads, n_kv_heads;
+    int64_t qk_size, qk_stored, v_size, v_stored;
+    const float *q_norm, *k_norm; /* (qk_size), or NULL */
+    double eps;
+    const float *cosines, *sines; /* (positions, qk_size / 2), or NULL */
+    const int32_t *n_past;        /* one number on the device */
+} gac_heads_args;
+
+/* Norms and rotates q and k; q goes to q_out (batch n_new, n_q_heads
+ * qk_stored), k and v into the cache (compute_rope.cu). */
+gac_status gac_rope_launch(const gac_heads_args *args, void *q_out, cudaStream_t stream,
+                           gac_error *err);
+
+/* One new token for each sequence: all of the above, and attention over the
+ * cache (compute_decode.cu). */
+typedef struct gac_decode_args {
+    gac_heads_args heads;
+    double scale;
+    void *out; /* (batch, out_ld) half */
+    int64_t out_ld;
+    void *counters;  /* gac_decode_counter_bytes, zero before the first call */
+    void *workspace; /* gac_decode_workspace_bytes */
+    bool overlap;
+} gac_decode_args;
+
+size_t gac_decode_counter_bytes(int64_t batch, int64_t n_q_heads, int64_t n_kv_heads);
+size_t gac_decode_workspace_bytes(int64_t batch, int64_t n_q_heads, int64_t n_kv_heads,
+                                  int64_t v_stored);
+gac_status gac_decode_launch(const gac_decode_args *args, cudaStream_t stream, gac_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

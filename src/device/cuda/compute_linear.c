@@ -1,0 +1,314 @@
+/* Products with the weights of a matrix.
+ *
+ * x is normed into half rows (or as it comes in by the kernel for few rows),
+ * goes through the pieces that read it, and the latent rows that the first
+ * factors give go through theirs. A few rows go through our own kernel, which
+ * also adds biases, gates, and adds to the residual stream; many through
+ * cublasLt, with kernels of ours after it for biases and gates. */
+#include "compute_internal.h"
+
+/* Rows that a product reads: half, or F32 to be normed on the way. */
+typedef struct source {
+    const void *x;
+    int64_t ld, width;
+    bool from_float;
+    const float *norm;
+    int64_t n_norm;
+    double eps;
+} source;
+
+/* Pieces, and what they give. */
+typedef struct stage {
+    const gac_piece *pieces;
+    int n_pieces;
+    source in;
+    const float *bias; /* by y, or NULL */
+    int64_t n_y;       /* numbers of a row of y that pieces may give */
+    gac_linear_out out;
+} stage;
+
+/* How many pieces from the first on can be multiplied as one. */
+static int count_joined(const gac_piece *p, int n)
+{
+    int i = 1;
+    while (i < n && p[i].z_start == p->z_start && p[i].k == p->k && p[i].ld == p->ld &&
+           p[i].y_start == p[i - 1].y_start + p[i - 1].n &&
+           (char *)p[i].weight == (char *)p[i - 1].weight + p[i - 1].n * p->ld * 2)
+        i++;
+    return i;
+}
+
+static int64_t sum_joined(const gac_piece *p, int n)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < n; i++)
+        rows += p[i].n;
+    return rows;
+}
+
+/* Whether our kernel for few rows takes the pieces: all on 16 bytes. */
+static bool is_aligned(const gac_matrix *matrix)
+{
+    bool ok = matrix->width % 8 == 0 && matrix->first.n % 8 == 0;
+    for (int i = 0; i < matrix->n_second; i++) {
+        const gac_piece *p = &matrix->second[i];
+        ok = ok && p->k % 8 == 0 && p->z_start % 8 == 0 && (uintptr_t)p->weight % 16 == 0;
+    }
+    return ok;
+}
+
+static gac_skinny_weights weights_of(const gac_piece *p, const float *bias)
+{
+    return (gac_skinny_weights){ p->weight, bias ? bias + p->y_start : NULL, p->k, p->ld,
+                                 p->z_start };
+}
+
+static gac_skinny_args skinny_call(gac_cuda_compute *c, const source *in, int64_t m,
+                                   gac_linear_out out)
+{
+    return (gac_skinny_args){ .dtype = c->options.dtype,
+                              .mode = out.mode,
+                              .m = m,
+                              .from_float = in->from_float,
+                              .x = in->x,
+                              .norm = in->norm,
+                              .n_norm = in->n_norm,
+                              .eps = in->eps,
+                              .width = in->width,
+                              .x_ld = in->ld,
+                              .y = out.y,
+                              .y_ld = out.y_ld,
+                              .overlap = c->chained };
+}
+
+static gac_status launch_skinny(gac_cuda_compute *c, const gac_skinny_args *args, gac_error *err)
+{
+    gac_status status = gac_skinny_launch(args, c->cuda->stream, err);
+    c->chained = true;
+    return status;
+}
+
+static gac_status multiply_few(gac_cuda_compute *c, const stage *s, int64_t m, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    for (int i = 0; i < s->n_pieces && status == GAC_OK;) {
+        gac_skinny_args args = skinny_call(c, &s->in, m, s->out);
+        while (i < s->n_pieces && args.n_segments < GAC_SKINNY_MAX_SEGMENTS) {
+            const gac_piece *p = &s->pieces[i];
+            int n = count_joined(p, s->n_pieces - i);
+            args.segments[args.n_segments++] = (gac_skinny_segment){ .gate = weights_of(p, s->bias),
+                                                                     .n = sum_joined(p, n),
+                                                                     .y_start = p->y_start };
+            i += n;
+        }
+        status = launch_skinny(c, &args, err);
+    }
+    return status;
+}
+
+static gac_status multiply_many(gac_cuda_compute *c, const stage *s, int64_t m, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    bool to_float = s->out.mode == GAC_SKINNY_FLOAT || s->out.mode == GAC_SKINNY_ADD;
+    for (int i = 0; i < s->n_pieces && status == GAC_OK;) {
+        const gac_piece *p = &s->pieces[i];
+        int n = count_joined(p, s->n_pieces - i);
+        gac_lt_call call = { .m = m,
+                             .n = sum_joined(p, n),
+                             .k = p->k,
+                             .w = p->weight,
+                             .x = (const char *)s->in.x + p->z_start * 2,
+                             .y = (char *)s->out.y + p->y_start * (to_float ? 4 : 2),
+                             .w_ld = p->ld,
+                             .x_ld = s->in.ld,
+                             .y_ld = s->out.y_ld,
+                             .to_float = to_float,
+                             .add = s->out.mode == GAC_SKINNY_ADD };
+        status = gac_lt_multiply(c, &call, err);
+        i += n;
+    }
+    return status;
+}
+
+static gac_status multiply(gac_cuda_compute *c, const stage *s, int64_t m, bool few, gac_error *err)
+{
+    if (s->n_pieces == 0)
+        return GAC_OK;
+    return few ? multiply_few(c, s, m, err) : multiply_many(c, s, m, err);
+}
+
+/* Biases of a stage that cublasLt did. */
+static gac_status add_bias(gac_cuda_compute *c, const stage *s, int64_t m, gac_error *err)
+{
+    bool to_float = s->out.mode == GAC_SKINNY_FLOAT || s->out.mode == GAC_SKINNY_ADD;
+    if (!s->bias)
+        return GAC_OK;
+    return gac_bias_launch(to_float ? GAC_DTYPE_F32 : c->options.dtype, s->out.y, s->out.y_ld,
+                           s->bias, m, s->n_y, c->cuda->stream, err);
+}
+
+/* The rows as they go in. few: F32 rows may be left to the kernel. */
+static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_linear_rows rows,
+                          bool few, source *out, gac_error *err)
+{
+    const gac_matrix *matrix = call->matrix;
+    const gac_rows *x = call->x;
+    int64_t n_logical = matrix->in.n_slices * matrix->in.size, element = x->residual ? 4 : 2;
+    if (x->ld != matrix->width)
+        return gac_error_set(err, GAC_USAGE, "rows of %lld numbers to a matrix that takes %lld",
+                             (long long)x->ld, (long long)matrix->width);
+    if (call->norm && (call->norm->n != n_logical ||
+                       (matrix->in.n_slices > 1 && matrix->in.size != matrix->in.stored)))
+        return gac_error_set(err, GAC_USAGE, "a norm of %lld numbers over rows of %lld",
+                             (long long)call->norm->n, (long long)n_logical);
+    *out = (source){ .x = (const char *)x->data + rows.first * x->ld * element,
+                     .ld = rows.step * x->ld,
+                     .width = matrix->width,
+                     .from_float = x->residual,
+                     .norm = call->norm ? call->norm->data : NULL,
+                     .n_norm = n_logical,
+                     .eps = call->eps };
+    if (!x->residual && !call->norm)
+        return GAC_OK;
+    if (x->residual && few && gac_skinny_takes_float(rows.n, matrix->width))
+        return GAC_OK;
+    gac_norm_args args = { .dtype = c->options.dtype,
+                           .from_float = x->residual,
+                           .x = x->data,
+                           .norm = out->norm,
+                           .out = c->x.memory,
+                           .x_ld = x->ld,
+                           .out_ld = matrix->width,
+                           .width = call->norm ? n_logical : matrix->width,
+                           .first = rows.first,
+                           .step = rows.step,
+                           .n = rows.n,
+                           .eps = call->eps,
+                           .overlap = c->chained };
+    gac_status status = gac_norm_launch(&args, c->cuda->stream, err);
+    c->chained = true;
+    *out = (source){ .x = c->x.memory, .ld = matrix->width, .width = matrix->width };
+    return status;
+}
+
+/* The one piece of a module that gate and up are computed from together, or
+ * NULL where there are more. */
+static const gac_piece *find_only(const gac_piece *pieces, int n, int module)
+{
+    const gac_piece *found = NULL;
+    for (int i = 0; i < n; i++) {
+        if (pieces[i].module != module)
+            continue;
+        if (found)
+            return NULL;
+        found = &pieces[i];
+    }
+    return found;
+}
+
+/* Gate and up in one launch, where both are one piece that reads the same
+ * rows; *done says whether they were. */
+static gac_status multiply_gated(gac_cuda_compute *c, const stage *s, int64_t m, bool *done,
+                                 gac_error *err)
+{
+    const gac_piece *gate = find_only(s->pieces, s->n_pieces, 0);
+    const gac_piece *up = find_only(s->pieces, s->n_pieces, 1);
+    *done = gate && up && gate->n == up->n;
+    if (!*done)
+        return GAC_OK;
+    gac_skinny_args args = skinny_call(c, &s->in, m, s->out);
+    args.n_segments = 1;
+    args.segments[0] = (gac_skinny_segment){
+        .gate = weights_of(gate, s->bias), .up = weights_of(up, s->bias), .n = gate->n, .y_start = 0
+    };
+    return launch_skinny(c, &args, err);
+}
+
+/* Latent rows of the modules that are factorised. */
+static gac_status multiply_first(gac_cuda_compute *c, const gac_matrix *matrix, const source *in,
+                                 int64_t m, bool few, source *latent, gac_error *err)
+{
+    stage s = { .pieces = &matrix->first,
+                .n_pieces = 1,
+                .in = *in,
+                .bias = matrix->latent_bias,
+                .n_y = matrix->first.n,
+                .out = { c->latent.memory, matrix->first.n, GAC_SKINNY_SET } };
+    *latent = (source){ .x = c->latent.memory, .ld = matrix->first.n, .width = matrix->first.n };
+    if (matrix->first.n == 0)
+        return GAC_OK;
+    gac_status status = multiply(c, &s, m, few, err);
+    if (status == GAC_OK && !few)
+        status = add_bias(c, &s, m, err);
+    return status;
+}
+
+/* All pieces of a matrix that read x, and those that read the latent rows. */
+static gac_status multiply_all(gac_cuda_compute *c, const gac_linear_call *call, int64_t m,
+                               bool few, const source *x, const source *latent, gac_linear_out out,
+                               gac_error *err)
+{
+    const gac_matrix *matrix = call->matrix;
+    gac_status status = GAC_OK;
+    stage direct = { matrix->direct, matrix->n_direct, *x, matrix->bias, matrix->n_out, out };
+    stage second = { matrix->second, matrix->n_second, *latent, matrix->bias, matrix->n_out, out };
+    bool gated = out.mode == GAC_SKINNY_GATED, done = false;
+    if (gated && few && direct.n_pieces > 0)
+        status = multiply_gated(c, &direct, m, &done, err);
+    if (gated && few && !done && status == GAC_OK && second.n_pieces > 0)
+        status = multiply_gated(c, &second, m, &done, err);
+    if (status || done)
+        return status;
+    if (gated) {
+        direct.out = (gac_linear_out){ c->wide.memory, matrix->n_out, GAC_SKINNY_SET };
+        second.out = direct.out;
+    }
+    status = multiply(c, &direct, m, few, err);
+    if (status == GAC_OK)
+        status = multiply(c, &second, m, few, err);
+    if (status == GAC_OK && !few)
+        status = add_bias(c, &direct, m, err);
+    if (status == GAC_OK && gated) {
+        status = gac_silu_launch(c->options.dtype, c->wide.memory, matrix->n_out, out.y, out.y_ld,
+                                 m, matrix->n_out / 2, c->cuda->stream, err);
+        c->chained = true;
+    }
+    return status;
+}
+
+gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
+                               gac_linear_rows rows, gac_linear_out out, gac_error *err)
+{
+    const gac_matrix *matrix = call->matrix;
+    bool few = rows.n <= c->few_rows && is_aligned(matrix);
+    source x, latent;
+    if (out.mode == GAC_SKINNY_GATED &&
+        (matrix->n_modules != 2 || matrix->n_out % 2 || out.y_ld < matrix->n_out / 2))
+        return gac_error_set(err, GAC_USAGE, "gate and up are not two modules of one width");
+    if (out.mode != GAC_SKINNY_GATED && out.y_ld < matrix->n_out)
+        return gac_error_set(err, GAC_USAGE, "%lld outputs to rows of %lld numbers",
+                             (long long)matrix->n_out, (long long)out.y_ld);
+    gac_status status = prepare(c, call, rows, few, &x, err);
+    if (status == GAC_OK)
+        status = multiply_first(c, matrix, &x, rows.n, few, &latent, err);
+    if (status == GAC_OK)
+        status = multiply_all(c, call, rows.n, few, &x, &latent, out, err);
+    return status;
+}
+
+gac_status gac_compute_linear(void *state, const gac_linear_call *call, gac_error *err)
+{
+    gac_cuda_compute *c = state;
+    gac_rows *y = call->out;
+    gac_linear_rows rows = { 0, 1, c->batch * c->n_new };
+    gac_linear_out out = { y->data, y->ld, GAC_SKINNY_SET };
+    if (call->mode == GAC_LINEAR_GATED)
+        out.mode = GAC_SKINNY_GATED;
+    else if (call->mode == GAC_LINEAR_ADD)
+        out.mode = GAC_SKINNY_ADD;
+    else if (y->residual)
+        out.mode = GAC_SKINNY_FLOAT;
+    if ((out.mode == GAC_SKINNY_ADD) != (y->residual && out.mode != GAC_SKINNY_FLOAT))
+        return gac_error_set(err, GAC_USAGE, "only the residual stream is added to");
+    return gac_compute_product(c, call, rows, out, err);
+}
