@@ -23,98 +23,134 @@ typedef struct linear_case {
 } linear_case;
 
 /* hidden -> modules (normed) -> back to hidden, added. */
-static gac_status run_linear(bench *b, const linear_case *c, const char *name, gac_error *err)
-{
+typedef struct round_trip {
+    const linear_case *c;
     module modules[MAX_MODULES], back;
-    gac_linear_module hosts[MAX_MODULES];
-    gac_matrix *there = NULL, *home = NULL;
-    gac_vector *norm = NULL;
-    gac_rows *rows = NULL;
+    gac_matrix *there, *home;
+    gac_vector *norm;
+    gac_rows *rows;
     stream s;
-    char line[200];
-    gac_axis in = { 1, c->hidden, c->hidden };
-    int64_t width = 0, m = c->m;
-    gac_status status = open_stream(b, c->hidden, m, 1, &s, err);
+    gac_axis in, middle;
+    int64_t width; /* of the rows between */
+    float *norm_values;
+    float *is;              /* what the device has, (m, width or hidden) */
+    double *should, *after; /* (m, width), (m, hidden) */
+} round_trip;
+
+static void make_modules(bench *b, round_trip *t)
+{
+    const linear_case *c = t->c;
     for (int i = 0; i < c->n_modules; i++) {
         module_spec spec = c->modules[i];
         spec.out.stored = b->ops->stored(
             b->state, spec.out.n_slices > 1 ? GAC_SIZE_HEAD : GAC_SIZE_WIDTH, spec.out.size);
-        make_module(&modules[i], spec, c->hidden, i == 1 ? GAC_DTYPE_F32 : b->options.dtype);
-        hosts[i] = modules[i].host;
-        width += spec.out.n_slices * spec.out.stored;
+        make_module(&t->modules[i], spec, c->hidden, i == 1 ? GAC_DTYPE_F32 : b->options.dtype);
+        t->width += spec.out.n_slices * spec.out.stored;
     }
-    gac_axis middle = modules[0].spec.out;
+    t->in = (gac_axis){ 1, c->hidden, c->hidden };
+    t->middle = t->modules[0].spec.out;
     if (!c->gated && c->n_modules > 1)
-        middle = (gac_axis){ 1, width, width };
+        t->middle = (gac_axis){ 1, t->width, t->width };
     else
-        width = middle.n_slices * middle.stored;
-    module_spec back_spec = { { 1, c->hidden, c->hidden }, c->modules[0].rank, 1, false, true };
-    make_module(&back, back_spec, middle.n_slices * middle.size, b->options.dtype);
-    float *norm_values = need(malloc((size_t)c->hidden * sizeof(float)));
+        t->width = t->middle.n_slices * t->middle.stored;
+    module_spec home = { { 1, c->hidden, c->hidden }, c->modules[0].rank, 1, false, true };
+    make_module(&t->back, home, t->middle.n_slices * t->middle.size, b->options.dtype);
+    t->norm_values = need(malloc((size_t)c->hidden * sizeof(float)));
     for (int64_t i = 0; i < c->hidden; i++)
-        norm_values[i] = (float)(1 + 0.3 * random_number());
+        t->norm_values[i] = (float)(1 + 0.3 * random_number());
+    int64_t most = t->width > c->hidden ? t->width : c->hidden;
+    t->is = need(malloc((size_t)(c->m * most) * sizeof *t->is));
+    t->should = need(calloc((size_t)(c->m * t->width), sizeof *t->should));
+    t->after = need(malloc((size_t)(c->m * c->hidden) * sizeof *t->after));
+}
+
+static gac_status open_trip(bench *b, round_trip *t, const linear_case *c, gac_error *err)
+{
+    gac_linear_module hosts[MAX_MODULES];
+    memset(t, 0, sizeof *t);
+    t->c = c;
+    make_modules(b, t);
+    for (int i = 0; i < c->n_modules; i++)
+        hosts[i] = t->modules[i].host;
+    gac_status status = open_stream(b, c->hidden, c->m, 1, &t->s, err);
     if (status == GAC_OK)
-        status = b->ops->vector_create(b->state, norm_values, c->hidden, &norm, err);
+        status = b->ops->vector_create(b->state, t->norm_values, c->hidden, &t->norm, err);
     if (status == GAC_OK)
-        status = b->ops->matrix_create(b->state, in, hosts, c->n_modules, &there, err);
+        status = b->ops->matrix_create(b->state, t->in, hosts, c->n_modules, &t->there, err);
     if (status == GAC_OK)
-        status = b->ops->matrix_create(b->state, middle, &back.host, 1, &home, err);
+        status = b->ops->matrix_create(b->state, t->middle, &t->back.host, 1, &t->home, err);
     if (status == GAC_OK)
-        status = b->ops->rows_create(b->state, width, false, &rows, err);
-    gac_linear_call call = { there, s.rows, norm,
-                             EPS,   rows,   c->gated ? GAC_LINEAR_GATED : GAC_LINEAR_SET };
-    if (status == GAC_OK)
-        status = b->ops->linear(b->state, &call, err);
-    float *is = need(malloc((size_t)(m * (width > c->hidden ? width : c->hidden)) * sizeof *is));
-    double *should = need(calloc((size_t)(m * width), sizeof *should));
-    double *row = need(malloc((size_t)(c->hidden + 3 * width + 64) * sizeof *row));
-    double *after = need(malloc((size_t)(m * c->hidden) * sizeof *after));
-    if (status == GAC_OK)
-        status = b->ops->rows_read(b->state, rows, 0, m, is, err);
-    for (int64_t r = 0; r < m && status == GAC_OK; r++) {
-        double *y = row + c->hidden;
-        int64_t at = 0;
-        for (int64_t i = 0; i < c->hidden; i++)
-            row[i] = s.values[r * c->hidden + i];
-        norm_row(row, c->hidden, norm_values, EPS);
-        for (int i = 0; i < c->n_modules; i++) {
-            apply_module(&modules[i], &in, row, y + at);
-            at += modules[i].spec.out.n_slices * modules[i].spec.out.stored;
-        }
-        for (int64_t i = 0; i < width; i++)
-            should[r * width + i] = c->gated ? y[i] / (1 + exp(-y[i])) * y[width + i] : y[i];
-        /* The way back starts from what is on the device. */
-        for (int64_t i = 0; i < width; i++)
-            y[i] = is[r * width + i];
-        apply_module(&back, &middle, y, after + r * c->hidden);
-        for (int64_t i = 0; i < c->hidden; i++)
-            after[r * c->hidden + i] += s.values[r * c->hidden + i];
+        status = b->ops->rows_create(b->state, t->width, false, &t->rows, err);
+    return status;
+}
+
+static void close_trip(bench *b, round_trip *t)
+{
+    b->ops->matrix_free(b->state, t->there);
+    b->ops->matrix_free(b->state, t->home);
+    b->ops->vector_free(b->state, t->norm);
+    b->ops->rows_free(b->state, t->rows);
+    close_stream(b, &t->s);
+    for (int i = 0; i < t->c->n_modules; i++)
+        free_module(&t->modules[i]);
+    free_module(&t->back);
+    free(t->norm_values);
+    free(t->is);
+    free(t->should);
+    free(t->after);
+}
+
+/* should and after of row r; the way back starts from what the device has. */
+static void follow_row(round_trip *t, int64_t r)
+{
+    const linear_case *c = t->c;
+    double *x = need(malloc((size_t)c->hidden * sizeof *x));
+    double *y = need(calloc((size_t)(3 * t->width), sizeof *y));
+    int64_t at = 0;
+    for (int64_t i = 0; i < c->hidden; i++)
+        x[i] = t->s.values[r * c->hidden + i];
+    norm_row(x, c->hidden, t->norm_values, EPS);
+    for (int i = 0; i < c->n_modules; i++) {
+        apply_module(&t->modules[i], &t->in, x, y + at);
+        at += t->modules[i].spec.out.n_slices * t->modules[i].spec.out.stored;
     }
+    for (int64_t i = 0; i < t->width; i++)
+        t->should[r * t->width + i] = c->gated ? y[i] / (1 + exp(-y[i])) * y[t->width + i] : y[i];
+    for (int64_t i = 0; i < t->width; i++)
+        y[i] = t->is[r * t->width + i];
+    apply_module(&t->back, &t->middle, y, t->after + r * c->hidden);
+    for (int64_t i = 0; i < c->hidden; i++)
+        t->after[r * c->hidden + i] += t->s.values[r * c->hidden + i];
+    free(x);
+    free(y);
+}
+
+static gac_status run_linear(bench *b, const linear_case *c, const char *name, gac_error *err)
+{
+    round_trip t;
+    char line[200];
+    gac_status status = open_trip(b, &t, c, err);
+    gac_linear_call there = { t.there, t.s.rows, t.norm,
+                              EPS,     t.rows,   c->gated ? GAC_LINEAR_GATED : GAC_LINEAR_SET };
+    gac_linear_call home = { t.home, t.rows, NULL, 0, t.s.rows, GAC_LINEAR_ADD };
+    if (status == GAC_OK)
+        status = b->ops->linear(b->state, &there, err);
+    if (status == GAC_OK)
+        status = b->ops->rows_read(b->state, t.rows, 0, c->m, t.is, err);
     if (status == GAC_OK) {
+        for (int64_t r = 0; r < c->m; r++)
+            follow_row(&t, r);
         snprintf(line, sizeof line, "%s %s", name, c->gated ? "gated" : "set");
-        judge(line, is, should, m * width, tolerance_of(b->options.dtype));
-        call = (gac_linear_call){ home, rows, NULL, 0, s.rows, GAC_LINEAR_ADD };
-        status = b->ops->linear(b->state, &call, err);
+        judge(line, t.is, t.should, c->m * t.width, tolerance_of(b->options.dtype));
+        status = b->ops->linear(b->state, &home, err);
     }
     if (status == GAC_OK)
-        status = b->ops->rows_read(b->state, s.rows, 0, m, is, err);
+        status = b->ops->rows_read(b->state, t.s.rows, 0, c->m, t.is, err);
     if (status == GAC_OK) {
         snprintf(line, sizeof line, "%s add", name);
-        judge(line, is, after, m * c->hidden, tolerance_of(b->options.dtype));
+        judge(line, t.is, t.after, c->m * c->hidden, tolerance_of(b->options.dtype));
     }
-    b->ops->matrix_free(b->state, there);
-    b->ops->matrix_free(b->state, home);
-    b->ops->vector_free(b->state, norm);
-    b->ops->rows_free(b->state, rows);
-    close_stream(b, &s);
-    for (int i = 0; i < c->n_modules; i++)
-        free_module(&modules[i]);
-    free_module(&back);
-    free(norm_values);
-    free(is);
-    free(should);
-    free(row);
-    free(after);
+    close_trip(b, &t);
     return status;
 }
 
