@@ -44,8 +44,10 @@ step() {
 } >"$report"
 cat "$report"
 step "$build/tests/test_ops"
+step "$build/tests/test_passes" check
 step "$build/tests/test_kernels" check
 step sh "$here/sanitize.sh" "$build" "$out/sanitize"
 step "$build/tests/test_kernels" time
+step "$build/tests/test_passes" time
 echo "$n_failed failed" | tee -a "$report"
 [ "$n_failed" = 0 ]

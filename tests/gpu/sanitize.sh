@@ -19,7 +19,7 @@ if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
     echo "skipped: no GPU"
     exit 77
 fi
-for program in test_kernels test_ops; do
+for program in test_kernels test_ops test_passes; do
     if ! [ -x "$build/tests/$program" ]; then
         echo "FAIL $build/tests/$program is not built"
         exit 1
@@ -62,4 +62,6 @@ sanitize synccheck test_kernels exact
 # and racecheck itself fails at the first call of cuBLAS (that of CUDA 13.0).
 sanitize initcheck test_kernels exact
 sanitize memcheck test_ops
+sanitize memcheck test_passes small 1
+sanitize racecheck test_passes small 1
 [ "$n_failed" = 0 ]

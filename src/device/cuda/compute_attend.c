@@ -97,11 +97,59 @@ static gac_sdpa_shape shape_of(const gac_cuda_compute *c, const gac_attention_ca
                              .causal = true };
 }
 
-/* q (batch, n_new, n_q_heads, qk_stored) as the kernels for heads left it. */
+/* q is (batch, n_new, n_q_heads, qk_stored), as gac_rope_launch leaves it. */
+static gac_sdpa_strides strides_of(const gac_cuda_compute *c, const gac_attention_call *call)
+{
+    int64_t q_row = call->n_q_heads * call->qk_stored, o_row = call->out->ld;
+    int64_t k_head = call->cache->capacity * call->qk_stored;
+    int64_t v_head = call->cache->capacity * call->v_stored;
+    return (gac_sdpa_strides){ { c->n_new * q_row, call->qk_stored, q_row },
+                               { call->n_kv_heads * k_head, k_head, call->qk_stored },
+                               { call->n_kv_heads * v_head, v_head, call->v_stored },
+                               { c->n_new * o_row, call->v_stored, o_row } };
+}
+
+/* *done: cuDNN took the call. */
+static gac_status attend_cudnn(gac_cuda_compute *c, const gac_attention_call *call, void *q,
+                               bool *done, gac_error *err)
+{
+    gac_sdpa_shape shape = shape_of(c, call);
+    gac_sdpa_strides strides = strides_of(c, call);
+    gac_cudnn_plan *plan = NULL;
+    gac_error declined = GAC_ERROR_INIT;
+    *done = false;
+    if (!c->cuda->cudnn || c->n_new < PLAN_MIN_NEW || call->qk_stored % 8 || call->v_stored % 8 ||
+        (c->declined_qk == call->qk_stored && c->declined_v == call->v_stored))
+        return GAC_OK;
+    gac_status status = gac_cudnn_plan_create(c->cuda->cudnn, c->cuda, &shape, &strides,
+                                              c->options.dtype, &plan, &declined);
+    if (status == GAC_CHECK) {
+        c->declined_qk = call->qk_stored;
+        c->declined_v = call->v_stored;
+        return GAC_OK;
+    }
+    if (status) {
+        if (err)
+            *err = declined;
+        return status;
+    }
+    *done = true;
+    status = gac_cudnn_plan_launch(plan, call->scale, q, call->cache->k, call->cache->v,
+                                   call->out->data, err);
+    gac_cudnn_plan_free(plan); /* kept for the next layer */
+    return status;
+}
+
+static gac_flash_strides flash_strides(const int64_t by[3])
+{
+    return (gac_flash_strides){ by[0], by[1], by[2] };
+}
+
 static gac_status attend_flash(gac_cuda_compute *c, const gac_attention_call *call, void *q,
                                gac_error *err)
 {
     const gac_cache *cache = call->cache;
+    gac_sdpa_strides strides = strides_of(c, call);
     gac_flash_args args = { .dtype = c->options.dtype,
                             .shape = shape_of(c, call),
                             .scale = call->scale,
@@ -109,13 +157,10 @@ static gac_status attend_flash(gac_cuda_compute *c, const gac_attention_call *ca
                             .k = cache->k,
                             .v = cache->v,
                             .out = call->out->data };
-    int64_t q_row = call->n_q_heads * call->qk_stored;
-    int64_t k_head = cache->capacity * call->qk_stored, v_head = cache->capacity * call->v_stored;
-    args.q_strides = (gac_flash_strides){ c->n_new * q_row, call->qk_stored, q_row };
-    args.k_strides = (gac_flash_strides){ call->n_kv_heads * k_head, k_head, call->qk_stored };
-    args.v_strides = (gac_flash_strides){ call->n_kv_heads * v_head, v_head, call->v_stored };
-    args.out_strides =
-        (gac_flash_strides){ c->n_new * call->out->ld, call->v_stored, call->out->ld };
+    args.q_strides = flash_strides(strides.q);
+    args.k_strides = flash_strides(strides.k);
+    args.v_strides = flash_strides(strides.v);
+    args.out_strides = flash_strides(strides.out);
     gac_status status = gac_flash_workspace_bytes(&args.shape, &args.workspace_bytes, err);
     if (status == GAC_OK && args.workspace_bytes)
         status = gac_compute_reserve(c, &c->split, args.workspace_bytes, "attention", false, err);
@@ -134,8 +179,11 @@ static gac_status attend_many(gac_cuda_compute *c, const gac_attention_call *cal
     if (status)
         return status;
     gac_heads_args heads = heads_of(c, call);
+    bool done = false;
     status = gac_rope_launch(&heads, c->wide.memory, c->cuda->stream, err);
     if (status == GAC_OK)
+        status = attend_cudnn(c, call, c->wide.memory, &done, err);
+    if (status == GAC_OK && !done)
         status = attend_flash(c, call, c->wide.memory, err);
     c->chained = false;
     return status;

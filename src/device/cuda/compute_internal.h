@@ -44,6 +44,8 @@ typedef struct gac_cuda_compute {
     int64_t n_logits, vocab;
     gac_scratch targets; /* (GAC_MAX_LOGIT_ROWS) int32, then as many losses in F64 */
 
+    int64_t declined_qk, declined_v; /* head sizes that cuDNN would not take */
+
     gac_lt_choice *choices;
     int n_choices, max_choices;
 

@@ -287,20 +287,23 @@ static bool find_plan(gac_cudnn_plan *plan, const gac_sdpa_shape *shape, cudnnDa
 }
 
 /* A plan in the list for the same call, or NULL. */
-static gac_cudnn_plan *find_made(gac_cudnn *cudnn, const gac_sdpa_shape *s, gac_dtype dtype)
+static gac_cudnn_plan *find_made(gac_cudnn *cudnn, const gac_sdpa_shape *s,
+                                 const gac_sdpa_strides *strides, gac_dtype dtype)
 {
     gac_cudnn_plan *plan = cudnn->plans;
     while (plan && !(plan->dtype == dtype && plan->shape.batch == s->batch &&
                      plan->shape.n_q_heads == s->n_q_heads &&
                      plan->shape.n_kv_heads == s->n_kv_heads && plan->shape.n_q == s->n_q &&
                      plan->shape.n_kv == s->n_kv && plan->shape.qk_head == s->qk_head &&
-                     plan->shape.v_head == s->v_head && plan->shape.causal == s->causal))
+                     plan->shape.v_head == s->v_head && plan->shape.causal == s->causal &&
+                     memcmp(&plan->strides, strides, sizeof *strides) == 0))
         plan = plan->next;
     return plan;
 }
 
 static gac_status make_plan(gac_cudnn *cudnn, gac_cuda *cuda, const gac_sdpa_shape *shape,
-                            gac_dtype dtype, gac_cudnn_plan **out, gac_error *err)
+                            const gac_sdpa_strides *strides, gac_dtype dtype, gac_cudnn_plan **out,
+                            gac_error *err)
 {
     gac_cudnn_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
@@ -308,6 +311,7 @@ static gac_status make_plan(gac_cudnn *cudnn, gac_cuda *cuda, const gac_sdpa_sha
     plan->cudnn = cudnn;
     plan->cuda = cuda;
     plan->shape = *shape;
+    plan->strides = *strides;
     plan->dtype = dtype;
     plan->minus_infinity = -FLT_MAX;
     plan->n_q = (int32_t)shape->n_q;
@@ -326,16 +330,27 @@ static gac_status make_plan(gac_cudnn *cudnn, gac_cuda *cuda, const gac_sdpa_sha
     return GAC_OK;
 }
 
+static gac_sdpa_strides contiguous(const gac_sdpa_shape *s)
+{
+    const int64_t d = s->qk_head, e = s->v_head;
+    return (gac_sdpa_strides){ { s->n_q_heads * s->n_q * d, s->n_q * d, d },
+                               { s->n_kv_heads * s->n_kv * d, s->n_kv * d, d },
+                               { s->n_kv_heads * s->n_kv * e, s->n_kv * e, e },
+                               { s->n_q_heads * s->n_q * e, s->n_q * e, e } };
+}
+
 gac_status gac_cudnn_plan_create(gac_cudnn *cudnn, gac_cuda *cuda, const gac_sdpa_shape *shape,
-                                 gac_dtype dtype, gac_cudnn_plan **out, gac_error *err)
+                                 const gac_sdpa_strides *strides, gac_dtype dtype,
+                                 gac_cudnn_plan **out, gac_error *err)
 {
     gac_sdpa_shape seen = *shape;
+    const gac_sdpa_strides layout = strides ? *strides : contiguous(shape);
     if (seen.n_q == 1)
         seen.causal = false; /* the one query sees every key */
-    gac_cudnn_plan *plan = find_made(cudnn, &seen, dtype);
+    gac_cudnn_plan *plan = find_made(cudnn, &seen, &layout, dtype);
     gac_status status = open_handle(cudnn, err);
     if (status == GAC_OK && !plan)
-        status = make_plan(cudnn, cuda, &seen, dtype, &plan, err);
+        status = make_plan(cudnn, cuda, &seen, &layout, dtype, &plan, err);
     if (status)
         return status;
     plan->n_users++;

@@ -39,6 +39,7 @@ struct gac_cudnn_plan {
     gac_cudnn *cudnn;
     gac_cuda *cuda;
     gac_sdpa_shape shape;
+    gac_sdpa_strides strides;
     gac_dtype dtype;
     int n_users;
     uint64_t last_use;

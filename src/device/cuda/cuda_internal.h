@@ -93,8 +93,16 @@ size_t gac_cudnn_version(const gac_cudnn *cudnn);
 /* A plan for one attention shape. Tasks of the same shape share it. */
 typedef struct gac_cudnn_plan gac_cudnn_plan;
 
+/* Distances in elements between batches, heads and rows of the four operands;
+ * the elements of a row lie side by side. */
+typedef struct gac_sdpa_strides {
+    int64_t q[3], k[3], v[3], out[3];
+} gac_sdpa_strides;
+
+/* strides NULL: all contiguous. */
 gac_status gac_cudnn_plan_create(gac_cudnn *cudnn, gac_cuda *cuda, const gac_sdpa_shape *shape,
-                                 gac_dtype dtype, gac_cudnn_plan **out, gac_error *err);
+                                 const gac_sdpa_strides *strides, gac_dtype dtype,
+                                 gac_cudnn_plan **out, gac_error *err);
 void gac_cudnn_plan_free(gac_cudnn_plan *plan); /* NULL is fine */
 /* scale is applied as it is, whatever the shape's head size. */
 gac_status gac_cudnn_plan_launch(gac_cudnn_plan *plan, double scale, void *q, void *k, void *v,

@@ -44,7 +44,7 @@ static gac_status create_plan(sdpa_op *sdpa, const gac_sdpa_shape *shape, gac_er
     gac_cuda *cuda = sdpa->cuda;
     if (!cuda->cudnn)
         return gac_error_set(err, GAC_CHECK, "SDPA: %s", cuda->cudnn_missing);
-    return gac_cudnn_plan_create(cuda->cudnn, cuda, shape, sdpa->dtype, &sdpa->plan, err);
+    return gac_cudnn_plan_create(cuda->cudnn, cuda, shape, NULL, sdpa->dtype, &sdpa->plan, err);
 }
 
 /* The query heads of one kv head lie side by side, so that they are the rows

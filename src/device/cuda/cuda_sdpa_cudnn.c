@@ -129,16 +129,17 @@ static operands make_operands(gac_cudnn_plan *plan, const gac_sdpa_shape *s, cud
                               bool k_transposed)
 {
     const int64_t d = s->qk_head, e = s->v_head;
+    const gac_sdpa_strides *by = &plan->strides;
     const int64_t q_dims[4] = { s->batch, s->n_q_heads, s->n_q, d };
-    const int64_t q_strides[4] = { s->n_q_heads * s->n_q * d, s->n_q * d, d, 1 };
+    const int64_t q_strides[4] = { by->q[0], by->q[1], by->q[2], 1 };
     const int64_t k_dims[4] = { s->batch, s->n_kv_heads, s->n_kv, d };
-    const int64_t k_strides[4] = { s->n_kv_heads * s->n_kv * d, s->n_kv * d, d, 1 };
+    const int64_t k_strides[4] = { by->k[0], by->k[1], by->k[2], 1 };
     const int64_t kt_dims[4] = { s->batch, s->n_kv_heads, d, s->n_kv };
-    const int64_t kt_strides[4] = { s->n_kv_heads * s->n_kv * d, s->n_kv * d, 1, d };
+    const int64_t kt_strides[4] = { by->k[0], by->k[1], 1, by->k[2] };
     const int64_t v_dims[4] = { s->batch, s->n_kv_heads, s->n_kv, e };
-    const int64_t v_strides[4] = { s->n_kv_heads * s->n_kv * e, s->n_kv * e, e, 1 };
+    const int64_t v_strides[4] = { by->v[0], by->v[1], by->v[2], 1 };
     const int64_t o_dims[4] = { s->batch, s->n_q_heads, s->n_q, e };
-    const int64_t o_strides[4] = { s->n_q_heads * s->n_q * e, s->n_q * e, e, 1 };
+    const int64_t o_strides[4] = { by->out[0], by->out[1], by->out[2], 1 };
     operands o;
     bind(plan, ID_Q, NULL);
     bind(plan, ID_K, NULL);

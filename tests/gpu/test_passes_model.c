@@ -1,0 +1,309 @@
+/* Whole passes of a small model: many tokens at once against one at a time, a
+ * replayed recording against the calls themselves, logits and losses; and
+ * weights that must be refused. */
+#include "test_passes.h"
+
+#include "base/floats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HIDDEN = 192, HEADS = 6, KV_HEADS = 2, HEAD = 28, WIDTH = 333, LAYERS = 2, CAPACITY = 64 };
+
+typedef struct model {
+    gac_matrix *qkv[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head;
+    gac_cache *cache[LAYERS];
+    gac_vector *norm, *cosines, *sines;
+    gac_rows *attention, *heads, *mlp;
+    stream s; /* and the residual stream */
+    tensor head_weight;
+    float *norm_values;
+    int64_t stored;
+    int64_t batch;
+} model;
+
+/* A matrix of modules that are not needed again once it is there. */
+static gac_status put(bench *b, gac_axis in, const module_spec *specs, int n, gac_matrix **out,
+                      gac_error *err)
+{
+    module m[MAX_MODULES];
+    gac_linear_module hosts[MAX_MODULES];
+    for (int i = 0; i < n; i++) {
+        make_module(&m[i], specs[i], in.n_slices * in.size, b->options.dtype);
+        hosts[i] = m[i].host;
+    }
+    gac_status status = b->ops->matrix_create(b->state, in, hosts, n, out, err);
+    for (int i = 0; i < n; i++)
+        free_module(&m[i]);
+    return status;
+}
+
+static gac_status open_layer(bench *b, model *m, int layer, gac_error *err)
+{
+    int64_t d = m->stored, w = b->ops->stored(b->state, GAC_SIZE_WIDTH, WIDTH);
+    gac_axis hidden = { 1, HIDDEN, HIDDEN }, q = { HEADS, HEAD, d }, kv = { KV_HEADS, HEAD, d };
+    gac_axis width = { 1, WIDTH, w };
+    int64_t rank = layer ? 45 : 0; /* the second layer is factorised */
+    module_spec qkv[3] = { { q, rank, 1, false, true },
+                           { kv, rank, 1, false, true },
+                           { kv, rank, 1, false, false } };
+    module_spec gate_up[2] = { { width, rank, 1, false, false }, { width, rank, 1, false, false } };
+    module_spec home = { hidden, rank, 1, false, false };
+    gac_status status = put(b, hidden, qkv, 3, &m->qkv[layer], err);
+    if (status == GAC_OK)
+        status = put(b, q, &home, 1, &m->o[layer], err);
+    if (status == GAC_OK)
+        status = put(b, hidden, gate_up, 2, &m->gate_up[layer], err);
+    if (status == GAC_OK)
+        status = put(b, width, &home, 1, &m->down[layer], err);
+    if (status == GAC_OK)
+        status = b->ops->cache_create(b->state, m->batch, CAPACITY, KV_HEADS, d, d,
+                                      &m->cache[layer], err);
+    return status;
+}
+
+static gac_status open_vectors(bench *b, model *m, gac_error *err)
+{
+    enum { HALF = HEAD / 2 };
+    float cosines[CAPACITY * HALF], sines[CAPACITY * HALF];
+    m->norm_values = need(malloc(HIDDEN * sizeof(float)));
+    for (int i = 0; i < HIDDEN; i++)
+        m->norm_values[i] = (float)(1 + 0.2 * random_number());
+    for (int i = 0; i < CAPACITY * HALF; i++) {
+        double angle = (double)(i / HALF) * pow(1e4, -(double)(i % HALF) / HALF);
+        cosines[i] = (float)cos(angle);
+        sines[i] = (float)sin(angle);
+    }
+    gac_status status = b->ops->vector_create(b->state, m->norm_values, HIDDEN, &m->norm, err);
+    if (status == GAC_OK)
+        status = b->ops->vector_create(b->state, cosines, CAPACITY * HALF, &m->cosines, err);
+    if (status == GAC_OK)
+        status = b->ops->vector_create(b->state, sines, CAPACITY * HALF, &m->sines, err);
+    return status;
+}
+
+static gac_status open_model(bench *b, model *m, int64_t batch, int64_t n, gac_error *err)
+{
+    memset(m, 0, sizeof *m);
+    m->batch = batch;
+    m->stored = b->ops->stored(b->state, GAC_SIZE_HEAD, HEAD);
+    gac_status status = open_stream(b, HIDDEN, batch, n, &m->s, err);
+    for (int i = 0; i < LAYERS && status == GAC_OK; i++)
+        status = open_layer(b, m, i, err);
+    m->head_weight = make_tensor(b->options.dtype, VOCAB, HIDDEN, 1 / sqrt(HIDDEN));
+    gac_linear_part part = { .weight = m->head_weight.host };
+    gac_linear_module head = { .n_parts = 1, .parts = &part, .out = { 1, VOCAB, VOCAB } };
+    if (status == GAC_OK)
+        status = b->ops->matrix_create(b->state, (gac_axis){ 1, HIDDEN, HIDDEN }, &head, 1,
+                                       &m->head, err);
+    if (status == GAC_OK)
+        status = open_vectors(b, m, err);
+    if (status == GAC_OK)
+        status = b->ops->rows_create(b->state, (HEADS + 2 * KV_HEADS) * m->stored, false, &m->heads,
+                                     err);
+    if (status == GAC_OK)
+        status = b->ops->rows_create(b->state, HEADS * m->stored, false, &m->attention, err);
+    if (status == GAC_OK)
+        status = b->ops->rows_create(b->state, b->ops->stored(b->state, GAC_SIZE_WIDTH, WIDTH),
+                                     false, &m->mlp, err);
+    return status;
+}
+
+static void close_model(bench *b, model *m)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        b->ops->matrix_free(b->state, m->qkv[i]);
+        b->ops->matrix_free(b->state, m->o[i]);
+        b->ops->matrix_free(b->state, m->gate_up[i]);
+        b->ops->matrix_free(b->state, m->down[i]);
+        b->ops->cache_free(b->state, m->cache[i]);
+    }
+    b->ops->matrix_free(b->state, m->head);
+    b->ops->vector_free(b->state, m->norm);
+    b->ops->vector_free(b->state, m->cosines);
+    b->ops->vector_free(b->state, m->sines);
+    b->ops->rows_free(b->state, m->heads);
+    b->ops->rows_free(b->state, m->attention);
+    b->ops->rows_free(b->state, m->mlp);
+    free_tensor(&m->head_weight);
+    free(m->norm_values);
+    close_stream(b, &m->s);
+}
+
+/* Everything between begin and reading the logits of each last token. */
+static gac_status run_layers(bench *b, model *m, int64_t n_new, gac_error *err)
+{
+    gac_rows *x = m->s.rows;
+    gac_status status = b->ops->embed(b->state, m->s.embedding, x, err);
+    for (int i = 0; i < LAYERS && status == GAC_OK; i++) {
+        gac_attention_call attention = { m->cache[i], m->heads, m->attention,  HEADS,
+                                         KV_HEADS,    HEAD,     m->stored,     HEAD,
+                                         m->stored,   NULL,     NULL,          EPS,
+                                         m->cosines,  m->sines, 1 / sqrt(HEAD) };
+        gac_linear_call calls[4] = {
+            { m->qkv[i], x, m->norm, EPS, m->heads, GAC_LINEAR_SET },
+            { m->o[i], m->attention, NULL, 0, x, GAC_LINEAR_ADD },
+            { m->gate_up[i], x, m->norm, EPS, m->mlp, GAC_LINEAR_GATED },
+            { m->down[i], m->mlp, NULL, 0, x, GAC_LINEAR_ADD },
+        };
+        for (int j = 0; j < 4 && status == GAC_OK; j++) {
+            status = b->ops->linear(b->state, &calls[j], err);
+            if (j == 0 && status == GAC_OK)
+                status = b->ops->attend(b->state, &attention, err);
+        }
+    }
+    gac_linear_call last = { m->head, x, m->norm, EPS, NULL, GAC_LINEAR_SET };
+    if (status == GAC_OK)
+        status = b->ops->logits(b->state, &last, n_new - 1, n_new, m->batch, err);
+    return status;
+}
+
+/* Token i of every sequence. */
+static void pick(const model *m, int64_t n, int64_t i, int32_t *ids)
+{
+    for (int64_t s = 0; s < m->batch; s++)
+        ids[s] = m->s.ids[s * n + i];
+}
+
+static gac_status step(bench *b, model *m, int64_t n, int64_t i, float *logits, gac_error *err)
+{
+    int32_t ids[16];
+    pick(m, n, i, ids);
+    gac_status status = b->ops->begin(b->state, ids, m->batch, 1, i, err);
+    if (status == GAC_OK)
+        status = run_layers(b, m, 1, err);
+    if (status == GAC_OK)
+        status = b->ops->logits_read(b->state, logits, err);
+    return status;
+}
+
+/* Steps 0 to n - 1 again, from a recording of step 1. */
+static gac_status replay_steps(bench *b, model *m, int64_t n, float *logits, gac_error *err)
+{
+    int32_t ids[16];
+    gac_status status = step(b, m, n, 0, logits, err);
+    for (int64_t i = 1; i < n && status == GAC_OK; i++) {
+        pick(m, n, i, ids);
+        status = b->ops->begin(b->state, ids, m->batch, 1, i, err);
+        if (i == 1 && status == GAC_OK) {
+            status = b->ops->record(b->state, true, err);
+            if (status == GAC_OK)
+                status = run_layers(b, m, 1, err);
+            gac_error other = GAC_ERROR_INIT;
+            gac_status ended = b->ops->record(b->state, false, &other);
+            if (status == GAC_OK && ended) {
+                status = ended;
+                *err = other;
+            }
+        }
+        if (status == GAC_OK)
+            status = b->ops->replay(b->state, err);
+    }
+    if (status == GAC_OK)
+        status = b->ops->logits_read(b->state, logits, err);
+    return status;
+}
+
+/* Losses of the logits that are there, against their definition. */
+static gac_status check_losses(bench *b, const model *m, const float *logits, const char *name,
+                               gac_error *err)
+{
+    int32_t targets[16];
+    double is[16], should[16];
+    float rounded[16];
+    for (int64_t s = 0; s < m->batch; s++) {
+        double sum = 0;
+        targets[s] = (int32_t)(7 * s + 3) % VOCAB;
+        for (int i = 0; i < VOCAB; i++)
+            sum += exp(logits[s * VOCAB + i]);
+        should[s] = log(sum) - logits[s * VOCAB + targets[s]];
+    }
+    gac_status status = b->ops->losses(b->state, targets, is, err);
+    for (int64_t s = 0; s < m->batch; s++)
+        rounded[s] = (float)is[s];
+    if (status == GAC_OK)
+        judge(name, rounded, should, m->batch, 1e-5);
+    return status;
+}
+
+static void widen(const float *from, double *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = from[i];
+}
+
+static gac_status run_model(bench *b, int64_t batch, const char *name, gac_error *err)
+{
+    enum { N = 21 };
+    model m;
+    char line[200];
+    float at_once[16 * VOCAB], one_by_one[16 * VOCAB], replayed[16 * VOCAB];
+    double should[16 * VOCAB];
+    int64_t n_logits = batch * VOCAB;
+    gac_status status = open_model(b, &m, batch, N, err);
+    if (status == GAC_OK)
+        status = b->ops->begin(b->state, m.s.ids, batch, N, 0, err);
+    if (status == GAC_OK)
+        status = run_layers(b, &m, N, err);
+    if (status == GAC_OK)
+        status = b->ops->logits_read(b->state, at_once, err);
+    for (int i = 0; i < N && status == GAC_OK; i++)
+        status = step(b, &m, N, i, one_by_one, err);
+    if (status == GAC_OK) {
+        widen(at_once, should, n_logits);
+        snprintf(line, sizeof line, "%s %d tokens one by one", name, N);
+        judge(line, one_by_one, should, n_logits, 3 * tolerance_of(b->options.dtype));
+        snprintf(line, sizeof line, "%s losses", name);
+        status = check_losses(b, &m, one_by_one, line, err);
+    }
+    if (status == GAC_OK)
+        status = replay_steps(b, &m, N, replayed, err);
+    if (status == GAC_OK) {
+        widen(one_by_one, should, n_logits);
+        snprintf(line, sizeof line, "%s replayed", name);
+        judge(line, replayed, should, n_logits, 0);
+    }
+    close_model(b, &m);
+    return status;
+}
+
+void check_model(bench *b)
+{
+    static const int64_t batches[] = { 1, 3, 13 };
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        gac_error err = GAC_ERROR_INIT;
+        char name[120];
+        snprintf(name, sizeof name, "model b=%lld %s%s", (long long)batches[i],
+                 gac_dtype_name(b->options.dtype), b->options.as_is ? " as is" : "");
+        failed(run_model(b, batches[i], name, &err), name, &err);
+    }
+}
+
+/* A weight with one bad number at (3, 5) must be refused by its place. */
+static void check_refusal(bench *b, float bad, const char *words)
+{
+    gac_error err = GAC_ERROR_INIT;
+    gac_matrix *matrix = NULL;
+    tensor t = make_tensor(GAC_DTYPE_F32, 7, 24, 1);
+    ((float *)t.data)[3 * 24 + 5] = bad;
+    ((float *)t.data)[6 * 24 + 1] = bad;
+    gac_linear_part part = { .weight = t.host };
+    gac_linear_module m = { .n_parts = 1, .parts = &part, .out = { 1, 7, 7 } };
+    gac_status status =
+        b->ops->matrix_create(b->state, (gac_axis){ 1, 24, 24 }, &m, 1, &matrix, &err);
+    bool ok = status == GAC_BAD_INPUT && strstr(err.text, "test.weight") &&
+              strstr(err.text, "row 3, column 5") && strstr(err.text, words);
+    n_ok += ok;
+    n_failed += !ok;
+    printf("%s refused: %s\n", ok ? "ok" : "FAIL", status ? err.text : "not at all");
+    b->ops->matrix_free(b->state, status ? NULL : matrix);
+    free_tensor(&t);
+}
+
+void check_refusals(bench *b)
+{
+    check_refusal(b, NAN, "not finite");
+    check_refusal(b, -INFINITY, "not finite");
+    check_refusal(b, b->options.dtype == GAC_DTYPE_F16 ? 7e4f : 3.4e38f, "too large for");
+}
