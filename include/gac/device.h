@@ -325,7 +325,8 @@ typedef struct gac_compute_ops {
     /* Records the calls of a pass with n_new 1 between record(true) and
      * record(false), without running them, to be run again by replay after
      * another begin of the same batch. NULL: the device has no use for it. A
-     * second recording replaces the first. */
+     * second recording replaces the first. replay answers GAC_USAGE where there
+     * is none: a device may give one up when it needs more memory. */
     gac_status (*record)(void *state, bool start, gac_error *err);
     gac_status (*replay)(void *state, gac_error *err);
 } gac_compute_ops;

@@ -185,8 +185,11 @@ static gac_status run_decode(gac_engine *e, int64_t batch, gac_error *err)
     void *state = e->compute.state;
     if (!ops->record)
         return run_pass(e, batch, 1, err);
-    if (e->recorded_batch == batch)
-        return ops->replay(state, err);
+    if (e->recorded_batch == batch) {
+        gac_status replayed = ops->replay(state, err);
+        if (replayed != GAC_USAGE) /* which is that the device gave the recording up */
+            return replayed;
+    }
     gac_status status = run_pass(e, batch, 1, err);
     e->recorded_batch = 0;
     if (status == GAC_OK)
