@@ -1,6 +1,6 @@
 #!/bin/sh
-# Shows what gac does, on checkpoints generated as sparse files: they have the
-# shapes and headers of real models and take no disk.
+# Shows what gac does, on checkpoints generated as sparse files, which have the
+# shapes and headers of real models and take no disk, and on a small real model.
 #   tools/demo.sh path/to/gac
 set -eu
 cd "$(dirname "$0")/.."
@@ -34,16 +34,24 @@ make_one svdllm-llama3-8b
 show inspect "$out/svdllm-llama3-8b" --gpu h200
 
 echo
-echo "--- Plan, repair, verify, undo: a small SVD-LLM model with real bytes in it"
-small="$out/svdllm"
+echo "--- Plan, repair, verify, undo: a trained model whose MLPs were cut"
+small="$out/tiny-cut"
 rm -rf "$small" "$small-fit" "$small-back" "$out/plan.json"
-python3 tools/make_checkpoint.py svdllm "$small" --fill 1 >/dev/null
+python3 tools/cut_mlp.py models/tiny "$small"
 show plan "$small" --strategy solve --max-overhead 10 -o "$out/plan.json"
 show repair "$small" -o "$small-fit" --plan "$out/plan.json"
-show verify "$small" "$small-fit"
+show verify "$small" "$small-fit" --forward
 show repair "$small-fit" -o "$small-back" --undo
 show verify "$small" "$small-back"
 cmp "$small/config.json" "$small-back/config.json"
+
+echo
+echo "--- Still the same model: perplexity to the last digit, and what it says"
+text=models/tiny/heldout.txt
+show eval "$small" --perplexity "$text" --max-windows 8 --device reference -q
+show eval "$small-fit" --perplexity "$text" --max-windows 8 --device reference -q
+show generate "$small-fit" "The file system" --max-tokens 40 --temperature 0.7 --seed 1 -q
+echo
 
 echo
 echo "--- In your CI: exit 5 when a size is misaligned"
