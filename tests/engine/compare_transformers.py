@@ -2,11 +2,11 @@
 """Are our logits those of transformers?
 
     python3 tests/engine/compare_transformers.py --dump build/tests/dump_logits \
-        [--cuda] [--model DIR] --out result.json [--golden tests/data/logits]
+        [--devices reference,cpu,cuda] [--model DIR] --out result.json [--golden tests/data/logits]
 
 Makes a small random model of every family and rotary type, runs it in
-transformers in F32 on the CPU, and in our engine on the devices reference and
-cpu, and with --cuda in F16 and BF16 on the GPU. With --model, a real model too:
+transformers in F32 on the CPU, and in our engine on the devices named (cuda is
+run in F16 and in BF16). With --model, a real model too:
 logits, and 64 tokens of greedy continuation. The error is the norm of the
 difference over the norm of the logits, the worst of all positions. --golden
 keeps the small models and their logits for tests without transformers.
@@ -87,10 +87,9 @@ def compare(args, name, folder, model, ids, rows):
     import torch
     with torch.no_grad():
         theirs = model(torch.tensor([ids])).logits[0].float().numpy()
-    devices = [("reference", "reference", "-"), ("cpu", "cpu", "-")]
-    if args.cuda:
-        devices += [("cuda F16", "cuda", "F16"), ("cuda BF16", "cuda", "BF16")]
-    for label, device, dtype in devices:
+    runs = {"reference": ["-"], "cpu": ["-"], "cuda": ["F16", "BF16"]}
+    for label, device, dtype in [(d if t == "-" else f"{d} {t}", d, t)
+                                 for d in args.devices.split(",") for t in runs[d]]:
         for per_pass in (0, 1):
             mine = ours(args, folder, device, dtype, per_pass, ids, theirs.shape[1])
             error = worst_error(mine, theirs)
@@ -148,7 +147,7 @@ def main():
     parser.add_argument("--dump", required=True, help="the program tests/dump_logits")
     parser.add_argument("--gac", help="with --model: compare greedy continuations too")
     parser.add_argument("--model", help="a directory with a real model")
-    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--devices", default="reference,cpu")
     parser.add_argument("--out", required=True)
     parser.add_argument("--golden")
     args = parser.parse_args()
@@ -174,7 +173,7 @@ def main():
             real_model(args, rows)
     result = {"schema": "gac.logits-check/1", "command": sys.argv, "torch": torch.__version__,
               "transformers": transformers.__version__,
-              "gpu": torch.cuda.get_device_name() if args.cuda else None,
+              "gpu": torch.cuda.get_device_name() if "cuda" in args.devices else None,
               "ok": all(r["ok"] for r in rows), "rows": rows}
     pathlib.Path(args.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print("all within their limits" if result["ok"] else "A LIMIT DOES NOT HOLD")
