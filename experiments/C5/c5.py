@@ -52,10 +52,21 @@ def base(layers):
                          vocab=128256, dtype="F16")
 
 
-def write(checkpoint, folder):
-    """The files, with normal random numbers made on the GPU; norms are 1."""
+def random_bytes(n_bytes, at):
+    """Normal F16 numbers, 512 MB of them made on the GPU once, from a place of their own."""
     import numpy
-    import torch
+    if not hasattr(random_bytes, "pool"):
+        import torch
+        pool = torch.empty(1 << 28, dtype=torch.float16, device="cuda").normal_(0, 0.02)
+        random_bytes.pool = pool.cpu().view(torch.uint8).numpy()
+    pool = random_bytes.pool
+    start = at * 7919 * 64 % (len(pool) // 2)
+    return numpy.resize(pool[start:start + n_bytes], n_bytes)
+
+
+def write(checkpoint, folder):
+    """The files, with normal random numbers in them; norms are 1."""
+    import numpy
     shutil.rmtree(folder, ignore_errors=True)
     checkpoint.write(folder)
     for path in sorted(folder.glob("*.safetensors")):
@@ -63,15 +74,15 @@ def write(checkpoint, folder):
             (n,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(n))
         data = numpy.memmap(path, dtype=numpy.uint8, mode="r+", offset=8 + n)
-        for name, tensor in header.items():
+        for i, (name, tensor) in enumerate(header.items()):
             if name == "__metadata__":
                 continue
             begin, end = tensor["data_offsets"]
-            dtype = torch.float32 if tensor["dtype"] == "F32" else torch.float16
-            value = torch.empty(tensor["shape"], dtype=dtype, device="cuda")
-            value = value.fill_(1) if "norm" in name or "inv_freq" in name else value.normal_(0, 0.02)
-            data[begin:end] = value.cpu().view(torch.uint8).flatten().numpy()
-        data.flush()
+            if "norm" in name or "inv_freq" in name:
+                dtype = numpy.float32 if tensor["dtype"] == "F32" else numpy.float16
+                data[begin:end] = numpy.ones(tensor["shape"], dtype).view(numpy.uint8)
+            else:
+                data[begin:end] = random_bytes(end - begin, i)
 
 
 def size_of(folder):
