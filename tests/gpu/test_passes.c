@@ -2,7 +2,7 @@
  *
  *   test_passes [check] [SEED]   everything, a few seconds
  *   test_passes small            a selection for compute-sanitizer
- *   test_passes time             see test_passes_time.c
+ *   test_passes time [decode [M...]] [prefill]   see test_passes_time.c
  *
  * Rows cannot be written from outside: they come from an embedding, and what
  * goes into an operator is read back and given to the reference, too. Allowed
@@ -252,7 +252,8 @@ int main(int argc, char **argv)
     gac_error err = GAC_ERROR_INIT;
     bench b = { 0 };
     const char *what = argc > 1 ? argv[1] : "check";
-    random_state = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
+    random_state =
+        argc > 2 && strcmp(what, "time") != 0 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
     gac_status status = bench_open_device(&b, &err);
     if (status == GAC_NO_RESOURCE) {
         printf("skipped: %s\n", err.text);
@@ -265,7 +266,7 @@ int main(int argc, char **argv)
     printf("%s, seed %llu\n", b.info.name, (unsigned long long)random_state);
     int code = 0;
     if (strcmp(what, "time") == 0) {
-        code = run_timing(&b);
+        code = run_timing(&b, argc - 2, argv + 2);
     } else {
         check_all(&b, strcmp(what, "small") == 0);
         printf("%d ok, %d failed\n", n_ok, n_failed);

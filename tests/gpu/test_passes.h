@@ -88,6 +88,7 @@ void close_stream(bench *b, stream *s);
 void check_attentions(bench *b, bool small);
 void check_model(bench *b);
 void check_refusals(bench *b);
-int run_timing(bench *b);
+/* words: nothing (all of it), or decode with batches, or prefill. */
+int run_timing(bench *b, int n_words, char **words);
 
 #endif

@@ -151,22 +151,37 @@ static gac_status run_pass(bench *b, attention *a, gac_attention_call *call, gac
     return status;
 }
 
+/* The projections to q, k and v: heads in which what is only stored is zero. */
+static gac_status make_heads(bench *b, const attention *a, module modules[3], gac_matrix **out,
+                             gac_error *err)
+{
+    const attention_case *c = a->c;
+    const gac_axis axes[3] = { { c->n_q_heads, c->qk, a->qk_stored },
+                               { c->n_kv_heads, c->qk, a->qk_stored },
+                               { c->n_kv_heads, c->v, a->v_stored } };
+    gac_linear_module hosts[3];
+    for (int i = 0; i < 3; i++) {
+        make_module(&modules[i], (module_spec){ axes[i], 0, 1, false, false }, a->hidden,
+                    b->options.dtype);
+        hosts[i] = modules[i].host;
+    }
+    return b->ops->matrix_create(b->state, (gac_axis){ 1, a->hidden, a->hidden }, hosts, 3, out,
+                                 err);
+}
+
 static gac_status run_attention(bench *b, const attention_case *c, const char *name, gac_error *err)
 {
     attention a;
-    module m;
+    module modules[3];
     gac_matrix *matrix = NULL;
     gac_rows *qkv = NULL, *out = NULL;
     gac_cache *cache = NULL;
     gac_vector *vectors[4] = { NULL };
     open_attention(&a, b, c);
-    module_spec spec = { { 1, a.width, a.width }, 0, 1, false, false };
-    make_module(&m, spec, a.hidden, b->options.dtype);
     int64_t half = c->qk / 2, at = 0;
     const float *data[4] = { a.cosines, a.sines, a.q_norm, a.k_norm };
     const int64_t sizes[4] = { a.capacity * half + 1, a.capacity * half + 1, c->qk, c->qk };
-    gac_status status = b->ops->matrix_create(b->state, (gac_axis){ 1, a.hidden, a.hidden },
-                                              &m.host, 1, &matrix, err);
+    gac_status status = make_heads(b, &a, modules, &matrix, err);
     for (int i = 0; i < 4 && status == GAC_OK; i++)
         status = b->ops->vector_create(b->state, data[i], sizes[i], &vectors[i], err);
     if (status == GAC_OK)
@@ -204,7 +219,8 @@ static gac_status run_attention(bench *b, const attention_case *c, const char *n
     b->ops->rows_free(b->state, qkv);
     b->ops->rows_free(b->state, out);
     b->ops->cache_free(b->state, cache);
-    free_module(&m);
+    for (int i = 0; i < 3; i++)
+        free_module(&modules[i]);
     close_attention(&a);
     return status;
 }

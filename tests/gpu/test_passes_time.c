@@ -214,7 +214,8 @@ static gac_status time_pass(bench *b, layers *l, int ops, int64_t batch, int64_t
     return status;
 }
 
-static gac_status time_decode(bench *b, layers *l, const char *name, gac_error *err)
+/* Operators of one batch, a layer, and the model. */
+static gac_status time_batch(bench *b, layers *l, int64_t m, const char *name, gac_error *err)
 {
     static const struct {
         const char *name;
@@ -224,36 +225,31 @@ static gac_status time_decode(bench *b, layers *l, const char *name, gac_error *
                   { "o", O, 1 },
                   { "gate_up", GATE_UP, 2 },
                   { "down", DOWN, 3 } };
-    static const int64_t batches[] = { 1, 2, 4, 8, 16 };
     double nothing = 0, time_us = 0;
-    gac_status status = GAC_OK;
-    for (int j = 0; j < 5 && status == GAC_OK; j++) {
-        int64_t m = batches[j];
-        status = time_pass(b, l, 0, m, 1, 100, &nothing, err);
-        for (int i = 0; i < 5 && status == GAC_OK; i++) {
-            status = time_pass(b, l, parts[i].ops, m, 1, 50, &time_us, err);
-            double us = (time_us - nothing) / LAYERS;
-            double bytes = parts[i].bytes < 0 ? (double)m * CONTEXT * KV_HEADS * HEAD * 4
-                                              : (double)l->n_bytes[parts[i].bytes];
-            printf("time decode m=%lld %s %s %.2f us %.0f GB/s\n", (long long)m, name,
-                   parts[i].name, us, bytes / us / 1e3);
-        }
-        if (status == GAC_OK)
-            status = time_pass(b, l, LAYER, m, 1, 50, &time_us, err);
-        double layer = (time_us - nothing) / LAYERS, bytes = 0;
-        for (int i = 0; i < 4; i++)
-            bytes += (double)l->n_bytes[i];
-        printf("time decode m=%lld %s layer %.2f us %.0f GB/s\n", (long long)m, name, layer,
-               bytes / layer / 1e3);
-        if (status == GAC_OK)
-            status = time_pass(b, l, LOGITS, m, 1, 20, &time_us, err);
-        double head = time_us - nothing;
-        printf("time decode m=%lld %s head (1 row) %.2f us %.0f GB/s\n", (long long)m, name, head,
-               2.0 * VOCAB_8B * HIDDEN / head / 1e3);
-        printf("time decode m=%lld %s model of 32 layers %.3f ms\n", (long long)m, name,
-               (32 * layer + head + nothing) / 1e3);
-        fflush(stdout);
+    gac_status status = time_pass(b, l, 0, m, 1, 100, &nothing, err);
+    for (int i = 0; i < 5 && status == GAC_OK; i++) {
+        status = time_pass(b, l, parts[i].ops, m, 1, 50, &time_us, err);
+        double us = (time_us - nothing) / LAYERS;
+        double bytes = parts[i].bytes < 0 ? (double)m * CONTEXT * KV_HEADS * HEAD * 4
+                                          : (double)l->n_bytes[parts[i].bytes];
+        printf("time decode m=%lld %s %s %.2f us %.0f GB/s\n", (long long)m, name, parts[i].name,
+               us, bytes / us / 1e3);
     }
+    if (status == GAC_OK)
+        status = time_pass(b, l, LAYER, m, 1, 50, &time_us, err);
+    double layer = (time_us - nothing) / LAYERS, bytes = 0;
+    for (int i = 0; i < 4; i++)
+        bytes += (double)l->n_bytes[i];
+    printf("time decode m=%lld %s layer %.2f us %.0f GB/s\n", (long long)m, name, layer,
+           bytes / layer / 1e3);
+    if (status == GAC_OK)
+        status = time_pass(b, l, LOGITS, m, 1, 20, &time_us, err);
+    double head = time_us - nothing;
+    printf("time decode m=%lld %s head (1 row) %.2f us %.0f GB/s\n", (long long)m, name, head,
+           2.0 * VOCAB_8B * HIDDEN / head / 1e3);
+    printf("time decode m=%lld %s model of 32 layers %.3f ms\n", (long long)m, name,
+           (32 * layer + head + nothing) / 1e3);
+    fflush(stdout);
     return status;
 }
 
@@ -278,8 +274,33 @@ static gac_status time_prefill(bench *b, layers *l, const char *name, gac_error 
     return status;
 }
 
-int run_timing(bench *b)
+/* What run_timing was asked for. */
+typedef struct timing_wish {
+    bool decode, prefill;
+    int64_t batches[8];
+    int n_batches;
+} timing_wish;
+
+static timing_wish read_wish(int n, char **words)
 {
+    timing_wish w = { n < 1, n < 1, { 1, 2, 4, 8, 16 }, 5 };
+    bool given = false;
+    for (int i = 0; i < n; i++) {
+        w.decode |= strcmp(words[i], "decode") == 0;
+        w.prefill |= strcmp(words[i], "prefill") == 0;
+        int64_t m = strtoll(words[i], NULL, 10);
+        if (m < 1 || m > MAX_BATCH || (given && w.n_batches == 8))
+            continue;
+        w.n_batches = given ? w.n_batches : 0;
+        w.batches[w.n_batches++] = m;
+        given = true;
+    }
+    return w;
+}
+
+int run_timing(bench *b, int n_words, char **words)
+{
+    timing_wish wish = read_wish(n_words, words);
     static const double shares[] = { 1, 0.85 };
     gac_error err = GAC_ERROR_INIT;
     gac_status status = GAC_OK;
@@ -298,9 +319,9 @@ int run_timing(bench *b)
         b->ops->memory(b->state, &memory);
         printf("time load %s %.2f GB in %.2f s\n", name, (double)memory.weight_bytes / 1e9,
                (now_us() - start) / 1e6);
-        if (status == GAC_OK)
-            status = time_decode(b, &l, name, &err);
-        if (status == GAC_OK)
+        for (int j = 0; j < wish.n_batches && wish.decode && status == GAC_OK; j++)
+            status = time_batch(b, &l, wish.batches[j], name, &err);
+        if (status == GAC_OK && wish.prefill)
             status = time_prefill(b, &l, name, &err);
         close_layers(b, &l);
         bench_close(b);

@@ -146,7 +146,11 @@ cudaError_t launch_kernel(void (*kernel)(P), dim3 grid, unsigned n_threads, size
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, params);
+    cudaError_t code = cudaSuccess;
+    if (smem_bytes > 48 << 10)
+        code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)smem_bytes);
+    return code == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, params) : code;
 }
 
 inline gac_status launch_status(cudaError_t code, const char *what, gac_error *err)

@@ -15,21 +15,23 @@ namespace
 {
 
 constexpr int N_WARPS = 4, N_THREADS = 32 * N_WARPS;
-constexpr int ROWS = 8;  /* query heads of a block, at most */
-constexpr int KEYS = 16; /* of a warp's tile */
-constexpr int MAX_SPLITS = 64, WANTED_BLOCKS = 264;
+constexpr int ROWS = 8;                   /* query heads of a block, at most */
+constexpr int KEYS = 16;                  /* of a warp's tile */
+constexpr int MIN_SHARE = N_WARPS * KEYS; /* keys of a block */
+constexpr int MAX_SPLITS = 64, WANTED_BLOCKS = 396;
 constexpr float LOG2E = 1.4426950408889634f;
 
 struct params {
     gac_heads_args a;
     void *out; /* (batch, out_ld) */
     int64_t out_ld;
-    float *part;   /* (batch, n_q_heads, n_splits, v_stored): sums before division */
+    float *part;   /* (batch, n_q_heads, n_splits, part_ld): sums before division */
     float2 *stats; /* (batch, n_q_heads, n_splits): maximum in log2, sum of exponentials */
     int *done;     /* (batch, n_kv_heads, n_groups): shares that are there, zero between calls */
     int group;     /* query heads of a kv head */
     int n_groups;  /* blocks that divide them */
     int n_splits;
+    int part_ld; /* v_stored, rounded up to fours */
     float scale_log2;
 };
 
@@ -52,6 +54,7 @@ template <class C> struct shared {
     float2 stats[N_WARPS][ROWS];     /* maximum, sum */
     float sums[N_WARPS][C::G][C::D]; /* over values */
     float weights[C::G][MAX_SPLITS];
+    float cosines[MAX_HEAD / 2], sines[MAX_HEAD / 2]; /* of the new token */
     bool is_last;
 };
 
@@ -67,7 +70,7 @@ __device__ __forceinline__ share find_share(const params &p)
     share s;
     s.n_keys = *p.a.n_past + 1;
     int each = (s.n_keys + p.n_splits - 1) / p.n_splits;
-    each = (each + KEYS - 1) / KEYS * KEYS;
+    each = each < MIN_SHARE ? MIN_SHARE : (each + KEYS - 1) / KEYS * KEYS;
     s.n_used = (s.n_keys + each - 1) / each;
     s.begin = (int)blockIdx.x * each;
     s.end = s.begin + each < s.n_keys ? s.begin + each : s.n_keys;
@@ -93,37 +96,50 @@ __device__ __forceinline__ uint4 read_eight(const typename C::T *row, int i, int
     return uint4{ words[0], words[1], words[2], words[3] };
 }
 
-/* Asks for the share's keys and values that earlier passes left, to be in the
- * L2 cache when they are read. */
+/* Asks for the share's keys and values that earlier passes left and the warps
+ * do not read at once, to be in the L2 cache when they are read. */
 template <class C>
 __device__ __forceinline__ void fetch_early(const params &p, const share &s,
                                             const typename C::T *keys, const typename C::T *values)
 {
     const char *rows[2] = { (const char *)keys, (const char *)values };
     const int64_t row_bytes[2] = { 2 * p.a.qk_stored, 2 * p.a.v_stored };
-    const int end = s.end < s.n_keys - 1 ? s.end : s.n_keys - 1;
+    const int begin = s.begin + MIN_SHARE, end = s.end < s.n_keys - 1 ? s.end : s.n_keys - 1;
     for (int i = 0; i < 2; i++)
-        for (int64_t at = s.begin * row_bytes[i] + threadIdx.x * 128; at < end * row_bytes[i];
+        for (int64_t at = begin * row_bytes[i] + threadIdx.x * 128; at < end * row_bytes[i];
              at += N_THREADS * 128)
             asm volatile("prefetch.global.L2 [%0];" ::"l"(rows[i] + at));
+}
+
+/* The new token's row of both tables to shared memory. */
+template <class C>
+__device__ __forceinline__ void stage_tables(const params &p, const share &s, shared<C> &m)
+{
+    const int half = (int)p.a.qk_size / 2;
+    const int64_t at = (int64_t)(s.n_keys - 1) * half;
+    if (p.a.cosines)
+        for (int i = threadIdx.x; i < half; i += N_THREADS) {
+            m.cosines[i] = p.a.cosines[at + i];
+            m.sines[i] = p.a.sines[at + i];
+        }
 }
 
 /* q of the block's heads to shared memory, (ROWS, PITCH) with zeros around;
  * the new k and v to the cache, if they fall into this share. */
 template <class C>
 __device__ __forceinline__ void stage_heads(const params &p, const share &s, int head0, int n_heads,
-                                            typename C::T *q, typename C::T *keys,
+                                            shared<C> &m, typename C::T *keys,
                                             typename C::T *values)
 {
     using T = typename C::T;
+    T *q = (T *)m.q;
     const gac_heads_args &a = p.a;
     const int warp = threadIdx.x / 32, position = s.n_keys - 1;
     const int n_q = (int)a.n_q_heads, n_kv = (int)a.n_kv_heads, kv_head = head0 / p.group;
     const T *row = (const T *)a.qkv + (int64_t)blockIdx.z * a.qkv_ld;
-    const int64_t half = a.qk_size / 2;
     head_rule rule = { a.q_norm,
-                       a.cosines ? a.cosines + position * half : nullptr,
-                       a.sines ? a.sines + position * half : nullptr,
+                       a.cosines ? m.cosines : nullptr,
+                       a.cosines ? m.sines : nullptr,
                        (int)a.qk_size,
                        C::D,
                        (float)a.eps };
@@ -220,45 +236,70 @@ __device__ __forceinline__ void add_values(const uint4 (&v)[C::N_V],
     }
 }
 
-/* Walks over the warp's tiles of the share. */
+/* What a lane holds of a tile of keys and values. */
+template <class C> struct tile {
+    uint4 k[2][C::N_STEPS], v[C::N_V];
+};
+
+/* Rows begin to end - 1 of the tile from base on, zeros for others unless KEEP. */
+template <class C, bool KEEP>
+__device__ __forceinline__ void read_keys(tile<C> &x, const params &p, const typename C::T *keys,
+                                          int base, int begin, int end)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, qk = (int)p.a.qk_stored;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int key = base + 8 * h + g;
+        const bool inside = key >= begin && key < end;
+#pragma unroll
+        for (int j = 0; j < C::N_STEPS; j++)
+            if (!KEEP || inside)
+                x.k[h][j] =
+                    read_eight<C>(keys + (int64_t)key * qk, 32 * j + 8 * t, inside ? qk : 0);
+    }
+}
+
+template <class C, bool KEEP>
+__device__ __forceinline__ void
+read_values(tile<C> &x, const params &p, const typename C::T *values, int base, int begin, int end)
+{
+    const int lane = threadIdx.x % 32, vs = (int)p.a.v_stored;
+#pragma unroll
+    for (int i = 0; i < C::N_V; i++) {
+        const int key = base + i * C::V_KEYS + lane / C::V_LANES;
+        const bool inside = key >= begin && key < end;
+        if (!KEEP || inside)
+            x.v[i] =
+                read_eight<C>(values + (int64_t)key * vs, lane % C::V_LANES * 8, inside ? vs : 0);
+    }
+}
+
+/* Walks over the warp's tiles of the share, of which x is the first; the next
+ * one is read as soon as there is room for it. */
 template <class C>
 __device__ __forceinline__ void walk(const params &p, const share &s, shared<C> &m,
                                      const typename C::T *keys, const typename C::T *values,
-                                     running<C> &r)
+                                     tile<C> &x, running<C> &r)
 {
     using T = typename C::T;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int v_key = lane / C::V_LANES, v_column = lane % C::V_LANES * 8;
-    const int qk = (int)p.a.qk_stored, vs = (int)p.a.v_stored;
-    const T *q = (const T *)m.q;
-    for (int base = s.begin + warp * KEYS; base < s.end; base += N_WARPS * KEYS) {
-        uint4 k[2][C::N_STEPS], v[C::N_V];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int key = base + 8 * h + g;
-#pragma unroll
-            for (int j = 0; j < C::N_STEPS; j++)
-                k[h][j] =
-                    read_eight<C>(keys + (int64_t)key * qk, 32 * j + 8 * t, key < s.end ? qk : 0);
-        }
-#pragma unroll
-        for (int i = 0; i < C::N_V; i++) {
-            const int key = base + i * C::V_KEYS + v_key;
-            v[i] = read_eight<C>(values + (int64_t)key * vs, v_column, key < s.end ? vs : 0);
-        }
+    const T *q = (const T *)m.q + g * C::PITCH + 8 * t;
+    for (int base = s.begin + warp * KEYS; base < s.end; base += MIN_SHARE) {
         float c[2][4] = {};
 #pragma unroll
         for (int j = 0; j < C::N_STEPS; j++) {
-            const uint4 x = *(const uint4 *)(q + g * C::PITCH + 32 * j + 8 * t);
+            const uint4 a = *(const uint4 *)(q + 32 * j);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                mma_16816<T>(c[h], x.x, 0, x.y, 0, k[h][j].x, k[h][j].y);
-                mma_16816<T>(c[h], x.z, 0, x.w, 0, k[h][j].z, k[h][j].w);
+                mma_16816<T>(c[h], a.x, 0, a.y, 0, x.k[h][j].x, x.k[h][j].y);
+                mma_16816<T>(c[h], a.z, 0, a.w, 0, x.k[h][j].z, x.k[h][j].w);
             }
         }
+        read_keys<C, false>(x, p, keys, base + MIN_SHARE, s.begin, s.end);
         soften<C>(p, c, s.end - base, r, m.p[warp], m.fade[warp]);
         __syncwarp();
-        add_values<C>(v, m.p[warp], m.fade[warp], r);
+        add_values<C>(x.v, m.p[warp], m.fade[warp], r);
+        read_values<C, false>(x, p, values, base + MIN_SHARE, s.begin, s.end);
         __syncwarp();
     }
 }
@@ -308,7 +349,7 @@ __device__ __forceinline__ void put_share(const params &p, const share &s, share
             out[c] = from_float<T>(y / sum);
         } else {
             const int64_t at = (row + h) * p.n_splits + blockIdx.x;
-            p.part[at * vs + c] = y;
+            p.part[at * p.part_ld + c] = y;
             if (c == 0)
                 p.stats[at] = float2{ top, sum };
         }
@@ -344,14 +385,25 @@ __device__ __forceinline__ void combine(const params &p, const share &s, shared<
             m.weights[h][lane + 32 * j] = exp2f(mine[j].x - base) / sum;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < n_heads * vs; i += N_THREADS) {
-        const int h = i / vs, c = i % vs;
-        const float *part = p.part + (row + h) * p.n_splits * vs + c;
-        float y = 0;
+    const int n_fours = p.part_ld / 4;
+    for (int i = threadIdx.x; i < n_heads * n_fours; i += N_THREADS) {
+        const int h = i / n_fours, c = i % n_fours * 4;
+        const float4 *part = (const float4 *)(p.part + (row + h) * p.n_splits * p.part_ld + c);
+        float y[4] = {};
 #pragma unroll 8
-        for (int j = 0; j < s.n_used; j++)
-            y += m.weights[h][j] * __ldcg(part + (int64_t)j * vs);
-        ((T *)p.out)[blockIdx.z * p.out_ld + (int64_t)(head0 + h) * vs + c] = from_float<T>(y);
+        for (int j = 0; j < s.n_used; j++) {
+            const float weight = m.weights[h][j];
+            const float4 v = __ldcg(part + (int64_t)j * n_fours);
+            y[0] += weight * v.x;
+            y[1] += weight * v.y;
+            y[2] += weight * v.z;
+            y[3] += weight * v.w;
+        }
+        T *out = (T *)p.out + blockIdx.z * p.out_ld + (int64_t)(head0 + h) * vs + c;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (c + e < vs)
+                out[e] = from_float<T>(y[e]);
     }
 }
 
@@ -372,12 +424,21 @@ __global__ void __launch_bounds__(N_THREADS) gac_decode_kernel(const __grid_cons
     const share s = find_share(p);
     if (s.begin >= s.n_keys || s.n_keys > p.a.capacity)
         return;
+    /* Keys and values of earlier passes, and then those of this one. */
+    const int base = s.begin + (int)threadIdx.x / 32 * KEYS, position = s.n_keys - 1;
+    tile<C> x;
+    read_keys<C, false>(x, p, keys, base, s.begin, min(s.end, position));
+    read_values<C, false>(x, p, values, base, s.begin, min(s.end, position));
+    stage_tables<C>(p, s, m);
     fetch_early<C>(p, s, keys, values);
     wait_for_previous();
-    stage_heads<C>(p, s, head0, n_heads, (T *)m.q, keys, values);
     __syncthreads();
+    stage_heads<C>(p, s, head0, n_heads, m, keys, values);
+    __syncthreads();
+    read_keys<C, true>(x, p, keys, base, position, s.end);
+    read_values<C, true>(x, p, values, base, position, s.end);
     running<C> r;
-    walk<C>(p, s, m, keys, values, r);
+    walk<C>(p, s, m, keys, values, x, r);
     put_down<C>(m, r);
     __syncthreads();
     put_share<C>(p, s, m, head0, n_heads);
@@ -412,13 +473,6 @@ template <class C> cudaError_t launch(const params &p, bool overlap, cudaStream_
 {
     const dim3 grid((unsigned)p.n_splits, (unsigned)(p.a.n_kv_heads * p.n_groups),
                     (unsigned)p.a.batch);
-    if (sizeof(shared<C>) > 48 << 10) {
-        cudaError_t code =
-            cudaFuncSetAttribute(gac_decode_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)sizeof(shared<C>));
-        if (code != cudaSuccess)
-            return code;
-    }
     return launch_kernel(gac_decode_kernel<C>, grid, N_THREADS, sizeof(shared<C>), overlap, stream,
                          p);
 }
@@ -458,7 +512,7 @@ extern "C" size_t gac_decode_workspace_bytes(int64_t batch, int64_t n_q_heads, i
                                              int64_t v_stored)
 {
     const int64_t n = batch * n_q_heads * count_splits(batch, n_q_heads, n_kv_heads);
-    return (size_t)n * sizeof(float2) + (size_t)(n * v_stored) * sizeof(float);
+    return (size_t)(n * ((v_stored + 3) / 4 * 4)) * sizeof(float) + (size_t)n * sizeof(float2);
 }
 
 extern "C" gac_status gac_decode_launch(const gac_decode_args *args, cudaStream_t stream,
@@ -476,8 +530,9 @@ extern "C" gac_status gac_decode_launch(const gac_decode_args *args, cudaStream_
     p.n_splits = count_splits(a->batch, a->n_q_heads, a->n_kv_heads);
     p.scale_log2 = (float)args->scale * LOG2E;
     p.done = (int *)args->counters;
-    p.stats = (float2 *)args->workspace;
-    p.part = (float *)(p.stats + a->batch * a->n_q_heads * p.n_splits);
+    p.part_ld = (int)(a->v_stored + 3) / 4 * 4;
+    p.part = (float *)args->workspace; /* and stats after it: parts start on 16 bytes */
+    p.stats = (float2 *)(p.part + a->batch * a->n_q_heads * p.n_splits * p.part_ld);
     const bool wide = a->qk_stored % 8 == 0 && a->v_stored % 8 == 0 &&
                       ((uintptr_t)a->k_cache | (uintptr_t)a->v_cache) % 16 == 0;
     cudaError_t code = a->dtype == GAC_DTYPE_F16

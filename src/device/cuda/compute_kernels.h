@@ -119,7 +119,9 @@ typedef struct gac_skinny_args {
     bool overlap;
 } gac_skinny_args;
 
-/* Whether x of m rows, as F32, can be taken by the kernel itself. */
+/* Whether x of m rows fits the kernel's memory. */
+bool gac_skinny_takes(int64_t m, int64_t width);
+/* Whether it may be F32. */
 bool gac_skinny_takes_float(int64_t m, int64_t width);
 gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, gac_error *err);
 

@@ -281,6 +281,10 @@ gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
 {
     const gac_matrix *matrix = call->matrix;
     bool few = rows.n <= c->few_rows && is_aligned(matrix);
+    bool few_x = few && gac_skinny_takes(rows.n, matrix->width);
+    bool few_z = few && gac_skinny_takes(rows.n, matrix->first.n);
+    if (matrix->n_direct > 0 && matrix->n_second > 0)
+        few_x = few_z = few_x && few_z; /* they share y, to which biases are added in one way */
     source x, latent;
     if (out.mode == GAC_SKINNY_GATED &&
         (matrix->n_modules != 2 || matrix->n_out % 2 || out.y_ld < matrix->n_out / 2))
@@ -288,11 +292,12 @@ gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
     if (out.mode != GAC_SKINNY_GATED && out.y_ld < matrix->n_out)
         return gac_error_set(err, GAC_USAGE, "%lld outputs to rows of %lld numbers",
                              (long long)matrix->n_out, (long long)out.y_ld);
-    gac_status status = prepare(c, call, rows, few, &x, err);
+    gac_status status = prepare(c, call, rows, few_x, &x, err);
     if (status == GAC_OK)
-        status = multiply_first(c, matrix, &x, rows.n, few, &latent, err);
+        status = multiply_first(c, matrix, &x, rows.n, few_x, &latent, err);
     if (status == GAC_OK)
-        status = multiply_all(c, call, rows.n, few, &x, &latent, out, err);
+        status = multiply_all(c, call, rows.n, matrix->n_second > 0 ? few_z : few_x, &x, &latent,
+                              out, err);
     return status;
 }
 

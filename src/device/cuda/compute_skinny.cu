@@ -1,11 +1,12 @@
 /* Up to 16 rows times weights: as fast as the weights come out of memory.
  *
- * A tile is 8 rows of weights. The warps of a block divide its k among them in
- * steps of 32 numbers, so that the four lanes t of group g read 64 bytes in a
- * row of weight row g, 16 each, straight into registers. These eight numbers
- * are taken for the four words that two m16n8k16 products want of lane (g, t):
- * which k they stand for does not matter as long as x is read the same way.
- * x is the other operand, its rows 8 to 15 zero where there are none.
+ * A tile is 8 rows of weights, or fewer where blocks then end more evenly. The
+ * warps of a block divide its k among them in steps of 32 numbers, so that the
+ * four lanes t of group g read 64 bytes in a row of weight row g, 16 each,
+ * straight into registers. These eight numbers are taken for the four words
+ * that two m16n8k16 products want of lane (g, t): which k they stand for does
+ * not matter as long as x is read the same way. x is the other operand, its
+ * rows 8 to 15 zero where there are none.
  *
  * Loads of the next chunk are in flight while one is multiplied, also from one
  * tile to the next, and the first ones are issued before the kernel waits for
@@ -17,7 +18,7 @@ namespace
 {
 
 constexpr int N_THREADS = 256, N_WARPS = N_THREADS / 32;
-constexpr int TILE = 8;  /* rows of weights */
+constexpr int TILE = 8;  /* rows of weights, at most */
 constexpr int STEP = 32; /* numbers of k */
 constexpr int BLOCKS_PER_UNIT = 2;
 constexpr int MAX_X_BYTES = 96 << 10; /* of x in shared memory */
@@ -45,20 +46,20 @@ struct params {
     int64_t x_ld, y_ld;
     int m, width, n_norm;
     int pitch; /* of x in shared memory, numbers */
-    int n_tiles;
+    int n_tiles, n_segments;
+    int tile_rows;
     int warps_per_tile; /* 1, 2, 4 or 8 */
     float eps;
     bool from_float;
     gac_skinny_mode mode;
 };
 
-template <typename T_, int M_TILES_, bool GATED_, bool SHARED_> struct config {
+template <typename T_, int M_TILES_, bool GATED_> struct config {
     using T = T_;
     static constexpr int M_TILES = M_TILES_; /* groups of 8 rows of x */
     static constexpr bool GATED = GATED_;    /* two rows of weights for one of y */
-    static constexpr bool SHARED = SHARED_;  /* x lies in shared memory */
     static constexpr int N_PARTS = GATED ? 2 : 1;
-    static constexpr int CHUNK = (SHARED ? 8 : 4) / N_PARTS;  /* steps whose loads go together */
+    static constexpr int CHUNK = 8 / N_PARTS;                 /* steps whose loads go together */
     static constexpr int SUMS = N_PARTS * M_TILES * 8 * TILE; /* of one warp */
 };
 
@@ -103,7 +104,8 @@ __device__ __forceinline__ void locate(const params &p, int tile, int part, curs
         return;
     const int s = find_segment(p, tile);
     const segment &seg = p.segments[s];
-    int row = (tile - first_tile(p, s)) * TILE + g;
+    /* Lanes without a row read the one before them, at no cost. */
+    int row = (tile - first_tile(p, s)) * p.tile_rows + min(g, p.tile_rows - 1);
     row = row < seg.n ? row : seg.n - 1;
     int k_most = 0;
 #pragma unroll
@@ -139,10 +141,7 @@ __device__ __forceinline__ uint4 read_x(const params &p, const typename C::T *xs
 {
     if (r >= p.m)
         return uint4{ 0, 0, 0, 0 };
-    if constexpr (C::SHARED)
-        return *(const uint4 *)(xs + r * p.pitch + k);
-    else
-        return *(const uint4 *)(xs + r * p.x_ld + k);
+    return *(const uint4 *)(xs + r * p.pitch + k);
 }
 
 template <class C>
@@ -220,11 +219,10 @@ __device__ __forceinline__ void store(const params &p, const segment &seg, int r
         ((T *)p.y)[at] = from_float<T>(silu(v) * up);
     } else if (p.mode == GAC_SKINNY_SET) {
         ((T *)p.y)[at] = from_float<T>(v);
+    } else if (p.mode == GAC_SKINNY_ADD) {
+        atomicAdd((float *)p.y + at, v); /* nobody else adds to it: it is only not waited for */
     } else {
-        float *to = (float *)p.y + at;
-        if (p.mode == GAC_SKINNY_ADD)
-            v += __ldcg(to);
-        *to = v;
+        ((float *)p.y)[at] = v;
     }
 }
 
@@ -241,8 +239,8 @@ __device__ __forceinline__ void finish_tiles(const params &p, int tile0, const f
             return;
         const int s = find_segment(p, tile);
         const segment &seg = p.segments[s];
-        const int c = (tile - first_tile(p, s)) * TILE + column;
-        if (c >= seg.n)
+        const int c = (tile - first_tile(p, s)) * p.tile_rows + column;
+        if (column >= p.tile_rows || c >= seg.n)
             continue;
         float y[C::N_PARTS];
 #pragma unroll
@@ -276,21 +274,16 @@ __global__ void __launch_bounds__(N_THREADS, BLOCKS_PER_UNIT)
     let_next_start();
     locate<C>(p, tile, part, at);
     load<C>(now, at);
-    if constexpr (C::SHARED) {
-        if (p.from_float && p.norm)
-            for (int c = threadIdx.x; c < p.width; c += N_THREADS)
-                norm[c] = c < p.n_norm ? p.norm[c] : 0.0f;
-        wait_for_previous();
-        __syncthreads();
-        if (p.from_float)
-            stage_float<T>(p, xs, norm + p.width, norm, spare);
-        else
-            stage_half<T>(p, xs);
-        __syncthreads();
-    } else {
-        wait_for_previous();
-        xs = (T *)p.x;
-    }
+    if (p.from_float && p.norm)
+        for (int c = threadIdx.x; c < p.width; c += N_THREADS)
+            norm[c] = c < p.n_norm ? p.norm[c] : 0.0f;
+    wait_for_previous();
+    __syncthreads();
+    if (p.from_float)
+        stage_float<T>(p, xs, norm + p.width, norm, spare);
+    else
+        stage_half<T>(p, xs);
+    __syncthreads();
     for (int turn = 0; tile0 < p.n_tiles; tile0 += stride, turn ^= 1) {
         float c[C::N_PARTS][4] = {};
         bool last;
@@ -324,49 +317,60 @@ __global__ void __launch_bounds__(N_THREADS, BLOCKS_PER_UNIT)
     }
 }
 
-template <class C> cudaError_t launch(const params &p, bool overlap, cudaStream_t stream)
+/* Tiles of tile_rows rows. */
+int count_tiles(const params &p, int tile_rows)
+{
+    int n = 0;
+    for (int s = 0; s < p.n_segments; s++)
+        n += (p.segments[s].n + tile_rows - 1) / tile_rows;
+    return n;
+}
+
+/* Divides the segments into tiles, as low as they can be without a turn more of
+ * the blocks: these take one tile after another, and the one with the most rows
+ * is waited for. tiles: that a block takes at once. */
+void divide_rows(params &p, int n_blocks, int tiles)
+{
+    const int each = n_blocks * tiles;
+    const int most = (count_tiles(p, TILE) + each - 1) / each * each;
+    p.tile_rows = TILE;
+    while (p.tile_rows > 1 && count_tiles(p, p.tile_rows - 1) <= most)
+        p.tile_rows--;
+    p.n_tiles = 0;
+    for (int s = 0; s < p.n_segments; s++) {
+        p.n_tiles += (p.segments[s].n + p.tile_rows - 1) / p.tile_rows;
+        p.segments[s].end_tile = p.n_tiles;
+    }
+}
+
+template <class C> cudaError_t launch(params &p, bool overlap, cudaStream_t stream)
 {
     int device = 0, n_units = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
-    size_t n_bytes = (2 * N_WARPS * C::SUMS + MAX_FLOAT_ROWS * N_WARPS) * sizeof(float);
-    if (C::SHARED) {
-        n_bytes += (size_t)p.m * p.pitch * 2;
-        if (p.from_float)
-            n_bytes += (size_t)(p.m + 1) * p.width * sizeof(float);
-    }
-    if (code == cudaSuccess && n_bytes > 48 << 10)
-        code = cudaFuncSetAttribute(gac_skinny_kernel<C>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
     if (code != cudaSuccess)
         return code;
+    size_t n_bytes = (2 * N_WARPS * C::SUMS + MAX_FLOAT_ROWS * N_WARPS) * sizeof(float) +
+                     (size_t)p.m * p.pitch * 2;
+    if (p.from_float)
+        n_bytes += (size_t)(p.m + 1) * p.width * sizeof(float);
     const int tiles = N_WARPS / p.warps_per_tile;
-    int64_t n_blocks = (p.n_tiles + tiles - 1) / tiles;
-    if (n_blocks > (int64_t)n_units * BLOCKS_PER_UNIT)
-        n_blocks = (int64_t)n_units * BLOCKS_PER_UNIT;
+    int n_blocks = (count_tiles(p, TILE) + tiles - 1) / tiles;
+    n_blocks = min(n_blocks, n_units * BLOCKS_PER_UNIT);
+    divide_rows(p, n_blocks, tiles);
     return launch_kernel(gac_skinny_kernel<C>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
                          overlap, stream, p);
 }
 
-template <typename T, int M_TILES>
-cudaError_t launch_rows(const params &p, bool shared, bool overlap, cudaStream_t stream)
+template <typename T> cudaError_t launch_type(params &p, bool overlap, cudaStream_t stream)
 {
     const bool gated = p.mode == GAC_SKINNY_GATED;
-    if (gated && shared)
-        return launch<config<T, M_TILES, true, true>>(p, overlap, stream);
-    if (gated)
-        return launch<config<T, M_TILES, true, false>>(p, overlap, stream);
-    if (shared)
-        return launch<config<T, M_TILES, false, true>>(p, overlap, stream);
-    return launch<config<T, M_TILES, false, false>>(p, overlap, stream);
-}
-
-template <typename T>
-cudaError_t launch_type(const params &p, bool shared, bool overlap, cudaStream_t stream)
-{
-    return p.m <= 8 ? launch_rows<T, 1>(p, shared, overlap, stream)
-                    : launch_rows<T, 2>(p, shared, overlap, stream);
+    if (p.m <= 8)
+        return gated ? launch<config<T, 1, true>>(p, overlap, stream)
+                     : launch<config<T, 1, false>>(p, overlap, stream);
+    return gated ? launch<config<T, 2, true>>(p, overlap, stream)
+                 : launch<config<T, 2, false>>(p, overlap, stream);
 }
 
 /* Rows of x are 64 bytes, mod 128, apart: the two rows that eight lanes read
@@ -374,11 +378,6 @@ cudaError_t launch_type(const params &p, bool shared, bool overlap, cudaStream_t
 int x_pitch(int64_t width)
 {
     return (int)((width + 31) / 64 * 64 + 32);
-}
-
-bool fits_shared(int64_t m, int64_t width)
-{
-    return m * (width + 64) * 2 <= MAX_X_BYTES;
 }
 
 weights make_weights(const gac_skinny_weights &w)
@@ -389,7 +388,7 @@ weights make_weights(const gac_skinny_weights &w)
 /* Fills in the segments; false for what makes no sense. */
 bool make_segments(const gac_skinny_args *a, params &p)
 {
-    int64_t n_tiles = 0, k_most = 0;
+    int64_t k_most = 0;
     const int n_parts = a->mode == GAC_SKINNY_GATED ? 2 : 1;
     for (int s = 0; s < a->n_segments; s++) {
         const gac_skinny_segment &from = a->segments[s];
@@ -404,21 +403,24 @@ bool make_segments(const gac_skinny_args *a, params &p)
             p.segments[s].part[i] = make_weights(w);
             k_most = k_most > w.k ? k_most : w.k;
         }
-        n_tiles += (from.n + TILE - 1) / TILE;
         p.segments[s].n = (int)from.n;
         p.segments[s].y_start = (int)from.y_start;
-        p.segments[s].end_tile = (int)n_tiles;
     }
     /* As few warps to a tile as keep to one chunk of loads each. */
     const int64_t chunk_k = STEP * 8 / n_parts;
     p.warps_per_tile = 1;
     while (p.warps_per_tile < N_WARPS && p.warps_per_tile * chunk_k < k_most)
         p.warps_per_tile *= 2;
-    p.n_tiles = (int)n_tiles;
-    return n_tiles < 1 << 24;
+    p.n_segments = a->n_segments;
+    return true;
 }
 
 } /* namespace */
+
+extern "C" bool gac_skinny_takes(int64_t m, int64_t width)
+{
+    return m <= GAC_SKINNY_MAX_ROWS && m * (width + 64) * 2 <= MAX_X_BYTES;
+}
 
 extern "C" bool gac_skinny_takes_float(int64_t m, int64_t width)
 {
@@ -429,10 +431,10 @@ extern "C" gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_
                                         gac_error *err)
 {
     params p = {};
-    if (args->m < 1 || args->m > GAC_SKINNY_MAX_ROWS || args->n_segments < 1 ||
-        args->n_segments > GAC_SKINNY_MAX_SEGMENTS || args->width < 8 || args->width % 8 ||
-        args->width > 1 << 24 || args->x_ld % 8 || (uintptr_t)args->x % 16 ||
-        !is_half_type(args->dtype) || !make_segments(args, p) ||
+    if (args->m < 1 || args->n_segments < 1 || args->n_segments > GAC_SKINNY_MAX_SEGMENTS ||
+        args->width < 8 || args->width % 8 || !gac_skinny_takes(args->m, args->width) ||
+        args->x_ld % 8 || (uintptr_t)args->x % 16 || !is_half_type(args->dtype) ||
+        !make_segments(args, p) ||
         (args->from_float && !gac_skinny_takes_float(args->m, args->width)) ||
         (args->norm && !args->from_float))
         return gac_error_set(err, GAC_USAGE, "a product of few rows, of sizes that make no sense");
@@ -448,9 +450,8 @@ extern "C" gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_
     p.eps = (float)args->eps;
     p.from_float = args->from_float;
     p.mode = args->mode;
-    const bool shared = args->from_float || fits_shared(args->m, args->width);
     cudaError_t code = args->dtype == GAC_DTYPE_F16
-                           ? launch_type<__half>(p, shared, args->overlap, stream)
-                           : launch_type<__nv_bfloat16>(p, shared, args->overlap, stream);
+                           ? launch_type<__half>(p, args->overlap, stream)
+                           : launch_type<__nv_bfloat16>(p, args->overlap, stream);
     return launch_status(code, "product of few rows", err);
 }
