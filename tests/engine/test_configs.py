@@ -134,6 +134,67 @@ class Rotary(ConfigCase):
             self.refused("no finite attention factor")
 
 
+class Layout(ConfigCase):
+    def test_family_not_known(self):
+        """Names of tensors do not tell what is computed between them."""
+        for kind in ("granite", "smollm3", "stablelm"):
+            self.make("llama", lambda c, k=kind: c.update(model_type=k))
+            self.refused(f'model_type "{kind}" is not run here')
+
+    def test_numbers(self):
+        for value in ("1e-5", [], True):
+            self.make("llama", lambda c, v=value: c.update(rms_norm_eps=v))
+            self.refused("rms_norm_eps is not a small number")
+        self.make("llama", lambda c: c.pop("rms_norm_eps"))
+        self.runs()
+
+    def test_activation(self):
+        for value in (5, ["silu"]):
+            self.make("llama", lambda c, v=value: c.update(hidden_act=v))
+            self.refused("hidden_act is not a string")
+
+    def test_layers(self):
+        for value in (1, 3):
+            self.make("llama", lambda c, v=value: c.update(num_hidden_layers=v))
+            self.refused(f"num_hidden_layers is {value}, but the tensors have 2 layers")
+
+    def test_window(self):
+        for value in (0, -1, 2.5, "8", True):
+            self.make("mistral", lambda c, v=value: c.update(sliding_window=v))
+            self.refused("sliding_window is not a length")
+        self.make("qwen2", lambda c: c.update(sliding_window=0, use_sliding_window=False))
+        self.runs()
+
+    def test_window_of_mistral(self):
+        """4096 where nothing is said, as transformers has it."""
+        def long(config):
+            config["max_position_embeddings"] = 8192
+            config.pop("sliding_window")
+        self.make("mistral", long)
+        self.refused("the model allows 4096", self.gac("eval", self.folder, "--prefill", "1x4097"),
+                     2)
+        self.make("mistral", lambda c: c.update(max_position_embeddings=8192))
+        self.refused("the model allows 8192", self.gac("eval", self.folder, "--prefill", "1x8193"),
+                     2)
+
+    def test_head_is_missing(self):
+        for model in ("llama", "llama-tied"):
+            self.make(model, lambda c: c.update(tie_word_embeddings=False),
+                      lambda t: t.pop("lm_head.weight", None))
+            self.refused("lm_head is missing")
+        self.make("llama", lambda c: c.update(tie_word_embeddings=True),
+                  lambda t: t.pop("lm_head.weight"))
+        self.runs()
+
+    def test_norms_of_heads(self):
+        for name in ("q_norm", "k_norm"):
+            full = f"model.layers.1.self_attn.{name}.weight"
+            self.make("qwen3", None, lambda t, n=full: t.pop(n))
+            self.refused(f'"{full}" is missing')
+        self.make("llama", None, lambda t: t.update({full: ("F32", [8], bytes(32))}))
+        self.refused(f'"{full}": family llama has none')
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--gac", required=True)
