@@ -195,6 +195,13 @@ class Layout(ConfigCase):
         self.refused(f'"{full}": family llama has none')
 
 
+class Memory(ConfigCase):
+    def test_more_than_there_is(self):
+        self.make("llama", lambda c: c.update(max_position_embeddings=1 << 30))
+        for args in (["--prefill", "256x4194304"], ["--decode", f"256@{1 << 30}"]):
+            self.refused("no memory for", self.gac("eval", self.folder, *args), 4)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--gac", required=True)
