@@ -201,6 +201,17 @@ class Memory(ConfigCase):
         for args in (["--prefill", "256x4194304"], ["--decode", f"256@{1 << 30}"]):
             self.refused("no memory for", self.gac("eval", self.folder, *args), 4)
 
+    def test_comparison_has_room_for_what_it_keeps(self):
+        """No cache for tokens whose logits would not be kept anyway."""
+        n = 1 << 20
+        self.make("llama-tied", lambda c: c.update(max_position_embeddings=1 << 30),
+                  lambda t: t.update({"model.embed_tokens.weight": ("F16", [n, 16],
+                                                                    bytes(n * 32))}))
+        result = self.gac("verify", self.folder, self.folder, "--forward", "--device", "cpu",
+                          "--n-tokens", 1 << 30, "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("64 tokens on cpu", result.stdout)
+
 
 def main():
     parser = argparse.ArgumentParser()
