@@ -201,6 +201,14 @@ class Memory(ConfigCase):
         for args in (["--prefill", "256x4194304"], ["--decode", f"256@{1 << 30}"]):
             self.refused("no memory for", self.gac("eval", self.folder, *args), 4)
 
+    def test_working_memory_is_counted(self):
+        """Beside the rows of a pass, what linear calls work in: gate and up at least."""
+        self.make("llama")
+        result = self.gac("eval", self.folder, "--prefill", "1x256", "--json", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = 256 * (16 + 64 + 32 + 24) * 4
+        self.assertGreater(json.loads(result.stdout)["memory"]["work"], rows + 256 * 24 * 2 * 4)
+
     def test_comparison_has_room_for_what_it_keeps(self):
         """No cache for tokens whose logits would not be kept anyway."""
         n = 1 << 20
