@@ -272,14 +272,14 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
         status = check_target(c, o);
     if (status == GAC_OK)
         status = engine_args_start(c, &o->engine);
-    if (status == GAC_OK)
-        gac_engine_describe(o->engine.engine, &o->info);
     if (status == GAC_OK && o->text)
         status = run_perplexity(c, o, ids, n_ids);
     if (status == GAC_OK)
         status = run_shapes(c, o);
     if (status == GAC_OK && o->piqa)
         status = run_piqa(c, o);
+    if (status == GAC_OK) /* now that working memory has grown to its size */
+        gac_engine_describe(o->engine.engine, &o->info);
     if (status == GAC_OK && o->lm_eval)
         status = write_lm_eval(c, o);
     if (status == GAC_OK)

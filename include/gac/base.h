@@ -133,7 +133,8 @@ gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *
 typedef struct gac_new_file gac_new_file;
 
 /* Starts a temporary file beside path. With replace false, a path that exists
- * is refused now and again on commit. */
+ * is refused now and again on commit; with replace, what is neither a file nor a
+ * link: a device would become a file. */
 gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err);
 gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_bytes, gac_error *err);
 /* Flushes to disk and renames. Frees file whatever happens. */

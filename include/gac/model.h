@@ -129,6 +129,9 @@ void gac_model_free(gac_model *model); /* NULL is fine */
 /* What is returned below belongs to the model and lives as long. */
 const gac_checkpoint *gac_model_checkpoint(const gac_model *model);
 const char *gac_model_family(const gac_model *model);
+/* false: config.json states a model_type that is not known, and the names of the
+ * tensors alone tell the family. */
+bool gac_model_family_is_stated(const gac_model *model);
 /* One of dense, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
  * pruned, direct, block-configs. */
 const char *gac_model_compressor(const gac_model *model);

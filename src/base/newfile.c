@@ -41,6 +41,13 @@ static gac_status exists(const char *path, gac_error *err)
     return gac_error_set(err, GAC_FAILED, "%s: already exists", gac_quote(q, sizeof q, path));
 }
 
+static gac_status no_directory(const char *path, gac_error *err)
+{
+    char q[256];
+    return gac_error_set(err, GAC_FAILED, "%s: exists and is no directory",
+                         gac_quote(q, sizeof q, path));
+}
+
 static void target_dispose(target *t)
 {
     free(t->path);
@@ -119,11 +126,17 @@ static gac_status move_into_place(const target *t, gac_error *err)
 
 gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err)
 {
+    struct stat s;
+    char q[256];
     gac_new_file *file = calloc(1, sizeof *file);
     if (!file)
         return gac_error_no_memory(err);
     file->fd = -1;
     gac_status status = target_init(&file->target, path, replace, err);
+    if (status == GAC_OK && lstat(file->target.path, &s) == 0 && !S_ISREG(s.st_mode) &&
+        !S_ISLNK(s.st_mode))
+        status = gac_error_set(err, GAC_FAILED, "%s: exists and is no file",
+                               gac_quote(q, sizeof q, path));
     if (status == GAC_OK) {
         file->fd = open(file->target.temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->fd < 0)
@@ -228,11 +241,14 @@ static void remove_stale(const target *t)
 
 gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err)
 {
+    struct stat s;
     gac_new_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
         return gac_error_no_memory(err);
     dir->lock = -1;
     gac_status status = target_init(&dir->target, path, replace, err);
+    if (status == GAC_OK && lstat(dir->target.path, &s) == 0 && !S_ISDIR(s.st_mode))
+        status = no_directory(path, err);
     if (status == GAC_OK)
         remove_stale(&dir->target);
     if (status == GAC_OK && mkdir(dir->target.temporary, 0777) != 0)
@@ -278,7 +294,7 @@ static gac_status swap_into_place(target *t, gac_error *err)
     if (lstat(t->path, &s) != 0)
         return move_into_place(t, err);
     if (!S_ISDIR(s.st_mode))
-        return gac_error_set(err, GAC_FAILED, "%s: exists and is no directory", t->path);
+        return no_directory(t->path, err);
     if (renameat2(AT_FDCWD, t->temporary, AT_FDCWD, t->path, RENAME_EXCHANGE) != 0)
         return failed(t->path, err);
     return GAC_OK;

@@ -1,6 +1,5 @@
 #include "base/splitmix.h"
-
-#include <gac/engine.h>
+#include "engine/engine_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,17 +31,32 @@ static gac_status choose_ids(comparison *s, gac_error *err)
     return GAC_OK;
 }
 
-/* The first model says how many logits there are, and so how many tokens. */
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* As many tokens as the model's context has room for and whose logits are kept. */
+static gac_status limit_ids(const gac_model *model, int64_t *n_ids, gac_error *err)
+{
+    net n;
+    gac_status status = gac_net_read(model, &n, err);
+    if (status != GAC_OK)
+        return status;
+    int64_t most = GAC_MAX_COMPARE_BYTES / (int64_t)sizeof(float) / n.vocab;
+    if (most < 1)
+        status = gac_error_set(err, GAC_NO_RESOURCE, "logits of %lld tokens are too many to keep",
+                               (long long)n.vocab);
+    *n_ids = least(*n_ids, least(most, n.max_context));
+    gac_net_dispose(&n);
+    return status;
+}
+
 static gac_status prepare(comparison *s, const gac_engine_info *info, gac_error *err)
 {
     gac_logit_comparison *out = s->out;
-    int64_t most = GAC_MAX_COMPARE_BYTES / (int64_t)sizeof *s->kept / info->vocab;
     out->vocab = info->vocab;
     out->dtype = info->dtype;
-    out->n_ids = out->n_ids < most ? out->n_ids : most;
-    if (out->n_ids < 1)
-        return gac_error_set(err, GAC_NO_RESOURCE, "logits of %lld tokens are too many to keep",
-                             (long long)info->vocab);
     s->kept = malloc((size_t)(out->n_ids * out->vocab) * sizeof *s->kept);
     s->chunk = malloc((size_t)(CHUNK_IDS * out->vocab) * sizeof *s->chunk);
     if (!s->kept || !s->chunk)
@@ -126,11 +140,8 @@ gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
     comparison s = { .options = options, .out = out };
     *out = (gac_logit_comparison){ .bit_exact = true, .finite = true, .position = -1, .token = -1 };
     out->n_ids = options->n_ids;
-    for (int i = 0; i < 2 && status == GAC_OK; i++) {
-        int64_t limit = 0;
-        status = gac_engine_model_context(models[i], &limit, err);
-        out->n_ids = limit < out->n_ids ? limit : out->n_ids;
-    }
+    for (int i = 0; i < 2 && status == GAC_OK; i++)
+        status = limit_ids(models[i], &out->n_ids, err);
     if (status != GAC_OK)
         return status;
     if (out->n_ids < 1)

@@ -20,35 +20,26 @@ static gac_status refuse(const net *n, gac_error *err, const char *format, ...)
                          gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)), text);
 }
 
-static double number_or(const net *n, const char *key, double otherwise)
+/* What config.json states; NULL where it says nothing. */
+static const json_t *stated(const net *n, const char *key)
 {
     const json_t *value = json_object_get(n->config, key);
-    return json_is_number(value) ? json_number_value(value) : otherwise;
+    return json_is_null(value) ? NULL : value;
 }
 
-/* A one-axis tensor of n_wanted entries; -1 in *out when absent. */
-static gac_status find_vector(const net *n, const char *name, int64_t n_wanted, int32_t *out,
+/* A one-axis tensor of n_wanted entries. */
+static gac_status need_vector(const net *n, const char *name, int64_t n_wanted, int32_t *out,
                               gac_error *err)
 {
     char q[160];
     *out = gac_checkpoint_find(n->checkpoint, name);
     if (*out < 0)
-        return GAC_OK;
+        return refuse(n, err, "tensor \"%s\" is missing", gac_quote(q, sizeof q, name));
     const gac_tensor *t = gac_checkpoint_tensor(n->checkpoint, *out);
     if (t->n_axes == 1 && t->shape[0] == n_wanted)
         return GAC_OK;
     return refuse(n, err, "tensor \"%s\": not one row of %lld numbers",
                   gac_quote(q, sizeof q, name), (long long)n_wanted);
-}
-
-static gac_status need_vector(const net *n, const char *name, int64_t n_wanted, int32_t *out,
-                              gac_error *err)
-{
-    char q[160];
-    gac_status status = find_vector(n, name, n_wanted, out, err);
-    if (status == GAC_OK && *out < 0)
-        return refuse(n, err, "tensor \"%s\" is missing", gac_quote(q, sizeof q, name));
-    return status;
 }
 
 static gac_status need_module(const net *n, int32_t layer, const char *name, const gac_module **out,
@@ -78,10 +69,30 @@ static const gac_op *attention_of(const gac_model *model, int32_t layer)
     return NULL;
 }
 
+/* Norms of q and k, which qwen3 has and no other family. */
+static gac_status read_head_norms(const net *n, int32_t layer, net_layer *l, gac_error *err)
+{
+    static const char *const names[] = { "q_norm", "k_norm" };
+    int32_t *const found[] = { &l->q_norm, &l->k_norm };
+    const char *family = gac_model_family(n->model);
+    bool has = strcmp(family, "qwen3") == 0;
+    char name[128], q[160];
+    gac_status status = GAC_OK;
+    for (int i = 0; i < 2 && status == GAC_OK; i++) {
+        snprintf(name, sizeof name, "%slayers.%d.self_attn.%s.weight", gac_model_prefix(n->model),
+                 layer, names[i]);
+        *found[i] = gac_checkpoint_find(n->checkpoint, name);
+        if (has)
+            status = need_vector(n, name, l->qk_size, found[i], err);
+        else if (*found[i] >= 0)
+            status = refuse(n, err, "tensor \"%s\": family %s has none",
+                            gac_quote(q, sizeof q, name), family);
+    }
+    return status;
+}
+
 static gac_status read_heads(const net *n, int32_t layer, net_layer *l, gac_error *err)
 {
-    char name[128];
-    const char *prefix = gac_model_prefix(n->model);
     const gac_op *op = attention_of(n->model, layer);
     if (!op)
         return refuse(n, err, "layer %d: its projections do not divide into heads", layer);
@@ -98,10 +109,7 @@ static gac_status read_heads(const net *n, int32_t layer, net_layer *l, gac_erro
         return refuse(n, err,
                       "layer %d: heads of %lld have no two halves to rotate against each other",
                       layer, (long long)l->qk_size);
-    snprintf(name, sizeof name, "%slayers.%d.self_attn.q_norm.weight", prefix, layer);
-    gac_status status = find_vector(n, name, l->qk_size, &l->q_norm, err);
-    snprintf(name, sizeof name, "%slayers.%d.self_attn.k_norm.weight", prefix, layer);
-    return status == GAC_OK ? find_vector(n, name, l->qk_size, &l->k_norm, err) : status;
+    return read_head_norms(n, layer, l, err);
 }
 
 static gac_status read_layer(const net *n, int32_t layer, net_layer *l, gac_error *err)
@@ -140,22 +148,43 @@ static gac_status check_family(const net *n, gac_error *err)
     if (!known)
         return refuse(n, err, "family %s is not run here; llama, mistral, qwen2 and qwen3 are",
                       family);
-    const char *act = json_string_value(json_object_get(n->config, "hidden_act"));
+    if (!gac_model_family_is_stated(n->model))
+        return refuse(n, err,
+                      "config.json: model_type \"%s\" is not run here; llama, mistral, "
+                      "qwen2 and qwen3 are",
+                      gac_quote(q, sizeof q, json_string_value(stated(n, "model_type"))));
+    const json_t *layers = stated(n, "num_hidden_layers");
+    if (layers && json_integer_value(layers) != n->n_layers)
+        return refuse(n, err,
+                      "config.json: num_hidden_layers is %lld, but the tensors have %d layers",
+                      (long long)json_integer_value(layers), n->n_layers);
+    if (stated(n, "hidden_act") && !json_is_string(stated(n, "hidden_act")))
+        return refuse(n, err, "config.json: hidden_act is not a string");
+    const char *act = json_string_value(stated(n, "hidden_act"));
     if (act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return refuse(n, err, "config.json: hidden_act \"%s\" is not run here; silu is",
                       gac_quote(q, sizeof q, act));
     return GAC_OK;
 }
 
-/* The window of attention limits the context where the config asks for one. */
-static int64_t window_of(const net *n)
+/* The window of attention limits the context where the config asks for one, as
+ * mistral does by saying nothing. */
+static gac_status limit_to_window(net *n, gac_error *err)
 {
+    enum { MISTRAL_WINDOW = 4096 };
     const json_t *window = json_object_get(n->config, "sliding_window");
-    const json_t *use = json_object_get(n->config, "use_sliding_window");
-    bool used = use ? json_is_true(use) : true;
-    return used && json_is_integer(window) && json_integer_value(window) > 0
-               ? json_integer_value(window)
-               : INT64_MAX;
+    const json_t *use = stated(n, "use_sliding_window");
+    int64_t size = n->max_context;
+    if (use && !json_is_true(use))
+        return GAC_OK;
+    if (!window && strcmp(gac_model_family(n->model), "mistral") == 0)
+        size = MISTRAL_WINDOW;
+    else if (window && !json_is_null(window))
+        size = json_integer_value(window); /* 0 of what is no integer */
+    if (size < 1)
+        return refuse(n, err, "config.json: sliding_window is not a length");
+    n->max_context = n->max_context < size ? n->max_context : size;
+    return GAC_OK;
 }
 
 static gac_status read_outer(net *n, gac_error *err)
@@ -174,13 +203,13 @@ static gac_status read_outer(net *n, gac_error *err)
     /* A config that ties them has one weight, whatever else is stored. */
     if (!json_is_true(json_object_get(n->config, "tie_word_embeddings")))
         n->head = gac_model_find_module(n->model, "lm_head");
+    if (!n->head && !json_is_true(stated(n, "tie_word_embeddings")))
+        return refuse(n, err, "lm_head is missing, and the config does not tie it");
     snprintf(name, sizeof name, "%snorm.weight", prefix);
     gac_status status = need_vector(n, name, n->hidden, &n->norm, err);
     if (status == GAC_OK)
         status = gac_rope_limit(n, &n->max_context, err);
-    int64_t window = window_of(n);
-    n->max_context = n->max_context < window ? n->max_context : window;
-    return status;
+    return status == GAC_OK ? limit_to_window(n, err) : status;
 }
 
 gac_status gac_net_read(const gac_model *model, net *out, gac_error *err)
@@ -191,7 +220,8 @@ gac_status gac_net_read(const gac_model *model, net *out, gac_error *err)
               .n_layers = gac_model_n_layers(model) };
     if (!n.config)
         return refuse(&n, err, "running a model needs its config.json");
-    n.eps = number_or(&n, "rms_norm_eps", 1e-6);
+    const json_t *eps = stated(&n, "rms_norm_eps");
+    n.eps = !eps ? 1e-6 : json_is_number(eps) ? json_number_value(eps) : -1;
     if (!(n.eps >= 0 && n.eps < 1))
         return refuse(&n, err, "config.json: rms_norm_eps is not a small number");
     gac_status status = check_family(&n, err);

@@ -205,15 +205,14 @@ static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer
     if (status == GAC_OK)
         status = load_vector(e, n->k_norm, &l->k_norm, err);
     if (status == GAC_OK)
-        status = need_rope(e, n->qk_size, l, err);
-    if (status == GAC_OK)
         status = need_rows(e, ROWS_QKV, width, l, err);
     if (status == GAC_OK)
         status = need_rows(e, ROWS_HEADS, n->n_q_heads * l->v_stored, l, err);
     if (status == GAC_OK)
         status = c->ops->cache_create(c->state, e->options.max_batch, e->options.max_context,
                                       n->n_kv_heads, l->qk_stored, l->v_stored, &l->cache, err);
-    return status;
+    /* Last, since tables are filled at once: a context too long has failed by now. */
+    return status == GAC_OK ? need_rope(e, n->qk_size, l, err) : status;
 }
 
 static gac_status load_mlp(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)

@@ -1,5 +1,6 @@
 /* Rotary embeddings: one frequency per pair of numbers of a head, by the rules
  * that transformers has for each type. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,38 +28,101 @@ static gac_status bad_rope(const net *of, gac_error *err, const char *what)
                          gac_quote(q, sizeof q, gac_checkpoint_path(of->checkpoint)), what);
 }
 
+static double original_length(const rope *r)
+{
+    return number_or(r->settings, "original_max_position_embeddings", r->max_length);
+}
+
+/* What is stated has to be a number: a default in its place would be wrong. */
+static gac_status check_numbers(const net *of, const json_t *settings, const char *type,
+                                gac_error *err)
+{
+    static const struct {
+        const char *key, *needed; /* by which types */
+    } numbers[] = { { "factor", " linear dynamic llama3 yarn " },
+                    { "low_freq_factor", " llama3 " },
+                    { "high_freq_factor", " llama3 " },
+                    { "original_max_position_embeddings", " llama3 " },
+                    { "beta_fast", "" },
+                    { "beta_slow", "" },
+                    { "mscale", "" },
+                    { "mscale_all_dim", "" },
+                    { "attention_factor", "" },
+                    { "rope_theta", "" },
+                    { "partial_rotary_factor", "" },
+                    { "max_position_embeddings", "" } };
+    char text[160], spaced[32];
+    snprintf(spaced, sizeof spaced, " %s ", type);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *key = numbers[i].key;
+        const json_t *inner = json_object_get(settings, key);
+        const json_t *outer = json_object_get(of->config, key);
+        bool lacks = (!inner || json_is_null(inner)) && strstr(numbers[i].needed, spaced);
+        if (!lacks && (!inner || json_is_null(inner) || json_is_number(inner)) &&
+            (!outer || json_is_null(outer) || json_is_number(outer)))
+            continue;
+        if (lacks)
+            snprintf(text, sizeof text, "rotary embedding of type %s needs \"%s\"", type, key);
+        else
+            snprintf(text, sizeof text, "\"%s\" is not a number", key);
+        return bad_rope(of, err, text);
+    }
+    return GAC_OK;
+}
+
+/* The object that holds the settings, or NULL, and the type it states. */
+static gac_status read_type(const net *of, const json_t **settings, const char **type,
+                            gac_error *err)
+{
+    static const char *const places[] = { "rope_parameters", "rope_scaling" };
+    static const char *const keys[] = { "rope_type", "type" };
+    *settings = NULL;
+    *type = NULL;
+    for (int i = 0; i < 2 && !*settings; i++) {
+        const json_t *value = json_object_get(of->config, places[i]);
+        if (value && !json_is_null(value) && !json_is_object(value))
+            return bad_rope(of, err, "the rotary settings are not an object");
+        *settings = json_is_object(value) ? value : NULL;
+    }
+    for (int i = 0; i < 2 && !*type; i++) {
+        const json_t *value = json_object_get(*settings, keys[i]);
+        if (value && !json_is_null(value) && !json_is_string(value))
+            return bad_rope(of, err, "the type of the rotary embedding is not a string");
+        *type = json_string_value(value);
+    }
+    if (!*type)
+        *type = "default";
+    if (strcmp(*type, "su") == 0) /* its name before it had one */
+        *type = "longrope";
+    return GAC_OK;
+}
+
 static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *err)
 {
     static const char *const known[] = { "default", "linear",   "dynamic", "llama3",
                                          "yarn",    "longrope", NULL };
     char q[80], text[160];
-    const json_t *settings = json_object_get(of->config, "rope_parameters");
-    if (!json_is_object(settings))
-        settings = json_object_get(of->config, "rope_scaling");
-    const char *type = json_string_value(json_object_get(settings, "rope_type"));
-    if (!type)
-        type = json_string_value(json_object_get(settings, "type"));
-    if (!type)
-        type = "default";
-    if (strcmp(type, "su") == 0) /* its name before it had one */
-        type = "longrope";
+    const json_t *settings;
+    const char *type;
+    gac_status status = read_type(of, &settings, &type, err);
+    if (status == GAC_OK)
+        status = check_numbers(of, settings, type, err);
+    if (status != GAC_OK)
+        return status;
     *out = (rope){ .type = type, .settings = settings, .size = size };
     out->base = number_or(settings, "rope_theta", number_or(of->config, "rope_theta", 10000));
     out->max_length = number_or(of->config, "max_position_embeddings", 2048);
     if (number_or(settings, "partial_rotary_factor",
                   number_or(of->config, "partial_rotary_factor", 1)) != 1)
         return bad_rope(of, err, "a partial rotation is not run here");
+    if (!(original_length(out) > 0))
+        return bad_rope(of, err, "original_max_position_embeddings is not a length");
     for (int i = 0; known[i]; i++)
         if (strcmp(known[i], type) == 0)
             return GAC_OK;
     snprintf(text, sizeof text, "rotary embedding of type \"%s\" is not known",
              gac_quote(q, sizeof q, type));
     return bad_rope(of, err, text);
-}
-
-static double original_length(const rope *r)
-{
-    return number_or(r->settings, "original_max_position_embeddings", r->max_length);
 }
 
 static double llama3_frequency(const rope *r, double f)
@@ -188,6 +252,8 @@ gac_status gac_rope_tables(const net *of, int64_t size, int64_t n_positions, flo
     float *c = malloc((size_t)n_bytes + 1), *s = malloc((size_t)n_bytes + 1);
     status = f && c && s ? frequencies(of, &r, f, err) : gac_error_no_memory(err);
     double factor = attention_factor(&r);
+    if (status == GAC_OK && !(factor > 0 && factor < FLT_MAX))
+        status = bad_rope(of, err, "the rotary settings give no finite attention factor");
     for (int64_t p = 0; p < n_positions && status == GAC_OK; p++)
         for (int64_t i = 0; i < half; i++) {
             float angle = (float)p * f[i];

@@ -407,6 +407,7 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
     m->n_layers = b->n_layers;
     m->config = b->config;
     m->family = b->family;
+    m->family_known = b->family_known;
     m->compressor = compressor_name(b->found);
     m->dtype = main_dtype(m->checkpoint);
     m->dim_names = b->dim_names;

@@ -78,6 +78,7 @@ struct gac_model {
     const gac_checkpoint *checkpoint;
     gac_arena arena;
     const char *family, *compressor;
+    bool family_known;
     const char *prefix;
     const json_t *config; /* the checkpoint's, or NULL */
     int32_t n_layers;

@@ -518,10 +518,36 @@ static void memory_is_counted_and_bounded(void **state)
     gac_compute_close(&l.compute);
 }
 
+/* What is promised and not there would end the process when it is touched. */
+static void no_more_than_the_machine_has(void **state)
+{
+    (void)state;
+    const int64_t width = gac_host_free_bytes() / 100 / (int64_t)sizeof(float);
+    static const char *const names[] = { "reference", "cpu" };
+    for (int i = 0; i < 2; i++) {
+        gac_compute_options options = { .dtype = GAC_DTYPE_F16, .n_threads = 1, .max_rows = 80 };
+        gac_compute compute;
+        gac_error err;
+        gac_rows *rows = NULL, *more = NULL;
+        gac_cache *cache = NULL;
+        assert_int_equal(gac_compute_open(names[i], &options, &compute, &err), GAC_OK);
+        assert_int_equal(compute.ops->rows_create(compute.state, width, false, &rows, &err),
+                         GAC_OK);
+        assert_int_equal(compute.ops->rows_create(compute.state, width, false, &more, &err),
+                         GAC_NO_RESOURCE);
+        assert_int_equal(
+            compute.ops->cache_create(compute.state, 8, 10, 1, width, width, &cache, &err),
+            GAC_NO_RESOURCE);
+        compute.ops->rows_free(compute.state, rows);
+        gac_compute_close(&compute);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(linear_is_what_it_says, lab_teardown),
+        cmocka_unit_test(no_more_than_the_machine_has),
         cmocka_unit_test_teardown(reference_has_one_answer, lab_teardown),
         cmocka_unit_test_teardown(zeros_in_ranks_change_nothing, lab_teardown),
         cmocka_unit_test_teardown(zeros_in_widths_change_nothing, lab_teardown),

@@ -326,10 +326,26 @@ static void existing_file_is_replaced(void **state)
     assert_file_is(path, "new");
     assert_ok(gac_new_file_create(scratch_path("fresh"), true, &file, err));
     assert_ok(gac_new_file_commit(file, err));
+    assert_int_equal(scratch_count(""), 2);
+}
+
+/* A device would become a file, and work would be lost on a directory. */
+static void only_a_file_is_replaced(void **state)
+{
+    (void)state;
+    gac_new_file *file = NULL;
+    gac_new_dir *dir = NULL;
+    struct stat s;
     scratch_mkdir("dir");
-    assert_ok(gac_new_file_create(scratch_path("dir"), true, &file, err));
-    assert_fails(gac_new_file_commit(file, err), GAC_FAILED, "dir: ");
-    assert_int_equal(scratch_count(""), 3);
+    assert_fails(gac_new_file_create(scratch_path("dir"), true, &file, err), GAC_FAILED,
+                 "dir: exists and is no file");
+    assert_int_equal(mkfifo(scratch_path("pipe"), 0600), 0);
+    assert_fails(gac_new_file_create(scratch_path("pipe"), true, &file, err), GAC_FAILED,
+                 "pipe: exists and is no file");
+    assert_fails(gac_new_dir_create(scratch_path("pipe"), true, &dir, err), GAC_FAILED,
+                 "pipe: exists and is no directory");
+    assert_true(lstat(scratch_path("pipe"), &s) == 0 && S_ISFIFO(s.st_mode));
+    assert_int_equal(scratch_count(""), 2);
 }
 
 static void unwritable_places_are_named(void **state)
@@ -446,11 +462,9 @@ static void only_a_dir_is_replaced(void **state)
 {
     (void)state;
     gac_new_dir *dir = NULL;
-    gac_error e = GAC_ERROR_INIT;
     scratch_put("out", "a file", 6);
-    if (gac_new_dir_create(scratch_path("out"), true, &dir, &e) == GAC_OK)
-        assert_fails(gac_new_dir_commit(dir, true, err), GAC_FAILED,
-                     "out: exists and is no directory");
+    assert_fails(gac_new_dir_create(scratch_path("out"), true, &dir, err), GAC_FAILED,
+                 "out: exists and is no directory");
     assert_file_is(scratch_path("out"), "a file");
     assert_int_equal(scratch_count(""), 1);
 }
@@ -475,6 +489,7 @@ int main(void)
         in_scratch(discarded_file_leaves_nothing),
         in_scratch(existing_file_is_kept),
         in_scratch(existing_file_is_replaced),
+        in_scratch(only_a_file_is_replaced),
         in_scratch(unwritable_places_are_named),
         in_scratch(new_dir_appears_on_commit),
         in_scratch(existing_dir_is_kept),

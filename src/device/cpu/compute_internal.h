@@ -70,6 +70,7 @@ struct gac_cpu_compute {
     int64_t n_logits, n_vocab;
     gac_buffer *scratch;       /* one for each thread */
     gac_compute_memory memory; /* work_bytes: the rows; buffers are added on asking */
+    int64_t free_bytes;        /* that rows and caches may take together */
 };
 
 struct gac_vector {
@@ -108,6 +109,9 @@ struct gac_matrix {
     gac_cpu_module *modules;
     int64_t weight_bytes; /* mapped */
 };
+
+/* Bytes of memory that this process may still take. */
+int64_t gac_host_free_bytes(void);
 
 /* How far apart to keep rows of width numbers: not by a multiple of 4 KiB, or
  * the rows of a tile meet in a few lines of the first cache. */

@@ -28,10 +28,13 @@ static gac_status no_memory(const char *what, int64_t a, int64_t b, size_t size,
 }
 
 /* (a, b) floats, zero and not touched yet; NULL when there is no room. */
-static float *zero_floats(int64_t a, int64_t b)
+static float *zero_floats(const gac_cpu_compute *compute, int64_t a, int64_t b)
 {
     size_t bytes;
-    return total_bytes(a, b, sizeof(float), &bytes) ? calloc(1, bytes ? bytes : 1) : NULL;
+    int64_t taken = compute->memory.work_bytes + compute->memory.cache_bytes;
+    if (!total_bytes(a, b, sizeof(float), &bytes) || (int64_t)bytes > compute->free_bytes - taken)
+        return NULL;
+    return calloc(1, bytes ? bytes : 1);
 }
 
 gac_status gac_buffer_reserve(gac_buffer *buffer, int64_t a, int64_t b, size_t size, gac_error *err)
@@ -83,6 +86,7 @@ static gac_status open_compute(const gac_cpu_arithmetic *arithmetic,
     compute->arithmetic = arithmetic;
     compute->kernels = gac_cpu_kernels_choice(0);
     compute->max_rows = options->max_rows;
+    compute->free_bytes = gac_host_free_bytes();
     gac_status status = gac_pool_create(options->n_threads, &compute->pool, err);
     if (status == GAC_OK) {
         compute->scratch = calloc((size_t)gac_pool_threads(compute->pool), sizeof(gac_buffer));
@@ -164,7 +168,7 @@ static gac_status rows_create(void *state, int64_t width, bool residual, gac_row
         return gac_error_no_memory(err);
     rows->width = width;
     rows->stride = gac_row_stride(width);
-    rows->data = zero_floats(compute->max_rows, rows->stride);
+    rows->data = zero_floats(compute, compute->max_rows, rows->stride);
     if (!rows->data) {
         free(rows);
         return no_memory("rows", compute->max_rows, width, sizeof(float), err);
@@ -226,8 +230,8 @@ static gac_status cache_create(void *state, int64_t batch, int64_t capacity, int
     *cache = (gac_cache){ batch, capacity, n_kv_heads, qk_stored, v_stored, NULL, NULL };
     if (gac_mul_i64(batch, n_kv_heads, &n_heads) && gac_mul_i64(n_heads, capacity, &n_rows) &&
         gac_add_i64(qk_stored, v_stored, &width)) {
-        cache->keys = zero_floats(n_rows, qk_stored);
-        cache->values = zero_floats(n_rows, v_stored);
+        cache->keys = zero_floats(compute, n_rows, qk_stored);
+        cache->values = zero_floats(compute, n_rows, v_stored);
     }
     if (!cache->keys || !cache->values) {
         cache_free(state, cache);

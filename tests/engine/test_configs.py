@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""What a config may say, and a directory lack, before a model is run.
+
+    python3 tests/engine/test_configs.py --gac build/gac [CASE...]
+
+A model that would be computed otherwise than its config means is refused with
+one line, never run with a default in place of what was not understood.
+"""
+import argparse
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+import tally  # noqa: E402
+
+OPTIONS = argparse.Namespace()
+MODELS = os.path.join(ROOT, "tests", "data", "logits")
+
+
+def read_tensors(path):
+    """{name: (dtype, shape, bytes)}"""
+    with open(path, "rb") as file:
+        data = file.read()
+    n = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:n])
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], data[n + t["data_offsets"][0]:n + t["data_offsets"][1]])
+            for name, t in header.items()}
+
+
+def write_tensors(path, tensors):
+    header, body = {}, b""
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + body)
+
+
+class ConfigCase(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(prefix="gac-configs-")
+        self.addCleanup(holder.cleanup)
+        self.folder = os.path.join(holder.name, "m")
+
+    def make(self, model, change=None, change_tensors=None):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(os.path.join(MODELS, model), self.folder)
+        path = os.path.join(self.folder, "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        if change:
+            change(config)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        if change_tensors:
+            path = os.path.join(self.folder, "model.safetensors")
+            tensors = read_tensors(path)
+            change_tensors(tensors)
+            write_tensors(path, tensors)
+
+    def gac(self, *args):
+        return subprocess.run([OPTIONS.gac, *map(str, args)], capture_output=True, timeout=120,
+                              check=False, encoding="utf-8")
+
+    def generate(self):
+        return self.gac("generate", self.folder, "--ids", "1,2,3", "--max-tokens", 4, "-q",
+                        "--device", "reference")
+
+    def refused(self, says, result=None, code=3):
+        result = result or self.generate()
+        self.assertEqual((result.returncode, result.stdout), (code, ""), result.stderr)
+        self.assertRegex(result.stderr, r"\Agac: [^\n]*\n\Z")
+        self.assertIn(says, result.stderr)
+
+    def runs(self):
+        result = self.generate()
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+
+class Rotary(ConfigCase):
+    def setting(self, model, key, value):
+        self.make(model, lambda c: c["rope_parameters"].update({key: value}))
+
+    def test_not_a_number(self):
+        for model, key in (("llama-linear", "factor"), ("llama-llama3", "low_freq_factor"),
+                           ("llama-yarn", "attention_factor"), ("llama", "rope_theta"),
+                           ("llama-longrope", "original_max_position_embeddings")):
+            for value in ("2", [1], True, {}):
+                with self.subTest(model=model, key=key, value=value):
+                    self.setting(model, key, value)
+                    self.refused(f'"{key}" is not a number')
+        self.make("llama", lambda c: c.update(max_position_embeddings="512"))
+        self.refused('"max_position_embeddings" is not a number')
+
+    def test_needed(self):
+        for model in ("linear", "dynamic", "llama3", "yarn"):
+            with self.subTest(model=model):
+                self.make("llama-" + model, lambda c: c["rope_parameters"].pop("factor"))
+                self.refused(f'type {model} needs "factor"')
+
+    def test_not_settings(self):
+        for value in ([], "default", 5):
+            self.make("llama", lambda c, v=value: c.update(rope_parameters=v))
+            self.refused("not an object")
+        for value in (5, ["linear"]):
+            self.setting("llama-linear", "rope_type", value)
+            self.refused("not a string")
+
+    def test_null_is_nothing(self):
+        self.make("llama", lambda c: c.update(rope_parameters=None, rope_scaling=None))
+        self.runs()
+        self.setting("llama-yarn", "attention_factor", None)
+        self.runs()
+
+    def test_lengths_and_factors(self):
+        for model in ("llama-llama3", "llama-yarn", "llama-longrope"):
+            for value in (0, -5):
+                self.setting(model, "original_max_position_embeddings", value)
+                self.refused("original_max_position_embeddings is not a length")
+        self.setting("llama-longrope", "original_max_position_embeddings", 1)
+        self.refused("no finite attention factor")
+        for value in (1e308, -1):
+            self.setting("llama-yarn", "attention_factor", value)
+            self.refused("no finite attention factor")
+
+
+class Layout(ConfigCase):
+    def test_family_not_known(self):
+        """Names of tensors do not tell what is computed between them."""
+        for kind in ("granite", "smollm3", "stablelm"):
+            self.make("llama", lambda c, k=kind: c.update(model_type=k))
+            self.refused(f'model_type "{kind}" is not run here')
+
+    def test_numbers(self):
+        for value in ("1e-5", [], True):
+            self.make("llama", lambda c, v=value: c.update(rms_norm_eps=v))
+            self.refused("rms_norm_eps is not a small number")
+        self.make("llama", lambda c: c.pop("rms_norm_eps"))
+        self.runs()
+
+    def test_activation(self):
+        for value in (5, ["silu"]):
+            self.make("llama", lambda c, v=value: c.update(hidden_act=v))
+            self.refused("hidden_act is not a string")
+
+    def test_layers(self):
+        for value in (1, 3):
+            self.make("llama", lambda c, v=value: c.update(num_hidden_layers=v))
+            self.refused(f"num_hidden_layers is {value}, but the tensors have 2 layers")
+
+    def test_window(self):
+        for value in (0, -1, 2.5, "8", True):
+            self.make("mistral", lambda c, v=value: c.update(sliding_window=v))
+            self.refused("sliding_window is not a length")
+        self.make("qwen2", lambda c: c.update(sliding_window=0, use_sliding_window=False))
+        self.runs()
+
+    def test_window_of_mistral(self):
+        """4096 where nothing is said, as transformers has it."""
+        def long(config):
+            config["max_position_embeddings"] = 8192
+            config.pop("sliding_window")
+        self.make("mistral", long)
+        self.refused("the model allows 4096", self.gac("eval", self.folder, "--prefill", "1x4097"),
+                     2)
+        self.make("mistral", lambda c: c.update(max_position_embeddings=8192))
+        self.refused("the model allows 8192", self.gac("eval", self.folder, "--prefill", "1x8193"),
+                     2)
+
+    def test_head_is_missing(self):
+        for model in ("llama", "llama-tied"):
+            self.make(model, lambda c: c.update(tie_word_embeddings=False),
+                      lambda t: t.pop("lm_head.weight", None))
+            self.refused("lm_head is missing")
+        self.make("llama", lambda c: c.update(tie_word_embeddings=True),
+                  lambda t: t.pop("lm_head.weight"))
+        self.runs()
+
+    def test_norms_of_heads(self):
+        for name in ("q_norm", "k_norm"):
+            full = f"model.layers.1.self_attn.{name}.weight"
+            self.make("qwen3", None, lambda t, n=full: t.pop(n))
+            self.refused(f'"{full}" is missing')
+        self.make("llama", None, lambda t: t.update({full: ("F32", [8], bytes(32))}))
+        self.refused(f'"{full}": family llama has none')
+
+
+class Memory(ConfigCase):
+    def test_more_than_there_is(self):
+        self.make("llama", lambda c: c.update(max_position_embeddings=1 << 30))
+        for args in (["--prefill", "256x4194304"], ["--decode", f"256@{1 << 30}"]):
+            self.refused("no memory for", self.gac("eval", self.folder, *args), 4)
+
+    def test_working_memory_is_counted(self):
+        """Beside the rows of a pass, what linear calls work in: gate and up at least."""
+        self.make("llama")
+        result = self.gac("eval", self.folder, "--prefill", "1x256", "--json", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = 256 * (16 + 64 + 32 + 24) * 4
+        self.assertGreater(json.loads(result.stdout)["memory"]["work"], rows + 256 * 24 * 2 * 4)
+
+    def test_comparison_has_room_for_what_it_keeps(self):
+        """No cache for tokens whose logits would not be kept anyway."""
+        n = 1 << 20
+        self.make("llama-tied", lambda c: c.update(max_position_embeddings=1 << 30),
+                  lambda t: t.update({"model.embed_tokens.weight": ("F16", [n, 16],
+                                                                    bytes(n * 32))}))
+        result = self.gac("verify", self.folder, self.folder, "--forward", "--device", "cpu",
+                          "--n-tokens", 1 << 30, "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("64 tokens on cpu", result.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gac", required=True)
+    options, rest = parser.parse_known_args()
+    vars(OPTIONS).update(vars(options))
+    return tally.run(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
