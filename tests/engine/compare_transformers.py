@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 
-LIMITS = {"reference": 1e-5, "cpu": 1e-5, "cuda F16": 2e-2, "cuda BF16": 1e-1}
+# BF16 has three bits less than F16; these models, of large random weights, amplify.
+LIMITS = {"reference": 1e-5, "cpu": 1e-5, "cuda F16": 2e-2, "cuda BF16": 1.6e-1}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,

@@ -1,4 +1,4 @@
-#include "compute_internal.h"
+#include "pass_internal.h"
 #include "cuda_internal.h"
 
 #include <dlfcn.h>

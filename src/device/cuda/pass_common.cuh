@@ -1,8 +1,8 @@
-/* compute_common: what the kernels of a forward pass share. */
-#ifndef GAC_COMPUTE_COMMON_CUH
-#define GAC_COMPUTE_COMMON_CUH
+/* pass_common: what the kernels of a forward pass share. */
+#ifndef GAC_PASS_COMMON_CUH
+#define GAC_PASS_COMMON_CUH
 
-#include "compute_kernels.h"
+#include "pass_kernels.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -131,7 +131,7 @@ __device__ __forceinline__ float block_sum(float x, float *spare)
     return warp_sum(lane < n_warps ? spare[lane] : 0.0f);
 }
 
-/* Launches, with overlap as compute_kernels.h says. */
+/* Launches, with overlap as pass_kernels.h says. */
 template <typename P>
 cudaError_t launch_kernel(void (*kernel)(P), dim3 grid, unsigned n_threads, size_t smem_bytes,
                           bool overlap, cudaStream_t stream, const P &params)

@@ -1,4 +1,4 @@
-/* compute_kernels: the kernels of a forward pass, as launchers a C file can
+/* pass_kernels: the kernels of a forward pass, as launchers a C file can
  * call. As those of kernels.h they only enqueue, may be captured, allocate
  * nothing and keep no state.
  *
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* ---- Weights (compute_convert.cu) --------------------------------------- */
+/* ---- Weights (pass_convert.cu) --------------------------------------- */
 
 /* Rows or columns of a tensor and where they go: number i goes to place
  * ((start + i) / size) stored + (start + i) % size - base. */
@@ -41,7 +41,7 @@ typedef struct gac_convert_args {
 
 gac_status gac_convert_launch(const gac_convert_args *args, cudaStream_t stream, gac_error *err);
 
-/* ---- Rows (compute_rows.cu) --------------------------------------------- */
+/* ---- Rows (pass_rows.cu) --------------------------------------------- */
 
 /* out[i] = x[first + step i] / rms * norm, for n rows. */
 typedef struct gac_norm_args {
@@ -77,7 +77,7 @@ gac_status gac_embed_launch(gac_dtype dtype, const void *table, int64_t ld, int6
 gac_status gac_losses_launch(const float *logits, int64_t vocab, const int32_t *targets,
                              double *out, int64_t n, cudaStream_t stream, gac_error *err);
 
-/* ---- Few rows times weights (compute_skinny.cu) -------------------------- */
+/* ---- Few rows times weights (pass_skinny.cu) -------------------------- */
 
 enum { GAC_SKINNY_MAX_ROWS = 16, GAC_SKINNY_MAX_SEGMENTS = 16 };
 
@@ -145,12 +145,12 @@ typedef struct gac_heads_args {
 } gac_heads_args;
 
 /* Norms and rotates q and k; q goes to q_out (batch n_new, n_q_heads
- * qk_stored), k and v into the cache (compute_rope.cu). */
+ * qk_stored), k and v into the cache (pass_rope.cu). */
 gac_status gac_rope_launch(const gac_heads_args *args, void *q_out, cudaStream_t stream,
                            gac_error *err);
 
 /* One new token for each sequence: all of the above, and attention over the
- * cache (compute_decode.cu). */
+ * cache (pass_decode.cu). */
 typedef struct gac_decode_args {
     gac_heads_args heads;
     double scale;

@@ -1,5 +1,5 @@
 /* Rows of q, k and v on their way to attention: norms, rotation, the cache. */
-#include "compute_heads.cuh"
+#include "pass_heads.cuh"
 
 namespace
 {

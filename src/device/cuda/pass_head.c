@@ -1,5 +1,5 @@
 /* Both ends of a model: tokens to rows, rows to logits and losses. */
-#include "compute_internal.h"
+#include "pass_internal.h"
 
 gac_status gac_compute_embed(void *state, const gac_matrix *table, gac_rows *out, gac_error *err)
 {

@@ -12,7 +12,7 @@
  * tile to the next, and the first ones are issued before the kernel waits for
  * the one before it. Blocks are as many as fit the multiprocessors, and go from
  * tile to tile; so x is brought to shared memory, and normed, once a block. */
-#include "compute_common.cuh"
+#include "pass_common.cuh"
 
 namespace
 {

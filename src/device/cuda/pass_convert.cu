@@ -1,6 +1,6 @@
 /* Weights as a checkpoint has them, to weights as the kernels want them: other
  * types, other row lengths, zeros (put there before) between slices. */
-#include "compute_common.cuh"
+#include "pass_common.cuh"
 
 namespace
 {

@@ -5,7 +5,7 @@
  * that multiplies its slice of that row. Parts that read the same slice share
  * it; slices that overlap otherwise are kept twice, so that each can start
  * where it should. */
-#include "compute_internal.h"
+#include "pass_internal.h"
 
 #include <limits.h>
 #include <math.h>

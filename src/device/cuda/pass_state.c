@@ -1,5 +1,5 @@
 #include "base/floats.h"
-#include "compute_internal.h"
+#include "pass_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* compute: forward passes on the GPU, what its files share.
  *
- * compute_state.c keeps what a pass stands on: rows, caches, recordings.
- * compute_matrix.c puts weights on the device, compute_linear.c multiplies
- * with them (own kernels for a few rows, compute_lt.c for many),
- * compute_attend.c attends and compute_head.c has both ends of the model.
+ * pass_state.c keeps what a pass stands on: rows, caches, recordings.
+ * pass_matrix.c puts weights on the device, pass_linear.c multiplies
+ * with them (own kernels for a few rows, pass_lt.c for many),
+ * pass_attend.c attends and pass_head.c has both ends of the model.
  *
  * Sizes are logical (what the model has) or physical (what lies in memory):
  * unless as_is, rows and ranks are longer than they must be, with zeros at
@@ -11,7 +11,7 @@
 #ifndef GAC_CUDA_COMPUTE_INTERNAL_H
 #define GAC_CUDA_COMPUTE_INTERNAL_H
 
-#include "compute_kernels.h"
+#include "pass_kernels.h"
 #include "cuda_internal.h"
 
 /* An algorithm that cublasLt chose for one product. */
@@ -103,7 +103,7 @@ struct gac_cache {
     size_t n_bytes;
 };
 
-/* ---- compute_state.c ----------------------------------------------------- */
+/* ---- pass_state.c ----------------------------------------------------- */
 
 /* cudaMalloc; GAC_NO_RESOURCE with what was wanted and what is free. */
 gac_status gac_compute_alloc(gac_cuda_compute *c, size_t n_bytes, const char *what, void **out,
@@ -119,7 +119,7 @@ gac_status gac_compute_wait(gac_cuda_compute *c, const char *what, gac_error *er
 /* a * b * c bytes; false when that is no size. */
 bool gac_compute_bytes(int64_t a, int64_t b, int64_t c, size_t *out);
 
-/* ---- compute_lt.c -------------------------------------------------------- */
+/* ---- pass_lt.c -------------------------------------------------------- */
 
 /* y (m, n) = x (m, k) w^T + beta y, by cublasLt. */
 typedef struct gac_lt_call {
@@ -135,7 +135,7 @@ typedef struct gac_lt_call {
 gac_status gac_lt_multiply(gac_cuda_compute *c, const gac_lt_call *call, gac_error *err);
 void gac_lt_free(gac_cuda_compute *c);
 
-/* ---- compute_linear.c ---------------------------------------------------- */
+/* ---- pass_linear.c ---------------------------------------------------- */
 
 /* The rows of a product: n of x from first on, each step further. */
 typedef struct gac_linear_rows {

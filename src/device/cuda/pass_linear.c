@@ -5,7 +5,7 @@
  * factors give go through theirs. A few rows go through our own kernel, which
  * also adds biases, gates, and adds to the residual stream; many through
  * cublasLt, with kernels of ours after it for biases and gates. */
-#include "compute_internal.h"
+#include "pass_internal.h"
 
 /* Rows that a product reads: half, or F32 to be normed on the way. */
 typedef struct source {

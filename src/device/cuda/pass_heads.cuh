@@ -1,8 +1,8 @@
-/* compute_heads: one head of q or k, normed and rotated by one warp. */
-#ifndef GAC_COMPUTE_HEADS_CUH
-#define GAC_COMPUTE_HEADS_CUH
+/* pass_heads: one head of q or k, normed and rotated by one warp. */
+#ifndef GAC_PASS_HEADS_CUH
+#define GAC_PASS_HEADS_CUH
 
-#include "compute_common.cuh"
+#include "pass_common.cuh"
 
 namespace
 {

@@ -1,4 +1,4 @@
-#include "compute_internal.h"
+#include "pass_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* What happens to rows between the products: norms, gates, biases, the
  * embedding, losses. */
-#include "compute_common.cuh"
+#include "pass_common.cuh"
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
 /* Attention over a cache: our own kernel for one new token per sequence; for
  * more, heads are rotated and put into the cache first, and attention is
  * cuDNN's or our own. */
-#include "compute_internal.h"
+#include "pass_internal.h"
 #include "kernels.h"
 
 /* Fewer new tokens than this are not worth a plan of cuDNN's, which takes half
