@@ -150,20 +150,21 @@ static gac_status too_long(cli *c, const eval_command *o, const char *what, int6
                          (long long)o->engine.limit);
 }
 
-/* Room for everything that was asked for, and no more. */
+/* Room for everything that was asked for, in one engine. */
 static gac_status size_engine(cli *c, eval_command *o)
 {
-    int64_t limit = o->engine.limit, batch = 1, context = 1, fresh = 1;
+    int64_t limit = o->engine.limit, batch = 1, context = 1, fresh = 1, rows = 1;
     if (o->text) {
         if (o->window == 0)
             o->window = least(GAC_DEFAULT_WINDOW, limit);
         if (o->window > limit)
             return too_long(c, o, "a window", o->window);
-        context = fresh = o->window;
+        context = fresh = rows = o->window;
     }
     if (o->piqa) {
         context = most(context, least(GAC_DEFAULT_WINDOW, limit));
         fresh = most(fresh, context);
+        rows = most(rows, fresh);
     }
     for (int i = 0; i < o->prefill.n; i++) {
         if (o->prefill.length[i] > limit)
@@ -171,6 +172,7 @@ static gac_status size_engine(cli *c, eval_command *o)
         batch = most(batch, o->prefill.batch[i]);
         context = most(context, o->prefill.length[i]);
         fresh = most(fresh, o->prefill.length[i]);
+        rows = most(rows, o->prefill.batch[i] * o->prefill.length[i]);
     }
     for (int i = 0; i < o->decode.n; i++) {
         int64_t length = o->decode.length[i];
@@ -179,10 +181,12 @@ static gac_status size_engine(cli *c, eval_command *o)
         batch = most(batch, o->decode.batch[i]);
         context = most(context, least(length - 1 + GAC_DECODE_STEPS, limit));
         fresh = most(fresh, least(length, FILL_CHUNK));
+        rows = most(rows, o->decode.batch[i] * least(length, FILL_CHUNK));
     }
     o->engine.options.max_batch = batch;
     o->engine.options.max_context = context;
     o->engine.options.max_new = fresh;
+    o->engine.options.max_rows = rows;
     return GAC_OK;
 }
 

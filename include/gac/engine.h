@@ -87,13 +87,14 @@ typedef struct gac_engine_options {
     int64_t max_batch;      /* sequences at a time */
     int64_t max_context;    /* tokens of one sequence; 0: what the model allows, at most 4096 */
     int64_t max_new;        /* tokens of one sequence in one pass; 0: max_context */
+    int64_t max_rows;       /* tokens of all sequences in one pass; 0: max_batch times max_new */
     gac_progress *progress; /* of loading; NULL: none */
     const gac_log *log;     /* NULL: silent */
 } gac_engine_options;
 
 #define GAC_ENGINE_OPTIONS_INIT \
     { \
-        "cpu", GAC_DTYPE_COUNT, false, 0, 1, 0, 0, NULL, NULL \
+        "cpu", GAC_DTYPE_COUNT, false, 0, 1, 0, 0, 0, NULL, NULL \
     }
 
 typedef struct gac_engine_info {

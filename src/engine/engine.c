@@ -34,12 +34,16 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
         o->max_new = o->max_context;
     if (o->max_batch < 1 || o->max_batch > GAC_MAX_LOGIT_ROWS || o->max_context < 1 ||
         o->max_new < 1 || o->n_threads < 0 || !gac_mul_i64(o->max_batch, o->max_new, &rows) ||
-        rows > INT32_MAX)
+        rows > INT32_MAX || o->max_rows < 0)
         return gac_error_set(err, GAC_USAGE,
                              "room for %lld sequences of %lld tokens, %lld at a time, makes no "
                              "sense (at most %d sequences)",
                              (long long)o->max_batch, (long long)o->max_context,
                              (long long)o->max_new, GAC_MAX_LOGIT_ROWS);
+    if (o->max_rows == 0 || o->max_rows > rows)
+        o->max_rows = rows;
+    if (o->max_new > o->max_rows)
+        o->max_new = o->max_rows;
     if (o->max_context > e->net.max_context)
         return gac_error_set(err, GAC_USAGE,
                              "a context of %lld tokens, but the model is made for %lld",
@@ -63,7 +67,7 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
         gac_compute_options compute = { .dtype = e->options.dtype,
                                         .as_is = e->options.as_is,
                                         .n_threads = e->options.n_threads,
-                                        .max_rows = e->options.max_batch * e->options.max_new };
+                                        .max_rows = e->options.max_rows };
         status = gac_compute_open(e->options.device, &compute, &e->compute, err);
     }
     if (status == GAC_OK)
@@ -213,6 +217,10 @@ static gac_status check_pass(const gac_engine *e, const int32_t *ids, int64_t ba
                              "for %lld of %lld",
                              (long long)n_new, (long long)batch, (long long)o->max_new,
                              (long long)o->max_batch);
+    if (batch * n_new > o->max_rows)
+        return gac_error_set(err, GAC_USAGE,
+                             "a pass of %lld tokens in all, but there is room for %lld",
+                             (long long)(batch * n_new), (long long)o->max_rows);
     if (n_past > o->max_context - n_new)
         return gac_error_set(err, GAC_USAGE, "%lld tokens, but the context has room for %lld",
                              (long long)n_past + (long long)n_new, (long long)o->max_context);

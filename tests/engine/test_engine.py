@@ -113,6 +113,12 @@ class Speed(EngineCase):
         self.assertEqual(found["memory_bytes"], sum(memory.values()))
         self.assertGreater(min(memory.values()), 0)
 
+    def test_room(self):
+        """The longest pass and the largest batch need not meet in one."""
+        apart = self.json("eval", OPTIONS.model, "--prefill", "1x512", "--decode", "16@8")
+        both = self.json("eval", OPTIONS.model, "--prefill", "16x512")
+        self.assertLess(4 * apart["memory"]["work"], both["memory"]["work"])
+
     def test_last_place_of_the_context(self):
         self.ok("eval", self.model, "--decode", f"1@{self.judge.limit}", "-q")
 
