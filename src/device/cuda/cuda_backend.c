@@ -1,5 +1,5 @@
-#include "pass_internal.h"
 #include "cuda_internal.h"
+#include "pass_internal.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

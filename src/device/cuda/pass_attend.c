@@ -1,8 +1,8 @@
 /* Attention over a cache: our own kernel for one new token per sequence; for
  * more, heads are rotated and put into the cache first, and attention is
  * cuDNN's or our own. */
-#include "pass_internal.h"
 #include "kernels.h"
+#include "pass_internal.h"
 
 /* Fewer new tokens than this are not worth a plan of cuDNN's, which takes half
  * a second to make. */

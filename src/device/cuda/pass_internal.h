@@ -11,8 +11,8 @@
 #ifndef GAC_CUDA_COMPUTE_INTERNAL_H
 #define GAC_CUDA_COMPUTE_INTERNAL_H
 
-#include "pass_kernels.h"
 #include "cuda_internal.h"
+#include "pass_kernels.h"
 
 /* An algorithm that cublasLt chose for one product. */
 typedef struct gac_lt_choice gac_lt_choice;
