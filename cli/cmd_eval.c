@@ -260,7 +260,8 @@ static gac_status report(cli *c, const eval_command *o)
     return status;
 }
 
-/* What can be wrong with files is found before the model is loaded. */
+/* What can be wrong with files, but for those of tasks, is found before the
+ * model is loaded. */
 static gac_status evaluate(cli *c, eval_command *o, const char *path)
 {
     int32_t *ids = NULL;

@@ -131,7 +131,7 @@ gac_status gac_engine_logits(gac_engine *engine, int64_t first, int64_t n, float
                              gac_error *err);
 
 /* -log p(ids[i + 1] | ids[0..i]) for i = 0..n_ids - 2, natural logarithm, from
- * an empty cache, one sequence of at most max_context ids. losses (n_ids - 1). */
+ * an empty cache, one sequence of at most max_context + 1 ids. losses (n_ids - 1). */
 gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_ids, double *losses,
                              gac_error *err);
 

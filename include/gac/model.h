@@ -149,11 +149,12 @@ const gac_op *gac_model_op(const gac_model *model, int32_t index);
 /* The linear module of that name, or NULL. Names are as in dimensions: without
  * the prefix that a family puts before its layers. */
 const gac_module *gac_model_find_module(const gac_model *model, const char *name);
+/* That prefix: "model.". */
+const char *gac_model_prefix(const gac_model *model);
+
 /* The config of the language model: config.json, or what it has under
  * text_config; NULL without one. */
 const struct json_t *gac_model_config(const gac_model *model);
-/* That prefix: "model.". */
-const char *gac_model_prefix(const gac_model *model);
 
 /* Tensors that no rule explained, by index in the checkpoint. */
 int32_t gac_model_n_unexplained(const gac_model *model);
