@@ -192,6 +192,13 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
         if (!out->times[i * by_k->n_tiers].table.us && by_n->tier[i].served)
             return gac_reader_fault(r, "must have a table of the best k for every served n");
     gac_reader_leave(r, at_list);
+    const json_t *lines = json_object_get(gemm, "lines");
+    if (lines) {
+        gac_reader_enter(r, ".lines");
+        if (!gac_lines_read(r, lines, &out->lines))
+            return false;
+        gac_reader_leave(r, at_list);
+    }
     return true;
 }
 

@@ -3,6 +3,7 @@
 #define GAC_CONTRACT_RULES_H
 
 #include "contract/contract_bulk.h"
+#include "contract/contract_lines.h"
 #include "contract/contract_table.h"
 
 #include <gac/contract.h>
@@ -86,6 +87,7 @@ typedef struct gac_dtype_rules {
     /* (tiers of n, tiers of k), for any number of rows and for one; NULL: by
      * rates. A pair without its own takes that of the next better k. */
     gac_gemm_times *times, *row_times;
+    gac_lines lines;      /* where n is aligned: tables of fast k are of whole lines */
     gac_dtype falls_back; /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;
 } gac_dtype_rules;

@@ -115,7 +115,9 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
     if (rules->times) {
         const double sizes[] = { (double)m, (double)n, (double)k };
         return times_us(rules, tier_n * by_k->tiers.n_tiers, narrow_k(rules, tier_n, tier_k, k),
-                        sizes);
+                        sizes) *
+               (by_n->tiers.tier[tier_n].aligned ? gac_lines_factor(&rules->lines, (double)m, k)
+                                                 : 1);
     }
     const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];
     /* One kernel serves both sizes: the one that the worse of them allows. */
@@ -231,8 +233,8 @@ static double curve_factor(const gac_sdpa_rules *rules, int tier, const gac_tabl
 /* A query row or a few for each key head: what streams the keys decides. */
 #define DECODE_QUERIES 64
 
-static double table_sdpa_us(const gac_sdpa_rules *rules, int tier, const gac_sdpa_shape *shape,
-                            int64_t head)
+static double table_sdpa_us(const gac_sdpa_rules *rules, double element_bytes, int tier,
+                            const gac_sdpa_shape *shape, int64_t head)
 {
     double batch = (double)shape->batch;
     if (shape->n_q < shape->n_kv &&
@@ -247,7 +249,16 @@ static double table_sdpa_us(const gac_sdpa_rules *rules, int tier, const gac_sdp
     length = ceil(length / rules->tile[tier]) * rules->tile[tier];
     const double sizes[] = { batch * (double)shape->n_q_heads, length, (double)head };
     const gac_table *table = &rules->prefill[tier][shape->causal];
-    return gac_table_us(table, &gac_prefill_table, sizes) * curve_factor(rules, tier, table, head);
+    double us =
+        gac_table_us(table, &gac_prefill_table, sizes) * curve_factor(rules, tier, table, head);
+    /* The table has as many heads of keys as of queries. Half is kept, whatever a
+     * file says. */
+    if (rules->pad_bytes_per_s[tier] > 0 && shape->n_q_heads > shape->n_kv_heads) {
+        double fewer = batch * (double)(shape->n_q_heads - shape->n_kv_heads) *
+                       (double)shape->n_kv * 2 * (double)head * element_bytes;
+        us = fmax(us - fewer / rules->pad_bytes_per_s[tier] * US_PER_S, us / 2);
+    }
+    return us;
 }
 
 /* The curve scaled by pairs, or the time to stream q, k, v and the output if
@@ -287,8 +298,8 @@ double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
     int tier_v = gac_tiers_pick(&rules->tiers, shape->v_head);
     int tier = tier_qk > tier_v ? tier_qk : tier_v;
     if (rules->has_tables)
-        return (table_sdpa_us(rules, tier, shape, shape->qk_head) +
-                table_sdpa_us(rules, tier, shape, shape->v_head)) /
+        return (table_sdpa_us(rules, all->element_bytes, tier, shape, shape->qk_head) +
+                table_sdpa_us(rules, all->element_bytes, tier, shape, shape->v_head)) /
                2;
     double pad_us = 0;
     if (rules->pad_bytes_per_s[tier] > 0)

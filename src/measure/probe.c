@@ -105,6 +105,8 @@ static gac_status probe_dtype(findings *f, gac_dtype dtype)
     if (status == GAC_OK && is_half(dtype))
         status = probe_sdpa_tables(p, s);
     if (status == GAC_OK)
+        status = probe_gemm_lines(p, g);
+    if (status == GAC_OK)
         status = probe_gemm_tables(p, g);
     return status == GAC_OK ? probe_gemm_steps(p, g) : status;
 }

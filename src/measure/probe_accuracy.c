@@ -7,6 +7,7 @@
 
 #define MAX_MULTIPLIES 4e11 /* a held-out GEMM of more would take long */
 #define RANK_PCT 5.0
+#define CLEAR_PCT 3.0 /* predictions closer than this are not a ranking */
 enum { N_GEMM = 600, N_SDPA = 120, N_RANKED = 60, QUICK_PART = 6, MAX_CANDIDATES = 16 };
 
 static int by_value(const void *a, const void *b)
@@ -295,8 +296,10 @@ static int candidates(int64_t size, int64_t *out)
     return n;
 }
 
+/* Pairs; those that differ by more than RANK_PCT, and are predicted in the right
+ * order; and of these the ones predicted to differ by more than CLEAR_PCT. */
 typedef struct ranking {
-    int n_pairs, n_over, n_right;
+    int n_pairs, n_over, n_right, n_clear, n_clear_right;
 } ranking;
 
 static void rank_pairs(const double *predicted, const probe_point *points, int n, ranking *r)
@@ -308,8 +311,12 @@ static void rank_pairs(const double *predicted, const probe_point *points, int n
             r->n_pairs++;
             if (slow / fast <= 1 + RANK_PCT / 100 + 3 * (a->noise + b->noise))
                 continue;
+            bool right = (a->time_us < b->time_us) == (predicted[i] < predicted[j]);
+            bool clear = fabs(log(predicted[i] / predicted[j])) > log(1 + CLEAR_PCT / 100);
             r->n_over++;
-            r->n_right += (a->time_us < b->time_us) == (predicted[i] < predicted[j]);
+            r->n_right += right;
+            r->n_clear += clear;
+            r->n_clear_right += clear && right;
         }
     }
 }
@@ -338,6 +345,16 @@ static gac_status rank_near(probe *p, const gac_contract *contract, const probe_
     return GAC_OK;
 }
 
+static json_t *ranking_json(const ranking *r)
+{
+    json_t *clear = json_pack(
+        "{s:f, s:i, s:o}", "margin_pct", CLEAR_PCT, "n_over_5_pct", r->n_clear, "right_pct",
+        probe_number(r->n_clear ? 100.0 * r->n_clear_right / r->n_clear : 100));
+    return json_pack("{s:i, s:i, s:o, s:o}", "n_pairs", r->n_pairs, "n_over_5_pct", r->n_over,
+                     "right_pct", probe_number(r->n_over ? 100.0 * r->n_right / r->n_over : 100),
+                     "clear", clear);
+}
+
 static json_t *part_of(json_t *accuracy, const char *key)
 {
     json_t *part = json_object_get(accuracy, key);
@@ -353,7 +370,7 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
 {
     const char *dtype = gac_dtype_name(gemm->dtype);
     json_t *part = NULL;
-    ranking r = { 0, 0, 0 };
+    ranking r = { 0 };
     int n_ranked = p->options->quick ? N_RANKED / QUICK_PART : N_RANKED;
     probe_begin(p, "held-out shapes", dtype,
                 (size_t)(p->options->quick ? N_GEMM / QUICK_PART : N_GEMM));
@@ -370,9 +387,6 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
     probe_finish(p);
     if (status != GAC_OK)
         return status;
-    json_object_set_new(part_of(accuracy, "ranking"), dtype,
-                        json_pack("{s:i, s:i, s:o}", "n_pairs", r.n_pairs, "n_over_5_pct", r.n_over,
-                                  "right_pct",
-                                  probe_number(r.n_over ? 100.0 * r.n_right / r.n_over : 100)));
+    json_object_set_new(part_of(accuracy, "ranking"), dtype, ranking_json(&r));
     return GAC_OK;
 }

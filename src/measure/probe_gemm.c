@@ -229,6 +229,8 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
     for (int i = 0; i < g->n_steps; i++)
         json_array_append_new(steps, steps_json(&g->steps[i]));
     json_object_set_new(gemm, "times", times);
+    if (g->lines.n_parts > 0)
+        json_object_set_new(gemm, "lines", probe_lines_json(g));
     json_object_set_new(gemm, "steps", steps);
     return gemm;
 }

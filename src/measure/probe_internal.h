@@ -136,6 +136,15 @@ typedef struct probe_steps {
     int n_steps;
 } probe_steps;
 
+enum { PROBE_MAX_PARTS = 8 };
+
+/* Factors of a k that is a multiple of a part of a line, by rows. */
+typedef struct probe_lines {
+    int n_parts;
+    int64_t part[PROBE_MAX_PARTS];
+    double factor[PROBE_MAX_PARTS][PROBE_MAX_AXIS];
+} probe_lines;
+
 typedef struct probe_gemm {
     gac_dtype dtype;
     probe_tiers place[2]; /* by gac_seen: n, k */
@@ -146,6 +155,7 @@ typedef struct probe_gemm {
     } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS];
     int n_tables;
     int64_t n_units; /* multiprocessors */
+    probe_lines lines;
     probe_steps steps[8];
     int n_steps;
     gac_gemm_shape *exact; /* shapes measured on the way, for points */
@@ -155,6 +165,12 @@ typedef struct probe_gemm {
 
 gac_status probe_gemm_tiers(probe *p, probe_gemm *g); /* GAC_CHECK: the dtype is not served */
 gac_status probe_gemm_tables(probe *p, probe_gemm *g);
+gac_status probe_gemm_lines(probe *p, probe_gemm *g);
+/* Whether sizes of a tier differ from the best ones by lines, not by kernels. */
+bool probe_is_fast(const gac_found_tier *tier);
+/* A k of whole lines of the cache, in the best tier: what tables of it have. */
+int64_t probe_line_multiple(const probe_gemm *g);
+json_t *probe_lines_json(const probe_gemm *g);
 gac_status probe_gemm_steps(probe *p, probe_gemm *g);
 gac_status probe_gemm_kernels(probe *p, probe_gemm *g);
 gac_status probe_gemm_add_exact(probe *p, probe_gemm *g, const probe_point *point);
@@ -177,6 +193,7 @@ typedef struct probe_sdpa {
     int64_t tile[GAC_MAX_FOUND_TIERS];           /* lengths are worked on in multiples of this */
     probe_table prefill[GAC_MAX_FOUND_TIERS][2]; /* rows, length, head; not causal, causal */
     probe_table decode[GAC_MAX_FOUND_TIERS];
+    double pad_bytes_per_s[GAC_MAX_FOUND_TIERS]; /* of keys and values; 0: they are not copied */
     bool has_tables;
 } probe_sdpa;
 

@@ -220,18 +220,10 @@ static double nearest_curve_us(const probe_sdpa *s, int tier, int64_t head)
     return best;
 }
 
-static void set_heads(const probe_sdpa *s, probe_table *t, int tier, bool quick)
+static void set_heads(const probe_sdpa *s, probe_table *t, int tier, const int64_t *heads)
 {
-    /* Kernels come for heads up to 64, 96, 128, 192 and 256: both sides of each. */
-    static const int64_t aligned[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256 };
-    static const int64_t others[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256 };
-    static const int64_t few[] = { 64, 96, 128, 192, 256 };
-    const int64_t *heads = quick ? few : tier == 0 ? aligned : others;
-    size_t n = quick       ? sizeof few / sizeof *few
-               : tier == 0 ? sizeof aligned / sizeof *aligned
-                           : sizeof others / sizeof *others;
     t->n_axis[2] = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (int i = 0; heads[i]; i++) {
         int64_t head = probe_tier_size(&s->tiers.found, tier, heads[i]);
         if (head <= s->max_head && (i == 0 || head > t->axis[2][t->n_axis[2] - 1]))
             t->axis[2][t->n_axis[2]++] = head;
@@ -252,15 +244,25 @@ static void plan_tables(const probe *p, probe_sdpa *s, int tier)
     static const int64_t quick_lengths[] = { 128, 512, 2048, 8192, 0 };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
     static const int64_t contexts[] = { 128, 512, 2048, 16384, 0 };
+    /* Kernels come for heads up to 64, 96, 128, 192 and 256: both sides of each.
+     * Between them prefill follows the curve, which has every head; the vendor's
+     * kernels for decoding are slow in their own way there. */
+    static const int64_t heads[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 0 };
+    static const int64_t decode_heads[] = { 32,  64,  72,  96,  104, 128, 136, 160,
+                                            184, 192, 200, 224, 248, 256, 0 };
+    static const int64_t quick_heads[] = { 64, 96, 128, 192, 256, 0 };
     bool quick = p->options->quick;
     for (int causal = 0; causal < 2; causal++) {
         set_values(&s->prefill[tier][causal], 0, quick ? quick_rows : rows);
         set_values(&s->prefill[tier][causal], 1, quick ? quick_lengths : lengths);
-        set_heads(s, &s->prefill[tier][causal], tier, quick);
+        set_heads(s, &s->prefill[tier][causal], tier, quick ? quick_heads : heads);
     }
     set_values(&s->decode[tier], 0, decode_rows);
     set_values(&s->decode[tier], 1, contexts);
-    set_heads(s, &s->decode[tier], tier, quick);
+    set_heads(s, &s->decode[tier], tier,
+              quick              ? quick_heads
+              : s->library[tier] ? decode_heads
+                                 : heads);
 }
 
 /* Shape of one cell, and false when it would take too long or too much. */
@@ -333,6 +335,43 @@ static int64_t find_tile(const probe_point *points)
                                                           : 1;
 }
 
+/* Calls with as many heads of keys as of queries, and with fewer: what is not the
+ * vendor's copies k and v into padded buffers, and here less of them. */
+enum { N_PADS = 3, PADS_GROUP = 4 };
+static const struct {
+    int64_t rows, length;
+} pads[N_PADS] = { { 128, 1024 }, { 128, 2048 }, { 512, 512 } };
+
+static void add_pads(probe_sdpa *s, int tier, gac_task_spec *specs)
+{
+    int64_t head = probe_tier_size(&s->tiers.found, tier, 128);
+    for (int i = 0; i < 2 * N_PADS; i++) {
+        gac_sdpa_shape shape =
+            probe_prefill_shape(pads[i / 2].rows, pads[i / 2].length, head, false);
+        shape.n_kv_heads /= i % 2 ? PADS_GROUP : 1;
+        specs[i] = probe_sdpa_spec(s->dtype, &shape);
+    }
+}
+
+/* The median of what the pairs say; 0 where fewer keys save nothing. */
+static double find_pad_rate(const probe_sdpa *s, const probe_point *points)
+{
+    double rates[N_PADS];
+    for (int i = 0; i < N_PADS; i++) {
+        const gac_sdpa_shape *shape = &points[2 * i].spec.sdpa.shape;
+        double saved_us = points[2 * i].time_us - points[2 * i + 1].time_us;
+        double bytes = (double)(shape->batch * shape->n_kv_heads * shape->n_kv) *
+                       (double)(shape->qk_head + shape->v_head) * (1 - 1.0 / PADS_GROUP) *
+                       gac_dtype_bits(s->dtype) / 8;
+        if (points[2 * i].outcome != PROBE_MEASURED || points[2 * i + 1].outcome != PROBE_MEASURED)
+            return 0;
+        rates[i] = saved_us > 0 ? bytes / saved_us * 1e6 : INFINITY;
+    }
+    double low = fmin(rates[0], rates[1]), high = fmax(rates[0], rates[1]);
+    double middle = fmax(low, fmin(high, rates[2]));
+    return isfinite(middle) ? middle : 0;
+}
+
 /* All tables of a tier at once, since asking a fallback may start a program. */
 static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
 {
@@ -342,17 +381,22 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
         n_cells += probe_table_cells(table_of(s, tier, kind));
         status = probe_table_alloc(table_of(s, tier, kind), p->err);
     }
-    gac_task_spec *specs = calloc(n_cells + N_STEPS, sizeof *specs);
-    probe_point *points = calloc(n_cells + N_STEPS, sizeof *points);
+    size_t n_more = N_STEPS + (s->library[tier] ? 0 : 2 * N_PADS);
+    gac_task_spec *specs = calloc(n_cells + n_more, sizeof *specs);
+    probe_point *points = calloc(n_cells + n_more, sizeof *points);
     cell *cells = calloc(n_cells + 1, sizeof *cells);
     if (!specs || !points || !cells)
         status = gac_error_no_memory(p->err);
     int n = status == GAC_OK ? list_cells(p, s, tier, specs, cells) : 0;
     if (status == GAC_OK) {
         add_steps(s, tier, specs + n);
-        status = probe_measure_sdpa(p, specs, n + N_STEPS, s->library[tier], points);
+        if (!s->library[tier])
+            add_pads(s, tier, specs + n + N_STEPS);
+        status = probe_measure_sdpa(p, specs, n + (int)n_more, s->library[tier], points);
     }
     s->tile[tier] = status == GAC_OK ? find_tile(points + n) : 1;
+    if (status == GAC_OK && !s->library[tier])
+        s->pad_bytes_per_s[tier] = find_pad_rate(s, points + n + N_STEPS);
     for (int i = 0; i < n && status == GAC_OK; i++) {
         if (points[i].outcome != PROBE_MEASURED && cells[i].first) /* once more */
             status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], &points[i]);

@@ -56,6 +56,8 @@ static json_t *tiers_json(const probe_sdpa *s)
         json_t *decode = table_json(&s->decode[t]);
         json_object_set_new(decode, "group", json_integer(PROBE_DECODE_GROUP));
         json_object_set_new(tier, "tile", json_integer(s->tile[t]));
+        if (s->pad_bytes_per_s[t] > 0)
+            json_object_set_new(tier, "pad_bytes_per_s", probe_number(s->pad_bytes_per_s[t]));
         json_object_set_new(tier, "prefill", prefill);
         json_object_set_new(tier, "decode", decode);
     }

@@ -10,17 +10,17 @@
 #define PART_OF_TIME 0.8 /* of what is left of the dtype's time, for all tables */
 #define LATEST_PART 0.9  /* and when it ends, done or not */
 #define N_PILOT 48       /* points that tell how long a point takes */
-#define SLOW 1.6         /* a tier this much slower at some anchor has other kernels */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
 static const int64_t fine_m[] = { 1,    2,    4,    8,    16,   32,   48,   64,    96,
                                   128,  192,  256,  384,  512,  640,  768,  1024,  1280,
                                   1536, 1664, 2048, 2560, 3072, 4096, 8192, 16384, 0 };
-static const int64_t fine_n[] = { 128,  256,  512,  768,   1024,  1536,  2048,   3072,
-                                  4096, 6144, 8192, 12288, 16384, 32768, 131072, 0 };
-static const int64_t fine_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
-                                  3072, 4096, 6144, 8192, 14336, 28672, 0 };
+static const int64_t fine_n[] = { 128,  192,   256,   384,   512,   640,   768,    1024, 1280,
+                                  1536, 1792,  2048,  2560,  3072,  4096,  5120,   6144, 7168,
+                                  8192, 10240, 12288, 14336, 16384, 32768, 131072, 0 };
+static const int64_t fine_k[] = { 64,   128,  192,  256,  384,  512,   768,   1024,  1536,
+                                  2048, 3072, 4096, 6144, 8192, 11008, 14336, 28672, 0 };
 static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128,  192,
                                     256, 512, 768, 1024, 1536, 2048, 4096, 8192, 0 };
 static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536, 2048,
@@ -103,6 +103,17 @@ static void set_axis(probe_table *t, int axis, const int64_t *sizes, const gac_f
     t->n_axis[axis] = n;
 }
 
+/* As above; of the best tier, a k is one of whole lines. */
+static void set_k_axis(probe_table *t, const int64_t *sizes, const probe_gemm *g, int tier)
+{
+    int64_t lines[PROBE_MAX_AXIS + 1] = { 0 };
+    for (int i = 0; tier == 0 && i < PROBE_MAX_AXIS && sizes[i]; i++)
+        if (!gac_round_up_i64(sizes[i], probe_line_multiple(g), &lines[i]))
+            lines[i] = sizes[i];
+    set_axis(t, 2, tier == 0 ? lines : sizes, tier == 0 ? NULL : &g->place[GAC_SEEN_GEMM_K].found,
+             tier);
+}
+
 static double gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k)
 {
     return ((double)m * (double)k + (double)n * (double)k + (double)m * (double)n) *
@@ -131,12 +142,11 @@ static void fit_memory(const probe *p, gac_dtype dtype, probe_table *t)
 static void plan_table(const probe *p, const probe_gemm *g, struct probe_gemm_table *out)
 {
     const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
-    const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
     bool quick = p->options->quick;
     bool fine = out->tier_n == 0 && out->tier_k == 0;
     set_axis(&out->table, 0, quick ? quick_m : fine ? fine_m : coarse_m, NULL, 0);
     set_axis(&out->table, 1, quick ? quick_n : fine ? fine_n : coarse_n, n, out->tier_n);
-    set_axis(&out->table, 2, quick ? quick_k : fine ? fine_k : coarse_k, k, out->tier_k);
+    set_k_axis(&out->table, quick ? quick_k : fine ? fine_k : coarse_k, g, out->tier_k);
     fit_memory(p, g->dtype, &out->table);
 }
 
@@ -144,7 +154,7 @@ static void plan_row_table(const probe *p, const probe_gemm *g, struct probe_gem
 {
     set_axis(&out->table, 0, row_m, NULL, 0);
     set_axis(&out->table, 1, row_n, &g->place[GAC_SEEN_GEMM_N].found, out->tier_n);
-    set_axis(&out->table, 2, row_k, &g->place[GAC_SEEN_GEMM_K].found, out->tier_k);
+    set_k_axis(&out->table, row_k, g, out->tier_k);
     fit_memory(p, g->dtype, &out->table);
 }
 
@@ -312,11 +322,9 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     size_t n_done = 0;
     g->n_units = gac_device_describe(p->device)->n_units;
     const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
-    const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
     for (int i = 0; i < n_n * n_k; i++) {
-        /* What tells fast k from each other matters where n is fast too; other
-         * n take the table of the best k for all of them. */
-        if (!n->tier[i / n_k].aligned && i % n_k > 0 && k->tier[i % n_k].penalty < SLOW)
+        /* Fast k have the table of the best one; lines tell them from each other. */
+        if (i % n_k > 0 && probe_is_fast(&k->tier[i % n_k]))
             continue;
         struct probe_gemm_table *t = &g->tables[g->n_tables++];
         *t = (struct probe_gemm_table){ .tier_n = i / n_k, .tier_k = i % n_k };

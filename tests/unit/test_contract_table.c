@@ -219,6 +219,50 @@ static void attention_comes_from_tables(void **state)
                 3 * attend(GAC_DTYPE_F16, 1024, 1024, 112, false));
 }
 
+static void set_path(json_t *root, const char *path, const char *value)
+{
+    char copy[128], *save = NULL;
+    snprintf(copy, sizeof copy, "%s", path);
+    json_t *at = root;
+    char *step = strtok_r(copy, "/", &save);
+    for (char *next; (next = strtok_r(NULL, "/", &save)); step = next)
+        at = json_is_array(at) ? json_array_get(at, (size_t)atoi(step)) : json_object_get(at, step);
+    json_t *new_value = json_loads(value, JSON_DECODE_ANY, NULL);
+    assert_true(at && new_value);
+    if (json_is_array(at))
+        json_array_set_new(at, (size_t)atoi(step), new_value);
+    else
+        json_object_set_new(at, step, new_value);
+}
+
+/* Copies of keys and values are fewer where heads of queries share them. */
+static void shared_keys_are_copied_once(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    set_path(json, "sdpa/F16/tiers/1/pad_bytes_per_s", "1e12");
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    gac_sdpa_shape shape = { .batch = 1,
+                             .n_q_heads = 32,
+                             .n_kv_heads = 32,
+                             .n_q = 1024,
+                             .n_kv = 1024,
+                             .qk_head = 107,
+                             .v_head = 107 };
+    double each_us = gac_contract_sdpa_us(with, GAC_DTYPE_F16, &shape);
+    shape.n_kv_heads = 8;
+    double fewer_us = 24 * 1024.0 * 2 * 107 * 2 / 1e12 * 1e6;
+    assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &shape), each_us - fewer_us);
+    shape.qk_head = shape.v_head = 112; /* no copies there */
+    double aligned_us = gac_contract_sdpa_us(with, GAC_DTYPE_F16, &shape);
+    shape.n_kv_heads = 32;
+    assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &shape), aligned_us);
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 /* Work over work asked for on 100 units with tiles of 128 x 128. */
 static double waste(double m, double n)
 {
@@ -292,6 +336,41 @@ static void narrow_n_makes_narrow_k(void **state)
         assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, cases[i].n, cases[i].k),
                      true_gemm_us(100, (double)cases[i].n, (double)cases[i].k, cases[i].factor));
     gac_contract_free(with);
+    json_decref(json);
+}
+
+/* Rows of k that share lines of the cache, where n and k are aligned. */
+static void shared_lines_cost(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    json_t *f16 = json_object_get(json_object_get(json, "gemm"), "F16");
+    json_object_set_new(f16, "lines",
+                        json_pack("{s:i, s:[i,i], s:[i,i], s:[[f,f],[f,f]]}", "multiple", 64,
+                                  "parts", 32, 8, "m", 16, 256, "factor", 1.02, 1.04, 1.1, 1.6));
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const struct {
+        int64_t m, n, k;
+        double factor;
+    } cases[] = { { 16, 1024, 1024, 1 },     { 16, 1024, 1056, 1.02 },   { 1, 1024, 1056, 1.02 },
+                  { 256, 1024, 1056, 1.04 }, { 4096, 1024, 1056, 1.04 }, { 16, 1024, 1040, 1.1 },
+                  { 256, 1024, 1032, 1.6 },  { 16, 1001, 1032, 0 } };
+    gac_contract *without = NULL;
+    json_object_del(f16, "lines");
+    assert_int_equal(parse(json, &without, &err), GAC_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double plain =
+            gac_contract_gemm_us(without, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k);
+        double factor = cases[i].factor > 0 ? cases[i].factor : 1; /* n is not aligned */
+        assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k),
+                     plain * factor);
+    }
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 64, 1024, 1032),
+                 gac_contract_gemm_us(without, GAC_DTYPE_F16, 64, 1024, 1032) * sqrt(1.1 * 1.6));
+    gac_contract_free(with);
+    gac_contract_free(without);
     json_decref(json);
 }
 
@@ -384,22 +463,6 @@ static void a_runtime_is_told(void **state)
 }
 
 /* Sets what path leads to (keys and indexes, by '/') to value. */
-static void set_path(json_t *root, const char *path, const char *value)
-{
-    char copy[128], *save = NULL;
-    snprintf(copy, sizeof copy, "%s", path);
-    json_t *at = root;
-    char *step = strtok_r(copy, "/", &save);
-    for (char *next; (next = strtok_r(NULL, "/", &save)); step = next)
-        at = json_is_array(at) ? json_array_get(at, (size_t)atoi(step)) : json_object_get(at, step);
-    json_t *new_value = json_loads(value, JSON_DECODE_ANY, NULL);
-    assert_true(at && new_value);
-    if (json_is_array(at))
-        json_array_set_new(at, (size_t)atoi(step), new_value);
-    else
-        json_object_set_new(at, step, new_value);
-}
-
 static void malformed_tables_are_rejected(void **state)
 {
     static const struct {
@@ -427,6 +490,21 @@ static void malformed_tables_are_rejected(void **state)
         { "sdpa/F16/tiers/0/decode", "[]", "$.sdpa.F16.tiers[0].decode: must be an object" },
         { "sdpa/F16/tiers/0/decode/head", "[3, 2]", ".decode.head[1]: must be larger" },
         { "gemm/F16/times/0/wave", "1", "$.gemm.F16.times[0].wave: must be an object" },
+        { "gemm/F16/lines", "1", "$.gemm.F16.lines: must be an object" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [48]}",
+          "$.gemm.F16.lines.parts[0]: must be less than the entry before, and divide it" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [64]}",
+          "$.gemm.F16.lines.parts[0]: must be less than the entry before, and divide it" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": []}",
+          "$.gemm.F16.lines.m: must have an entry" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2, 2]}",
+          "$.gemm.F16.lines.m[1]: must be larger than the entry before" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2], \"factor\": []}",
+          "$.gemm.F16.lines.factor: must have one entry for every part" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2], \"factor\": [[1, 1]]}",
+          "$.gemm.F16.lines.factor[0]: must be a list with one entry for every m" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2], \"factor\": [[9]]}",
+          "$.gemm.F16.lines.factor[0][0]: must be" },
         { "gemm/F16/times/0/wave", "{}", "$.gemm.F16.times[0].wave.tile_rows: must be" },
         { "sdpa/F16/tiers/0/tile", "0", "$.sdpa.F16.tiers[0].tile: must be an integer" },
         { "sdpa_points", "{}", "$.sdpa_points: must be an array" },
@@ -457,8 +535,10 @@ int main(void)
         cmocka_unit_test(what_was_not_measured_follows_the_rows),
         cmocka_unit_test(unserved_sizes_fall_back),
         cmocka_unit_test(attention_comes_from_tables),
+        cmocka_unit_test(shared_keys_are_copied_once),
         cmocka_unit_test(waves_are_taken_off_and_put_back),
         cmocka_unit_test(narrow_n_makes_narrow_k),
+        cmocka_unit_test(shared_lines_cost),
         cmocka_unit_test(one_row_has_its_own_table),
         cmocka_unit_test(lengths_go_by_tiles),
         cmocka_unit_test(exact_points_win),

@@ -1,0 +1,27 @@
+/* What it costs when rows of k numbers do not begin at lines of the cache. Such
+ * sizes are aligned, no kernel declines them, and yet each row shares a line
+ * with the next: a few percent, which tell neighbouring candidates apart. */
+#ifndef GAC_CONTRACT_LINES_H
+#define GAC_CONTRACT_LINES_H
+
+#include "base/json_reader.h"
+
+enum { GAC_LINES_MAX_PARTS = 8, GAC_LINES_MAX_ROWS = 32 };
+
+typedef struct gac_lines {
+    int64_t multiple; /* a k of whole lines; 0: nothing is known */
+    int n_parts, n_rows;
+    int64_t part[GAC_LINES_MAX_PARTS]; /* falling, each divides the one before */
+    double log_rows[GAC_LINES_MAX_ROWS];
+    double log_factor[GAC_LINES_MAX_PARTS][GAC_LINES_MAX_ROWS];
+} gac_lines;
+
+/* Reads {"multiple": M, "parts": [P, …], "m": […], "factor": [[…], …]}, of
+ * each part one factor for every m. */
+bool gac_lines_read(gac_reader *r, const json_t *value, gac_lines *out);
+
+/* Over the time of a k of whole lines, for m rows: 1 for such a k, and for a k
+ * that is no multiple of any part. */
+double gac_lines_factor(const gac_lines *lines, double m, int64_t k);
+
+#endif
