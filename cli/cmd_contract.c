@@ -83,6 +83,37 @@ static void print_place(const gac_contract *contract, gac_dtype dtype, gac_seen 
     }
 }
 
+static double number_at(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+/* What the contract says of its own predictions, where it was measured. */
+static void print_accuracy(const json_t *accuracy)
+{
+    static const char *const ops[] = { "gemm", "sdpa" }, *const labels[] = { "GEMM", "attention" };
+    char q[80];
+    const char *dtype;
+    json_t *row;
+    if (!accuracy)
+        return;
+    printf("\nerror of predictions, at shapes measured and not used\n");
+    for (int i = 0; i < 2; i++)
+        json_object_foreach(json_object_get(accuracy, ops[i]), dtype, row)
+            printf("  %-9s %-9s median %4.1f %%, 95th percentile %4.1f %%\n",
+                   gac_quote(q, sizeof q, dtype), labels[i], number_at(row, "median_pct"),
+                   number_at(row, "p95_pct"));
+    json_object_foreach(json_object_get(accuracy, "ranking"), dtype, row) {
+        const json_t *clear = json_object_get(row, "clear");
+        printf("  %-9s of two candidates over 5 %% apart the faster one: right in %.1f %%",
+               gac_quote(q, sizeof q, dtype), number_at(row, "right_pct"));
+        if (clear)
+            printf(", %.1f %% where it is predicted to be %.0f %% faster",
+                   number_at(clear, "right_pct"), number_at(clear, "margin_pct"));
+        printf("\n");
+    }
+}
+
 static void print_contract(const gac_contract *contract)
 {
     char q[400];
@@ -107,6 +138,7 @@ static void print_contract(const gac_contract *contract)
         print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 1 token", 1, 4096);
         print_place(contract, dtype, GAC_SEEN_SDPA_HEAD, "attention head", 0, 96);
     }
+    print_accuracy(json_object_get(about, "accuracy"));
     printf("\nsources\n");
     json_array_foreach(json_object_get(about, "sources"), i, item)
         printf("  %s\n", gac_quote(q, sizeof q, json_string_value(item)));
@@ -134,11 +166,6 @@ static const char *text_at(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
-}
-
-static double number_at(const json_t *object, const char *key)
-{
-    return json_number_value(json_object_get(object, key));
 }
 
 static void print_tiers(const json_t *place, const char *key, const char *side)
