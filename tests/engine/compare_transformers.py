@@ -6,8 +6,8 @@
 
 Makes a small random model of every family and rotary type, runs it in
 transformers in F32 on the CPU, and in our engine on the devices named (cuda is
-run in F16 and in BF16). With --model, a real model too:
-logits, and 64 tokens of greedy continuation. The error is the norm of the
+run in F16 and in BF16). With --model, a real model too: logits, and 64 tokens of
+greedy continuation; and where cuda is named, with transformers on the GPU. The error is the norm of the
 difference over the norm of the logits, the worst of all positions. --golden
 keeps the small models and their logits for tests without transformers.
 Exit 5 when a limit does not hold, 77 without transformers.
@@ -120,6 +120,20 @@ def continuation(args, folder, model, ids, rows):
               flush=True)
 
 
+def compare_on_gpu(args, model, ids, rows):
+    """Theirs on the GPU: F32 against our reference, F16 against our cuda."""
+    import torch
+    for dtype, device, name in ((torch.float32, "reference", "-"), (torch.float16, "cuda", "F16")):
+        with torch.no_grad():
+            theirs = model.to("cuda", dtype)(torch.tensor([ids], device="cuda")).logits[0]
+        mine = ours(args, args.model, device, name, 0, ids, theirs.shape[1])
+        error, limit = worst_error(mine, theirs.float().cpu().numpy()), LIMITS[
+            device if name == "-" else f"{device} {name}"]
+        rows.append({"model": args.model, "device": device, "theirs": f"cuda {dtype}",
+                     "tokens": len(ids), "error": error, "limit": limit, "ok": error < limit})
+        print(f"theirs on cuda in {dtype}, ours on {device}: {error:.2e}", flush=True)
+
+
 def real_model(args, rows):
     import torch
     import transformers
@@ -131,6 +145,8 @@ def real_model(args, rows):
     compare(args, args.model, args.model, model.eval(), ids, rows)
     if args.gac:
         continuation(args, args.model, model, ids[:32], rows)
+    if "cuda" in args.devices:
+        compare_on_gpu(args, model, ids, rows)
 
 
 def keep(args, name, folder, ids, logits):
