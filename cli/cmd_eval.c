@@ -150,21 +150,22 @@ static gac_status too_long(cli *c, const eval_command *o, const char *what, int6
                          (long long)o->engine.limit);
 }
 
-/* Room for everything that was asked for, in one engine. */
+/* Room for everything that was asked for, one after the other, in one engine. */
 static gac_status size_engine(cli *c, eval_command *o)
 {
-    int64_t limit = o->engine.limit, batch = 1, context = 1, fresh = 1, rows = 1;
+    int64_t limit = o->engine.limit, batch = 1, context = 1, fresh = 1, rows = 1, cached = 1;
     if (o->text) {
         if (o->window == 0)
             o->window = least(GAC_DEFAULT_WINDOW, limit);
         if (o->window > limit)
             return too_long(c, o, "a window", o->window);
-        context = fresh = rows = o->window;
+        context = fresh = rows = cached = o->window;
     }
     if (o->piqa) {
         context = most(context, least(GAC_DEFAULT_WINDOW, limit));
         fresh = most(fresh, context);
         rows = most(rows, fresh);
+        cached = most(cached, context);
     }
     for (int i = 0; i < o->prefill.n; i++) {
         if (o->prefill.length[i] > limit)
@@ -173,13 +174,16 @@ static gac_status size_engine(cli *c, eval_command *o)
         context = most(context, o->prefill.length[i]);
         fresh = most(fresh, o->prefill.length[i]);
         rows = most(rows, o->prefill.batch[i] * o->prefill.length[i]);
+        cached = most(cached, o->prefill.batch[i] * o->prefill.length[i]);
     }
     for (int i = 0; i < o->decode.n; i++) {
         int64_t length = o->decode.length[i];
         if (length > limit)
             return too_long(c, o, "a context", length);
         batch = most(batch, o->decode.batch[i]);
-        context = most(context, least(length - 1 + GAC_DECODE_STEPS, limit));
+        int64_t reached = least(length - 1 + GAC_DECODE_STEPS, limit);
+        context = most(context, reached);
+        cached = most(cached, o->decode.batch[i] * reached);
         fresh = most(fresh, least(length, FILL_CHUNK));
         rows = most(rows, o->decode.batch[i] * least(length, FILL_CHUNK));
     }
@@ -187,6 +191,7 @@ static gac_status size_engine(cli *c, eval_command *o)
     o->engine.options.max_context = context;
     o->engine.options.max_new = fresh;
     o->engine.options.max_rows = rows;
+    o->engine.options.max_cached = cached;
     return GAC_OK;
 }
 
