@@ -192,6 +192,24 @@ class Generate(EngineCase):
         self.refused(2, [f"{len(ids)} tokens", str(self.judge.limit)], "generate", self.model,
                      "--ids", ",".join(map(str, ids)))
 
+    def test_end_by_generation_config(self):
+        """Its eos_token_id, one or many, takes the place of the config's where it has any."""
+        args = ("generate", self.model, "--ids", "5,6", "--max-tokens", 6)
+        made = self.json(*args)["ids"]
+        self.assertEqual(len(set(made)), 6)
+        folder = self.variant("ends", lambda _, config: config.update(eos_token_id=made[5]))
+        for text, n in (("{}", 5), ('{"eos_token_id": null}', 5),
+                        (f'{{"eos_token_id": {made[3]}}}', 3), ('{"eos_token_id": []}', 6),
+                        (f'{{"eos_token_id": [2047, {made[4]}, {made[2]}]}}', 2), (None, 5)):
+            path = os.path.join(folder, "generation_config.json")
+            os.remove(path)
+            if text:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            found = self.json("generate", folder, *args[2:])
+            self.assertEqual(found["ids"], made[:n], text)
+            self.assertEqual(found["stop"], "length" if n == 6 else "eos")
+
     def test_token_out_of_range(self):
         vocab = len(self.judge.tensors["model.embed_tokens.weight"])
         self.ok("generate", self.model, "--ids", vocab - 1, "--max-tokens", 1)
