@@ -195,6 +195,20 @@ class Layout(ConfigCase):
         self.refused(f'"{full}": family llama has none')
 
 
+class Repaired(ConfigCase):
+    def test_larger_heads_turn_as_before(self):
+        """What a repair states for another head size is the rule that is run."""
+        for model in ("llama", "llama-linear", "llama-llama3"):
+            self.make(model)
+            out = self.folder + "-" + model
+            result = self.gac("repair", self.folder, "-o", out, "--allow", "rescaled", "--set",
+                              "*.qk_head=24", "--set", "*.v_head=24", "-q")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            result = self.gac("verify", self.folder, out, "--forward", "--json", "-q")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertLess(json.loads(result.stdout)["forward"]["relative"], 2e-6, model)
+
+
 class Memory(ConfigCase):
     def test_more_than_there_is(self):
         self.make("llama", lambda c: c.update(max_position_embeddings=1 << 30))
