@@ -266,7 +266,7 @@ typedef struct gac_piqa {
 /* PIQA as lm-evaluation-harness asks it, without examples. path is JSON lines of
  * goal, sol1 and sol2, or a directory with them in valid.jsonl; the answer, 0 or
  * 1, is in label of each line, or on the same line of NAME-labels.lst beside
- * NAME.jsonl. A question longer than the context loses its beginning. */
+ * NAME.jsonl. Of a question longer than max_context + 1 tokens the end counts. */
 gac_status gac_engine_piqa(gac_engine *engine, gac_tokenizer *tokenizer, const char *path,
                            const gac_piqa_options *options, gac_piqa *out, gac_error *err);
 

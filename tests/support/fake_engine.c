@@ -130,7 +130,7 @@ gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_i
 {
     int64_t vocab = engine->f.vocab;
     float *logits = malloc((size_t)vocab * sizeof *logits);
-    gac_status status = gac_engine_forward(engine, ids, 1, n_ids, 0, NULL, err);
+    gac_status status = gac_engine_forward(engine, ids, 1, n_ids - 1, 0, NULL, err);
     for (int64_t i = 0; i < n_ids - 1 && status == GAC_OK; i++) {
         double sum = 0;
         status = gac_engine_logits(engine, i, 1, logits, err);
