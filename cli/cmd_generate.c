@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -38,13 +37,6 @@ typedef struct generate_command {
     gac_progress *progress; /* of a text that does not stream */
     uint64_t n_made;
 } generate_command;
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 static gac_status take(cli *c, generate_command *o, int letter)
 {
@@ -246,7 +238,7 @@ static bool show(void *context, int32_t id, const char *text, size_t n_bytes)
 {
     generate_command *o = context;
     if (!(o->first_s > 0))
-        o->first_s = now_s();
+        o->first_s = gac_now_s();
     if (!o->streams) {
         gac_progress_step(o->progress, ++o->n_made);
         return true;
@@ -326,10 +318,10 @@ static gac_status generate(cli *c, generate_command *o, char **arguments)
     o->options.show = show;
     o->options.show_context = o;
     gac_progress_start(o->progress, "generating", "tokens", (uint64_t)o->options.max_tokens);
-    o->start_s = now_s();
+    o->start_s = gac_now_s();
     status = gac_engine_generate(o->engine.engine, o->engine.tokenizer, o->prompt, o->n_prompt,
                                  &o->options, &g, &c->error);
-    o->end_s = now_s();
+    o->end_s = gac_now_s();
     gac_progress_finish(o->progress);
     if (status == GAC_OK)
         status = report(c, o, &g);

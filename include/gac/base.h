@@ -84,6 +84,22 @@ bool gac_round_up_u64(uint64_t value, uint64_t unit, uint64_t *out);
 /* Least common multiple of two positive numbers. */
 bool gac_lcm_i64(int64_t a, int64_t b, int64_t *out);
 
+static inline int64_t gac_min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t gac_max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Time --------------------------------------------------------------- */
+
+/* By a clock that only goes forward, from some moment on. */
+int64_t gac_now_ns(void);
+double gac_now_s(void);
+
 /* ---- Files ------------------------------------------------------------- */
 
 /* A regular file open for reading by offset. */

@@ -2,18 +2,10 @@
  * a Llama-like decoder computes. */
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "engine/engine_internal.h"
 
 #define DEFAULT_CONTEXT 4096
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- Opening ------------------------------------------------------------------ */
 
@@ -59,7 +51,7 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
                            gac_engine **out, gac_error *err)
 {
     const gac_engine_options defaults = GAC_ENGINE_OPTIONS_INIT;
-    double start = now_s();
+    double start = gac_now_s();
     gac_engine *e = calloc(1, sizeof *e);
     if (!e)
         return gac_error_no_memory(err);
@@ -83,7 +75,7 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
         gac_engine_close(e);
         return status;
     }
-    e->load_s = now_s() - start;
+    e->load_s = gac_now_s() - start;
     *out = e;
     return GAC_OK;
 }
