@@ -1,10 +1,10 @@
 # Writes a C file that holds the bytes of other files, as a table of name, text
 # and size:
 #   cmake -DOUTPUT=bundled.c -DHEADER=room/header.h -DTYPE=type -DTABLE=symbol
-#         -DDIR=folder "-DFILES=pattern;pattern" [-DEXTRA=file] -P Bundle.cmake
-# TYPE and TABLE are declared in HEADER, and so is n_TABLE, the number of entries,
-# with gac_ before both. Names are paths inside DIR, without SUFFIX if that is
-# given; EXTRA, from elsewhere, comes last by its own name.
+#         -DDIR=folder "-DFILES=pattern;pattern" [-DSUFFIX=.ext] [-DEXTRA=file]
+#         -P Bundle.cmake
+# HEADER declares TYPE, gac_TABLE and gac_n_TABLE, the number of entries. Names are
+# paths inside DIR, without SUFFIX; EXTRA, from elsewhere, comes last by its own.
 # Bytes and not string literals, since C compilers need not take long ones.
 cmake_minimum_required(VERSION 3.16)
 foreach(needed OUTPUT HEADER TYPE TABLE DIR FILES)
@@ -30,7 +30,9 @@ foreach(file IN LISTS files)
     get_filename_component(name "${file}" NAME)
   else()
     file(RELATIVE_PATH name "${DIR}" "${file}")
-    string(REGEX REPLACE "${SUFFIX}$" "" name "${name}")
+    if(SUFFIX)
+      string(REPLACE "${SUFFIX}" "" name "${name}")
+    endif()
   endif()
   file(READ "${file}" hex HEX)
   string(LENGTH "${hex}" n_digits)
