@@ -132,16 +132,6 @@ static gac_status parse(cli *c, int argc, char **argv, eval_command *o, bool *do
     return check(c, o, argc - optind);
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static gac_status too_long(cli *c, const eval_command *o, const char *what, int64_t n)
 {
     char q[300];
@@ -150,43 +140,48 @@ static gac_status too_long(cli *c, const eval_command *o, const char *what, int6
                          (long long)o->engine.limit);
 }
 
-/* Room for everything that was asked for, in one engine. */
+/* Room for everything that was asked for, one after the other, in one engine. */
 static gac_status size_engine(cli *c, eval_command *o)
 {
-    int64_t limit = o->engine.limit, batch = 1, context = 1, fresh = 1, rows = 1;
+    int64_t limit = o->engine.limit, batch = 1, context = 1, fresh = 1, rows = 1, cached = 1;
     if (o->text) {
         if (o->window == 0)
-            o->window = least(GAC_DEFAULT_WINDOW, limit);
+            o->window = gac_min_i64(GAC_DEFAULT_WINDOW, limit);
         if (o->window > limit)
             return too_long(c, o, "a window", o->window);
-        context = fresh = rows = o->window;
+        context = fresh = rows = cached = o->window;
     }
     if (o->piqa) {
-        context = most(context, least(GAC_DEFAULT_WINDOW, limit));
-        fresh = most(fresh, context);
-        rows = most(rows, fresh);
+        context = gac_max_i64(context, gac_min_i64(GAC_DEFAULT_WINDOW, limit));
+        fresh = gac_max_i64(fresh, context);
+        rows = gac_max_i64(rows, fresh);
+        cached = gac_max_i64(cached, context);
     }
     for (int i = 0; i < o->prefill.n; i++) {
         if (o->prefill.length[i] > limit)
             return too_long(c, o, "prefill", o->prefill.length[i]);
-        batch = most(batch, o->prefill.batch[i]);
-        context = most(context, o->prefill.length[i]);
-        fresh = most(fresh, o->prefill.length[i]);
-        rows = most(rows, o->prefill.batch[i] * o->prefill.length[i]);
+        batch = gac_max_i64(batch, o->prefill.batch[i]);
+        context = gac_max_i64(context, o->prefill.length[i]);
+        fresh = gac_max_i64(fresh, o->prefill.length[i]);
+        rows = gac_max_i64(rows, o->prefill.batch[i] * o->prefill.length[i]);
+        cached = gac_max_i64(cached, o->prefill.batch[i] * o->prefill.length[i]);
     }
     for (int i = 0; i < o->decode.n; i++) {
         int64_t length = o->decode.length[i];
         if (length > limit)
             return too_long(c, o, "a context", length);
-        batch = most(batch, o->decode.batch[i]);
-        context = most(context, least(length - 1 + GAC_DECODE_STEPS, limit));
-        fresh = most(fresh, least(length, FILL_CHUNK));
-        rows = most(rows, o->decode.batch[i] * least(length, FILL_CHUNK));
+        batch = gac_max_i64(batch, o->decode.batch[i]);
+        int64_t reached = gac_min_i64(length - 1 + GAC_DECODE_STEPS, limit);
+        context = gac_max_i64(context, reached);
+        cached = gac_max_i64(cached, o->decode.batch[i] * reached);
+        fresh = gac_max_i64(fresh, gac_min_i64(length, FILL_CHUNK));
+        rows = gac_max_i64(rows, o->decode.batch[i] * gac_min_i64(length, FILL_CHUNK));
     }
     o->engine.options.max_batch = batch;
     o->engine.options.max_context = context;
     o->engine.options.max_new = fresh;
     o->engine.options.max_rows = rows;
+    o->engine.options.max_cached = cached;
     return GAC_OK;
 }
 

@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -24,7 +23,7 @@ static const char help[] =
     "\n"
     "example: gac generate ./llama-svd-fit \"Once upon a time\" --temperature 0.8 --seed 1\n";
 
-enum { MAX_EOS = 16 };
+enum { MAX_EOS = 16, MAX_GENERATION_CONFIG_BYTES = 1 << 20 };
 
 typedef struct generate_command {
     engine_args engine;
@@ -38,13 +37,6 @@ typedef struct generate_command {
     gac_progress *progress; /* of a text that does not stream */
     uint64_t n_made;
 } generate_command;
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 static gac_status take(cli *c, generate_command *o, int letter)
 {
@@ -128,18 +120,18 @@ static gac_status read_ids(cli *c, generate_command *o)
     return GAC_OK;
 }
 
-/* Ids can do without a tokenizer; the answer is ids, then. */
-static bool has_tokenizer(const generate_command *o)
+static bool has_file(const generate_command *o, const char *name)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/tokenizer.json", o->engine.path);
+    snprintf(path, sizeof path, "%s/%s", o->engine.path, name);
     return access(path, F_OK) == 0;
 }
 
 static gac_status make_prompt(cli *c, generate_command *o, const char *text)
 {
     gac_status status = GAC_OK;
-    if (!o->ids_text || has_tokenizer(o))
+    /* Ids can do without a tokenizer; the answer is ids, then. */
+    if (!o->ids_text || has_file(o, "tokenizer.json"))
         status = engine_args_open_tokenizer(c, &o->engine);
     if (status != GAC_OK)
         return status;
@@ -155,19 +147,72 @@ static void add_eos(generate_command *o, int64_t id)
         o->eos[o->options.n_eos++] = (int32_t)id;
 }
 
-/* The tokenizer's, and those of the config: one, or a list. */
-static void find_eos(generate_command *o)
+/* One token, or a list of them. */
+static void add_all_eos(generate_command *o, const json_t *value)
 {
-    const json_t *value =
-        json_object_get(gac_checkpoint_config(o->engine.checkpoint), "eos_token_id");
-    o->options.eos = o->eos;
-    if (o->engine.tokenizer)
-        add_eos(o, gac_tokenizer_eos(o->engine.tokenizer));
     if (json_is_integer(value))
         add_eos(o, json_integer_value(value));
     for (size_t i = 0; i < json_array_size(value); i++)
         if (json_is_integer(json_array_get(value, i)))
             add_eos(o, json_integer_value(json_array_get(value, i)));
+}
+
+static bool is_token(const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) >= 0 &&
+           json_integer_value(value) <= INT32_MAX;
+}
+
+static bool is_eos(const json_t *value)
+{
+    if (!json_is_array(value))
+        return is_token(value);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!is_token(json_array_get(value, i)))
+            return false;
+    return json_array_size(value) < MAX_EOS;
+}
+
+/* Those of generation_config.json, which need not be there. */
+static gac_status add_generation_eos(cli *c, generate_command *o, bool *found)
+{
+    char q[300];
+    gac_file *file = NULL;
+    json_t *config = NULL;
+    gac_status status =
+        gac_file_open_inside(o->engine.path, "generation_config.json", &file, &c->error);
+    if (status == GAC_OK)
+        status = gac_json_load(file, MAX_GENERATION_CONFIG_BYTES, &config, &c->error);
+    const json_t *value = json_object_get(config, "eos_token_id");
+    *found = value && !json_is_null(value);
+    if (status == GAC_OK && !json_is_object(config))
+        status = gac_error_set(&c->error, GAC_BAD_INPUT, "%s: not an object",
+                               gac_quote(q, sizeof q, gac_file_path(file)));
+    if (status == GAC_OK && *found && !is_eos(value))
+        status = gac_error_set(&c->error, GAC_BAD_INPUT,
+                               "%s: eos_token_id is neither a token nor a list of up to %d",
+                               gac_quote(q, sizeof q, gac_file_path(file)), MAX_EOS - 1);
+    if (status == GAC_OK && *found)
+        add_all_eos(o, value);
+    gac_file_close(file);
+    json_decref(config);
+    return status;
+}
+
+/* The tokenizer's, and those of generation_config.json, else of config.json. */
+static gac_status find_eos(cli *c, generate_command *o)
+{
+    bool found = false;
+    gac_status status = GAC_OK;
+    o->options.eos = o->eos;
+    if (o->engine.tokenizer)
+        add_eos(o, gac_tokenizer_eos(o->engine.tokenizer));
+    if (has_file(o, "generation_config.json"))
+        status = add_generation_eos(c, o, &found);
+    if (status == GAC_OK && !found)
+        add_all_eos(o,
+                    json_object_get(gac_checkpoint_config(o->engine.checkpoint), "eos_token_id"));
+    return status;
 }
 
 /* Room for prompt and answer, as far as the model allows. */
@@ -193,7 +238,7 @@ static bool show(void *context, int32_t id, const char *text, size_t n_bytes)
 {
     generate_command *o = context;
     if (!(o->first_s > 0))
-        o->first_s = now_s();
+        o->first_s = gac_now_s();
     if (!o->streams) {
         gac_progress_step(o->progress, ++o->n_made);
         return true;
@@ -261,21 +306,22 @@ static gac_status generate(cli *c, generate_command *o, char **arguments)
     if (status == GAC_OK)
         status = make_prompt(c, o, arguments[1]);
     if (status == GAC_OK)
+        status = find_eos(c, o);
+    if (status == GAC_OK)
         status = size_engine(c, o);
     if (status == GAC_OK)
         status = engine_args_start(c, &o->engine);
     if (status != GAC_OK)
         return status;
-    find_eos(o);
     o->streams = !c->json;
     o->progress = o->streams ? NULL : c->progress;
     o->options.show = show;
     o->options.show_context = o;
     gac_progress_start(o->progress, "generating", "tokens", (uint64_t)o->options.max_tokens);
-    o->start_s = now_s();
+    o->start_s = gac_now_s();
     status = gac_engine_generate(o->engine.engine, o->engine.tokenizer, o->prompt, o->n_prompt,
                                  &o->options, &g, &c->error);
-    o->end_s = now_s();
+    o->end_s = gac_now_s();
     gac_progress_finish(o->progress);
     if (status == GAC_OK)
         status = report(c, o, &g);

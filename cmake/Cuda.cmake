@@ -97,6 +97,7 @@ add_custom_target(gac_kernels DEPENDS ${kernel_objects})
 add_library(gac_cuda MODULE
             ${cuda_sources} ${kernel_objects}
             ${PROJECT_SOURCE_DIR}/src/base/arith.c
+            ${PROJECT_SOURCE_DIR}/src/base/clock.c
             ${PROJECT_SOURCE_DIR}/src/base/error.c
             ${PROJECT_SOURCE_DIR}/src/base/floats.c
             ${PROJECT_SOURCE_DIR}/src/checkpoint/dtype.c

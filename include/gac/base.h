@@ -84,6 +84,22 @@ bool gac_round_up_u64(uint64_t value, uint64_t unit, uint64_t *out);
 /* Least common multiple of two positive numbers. */
 bool gac_lcm_i64(int64_t a, int64_t b, int64_t *out);
 
+static inline int64_t gac_min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t gac_max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Time --------------------------------------------------------------- */
+
+/* By a clock that only goes forward, from some moment on. */
+int64_t gac_now_ns(void);
+double gac_now_s(void);
+
 /* ---- Files ------------------------------------------------------------- */
 
 /* A regular file open for reading by offset. */
@@ -132,7 +148,8 @@ gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *
 /* A file that appears under its name complete or not at all. */
 typedef struct gac_new_file gac_new_file;
 
-/* Starts a temporary file beside path. With replace false, a path that exists
+/* Starts a temporary file beside path. What a killed process left of an attempt
+ * at the same path is removed, as below. With replace false, a path that exists
  * is refused now and again on commit; with replace, what is neither a file nor a
  * link: a device would become a file. */
 gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err);

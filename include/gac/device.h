@@ -267,9 +267,9 @@ typedef struct gac_attention_call {
 } gac_attention_call;
 
 typedef struct gac_compute_memory {
-    int64_t weight_bytes; /* on the device; on the CPUs what is mapped */
+    int64_t weight_bytes; /* on the device, vectors too; on the CPUs what is mapped */
     int64_t cache_bytes;
-    int64_t work_bytes;
+    int64_t work_bytes; /* rows, and what libraries and calls want; it only grows */
 } gac_compute_memory;
 
 /* What a device provides. Every function that can fail returns a status with
@@ -295,12 +295,21 @@ typedef struct gac_compute_ops {
     /* max_rows rows of width numbers, zero at first; residual ones are F32. */
     gac_status (*rows_create)(void *state, int64_t width, bool residual, gac_rows **out,
                               gac_error *err);
+    /* Rows in the memory of others that are no narrower; neither are residual.
+     * Calls write rows from end to end, so that only one of them can be in use at
+     * a time, and none outlives the first. */
+    gac_status (*rows_within)(void *state, gac_rows *first, int64_t width, gac_rows **out,
+                              gac_error *err);
     void (*rows_free)(void *state, gac_rows *rows);
     gac_status (*rows_read)(void *state, const gac_rows *rows, int64_t first, int64_t n, float *out,
                             gac_error *err);
     gac_status (*cache_create)(void *state, int64_t batch, int64_t capacity, int64_t n_kv_heads,
                                int64_t qk_stored, int64_t v_stored, gac_cache **out,
                                gac_error *err);
+    /* Another shape in the same memory: batch times capacity is at most what it
+     * was at first. What the cache held is lost, and so is a recording. */
+    gac_status (*cache_shape)(void *state, gac_cache *cache, int64_t batch, int64_t capacity,
+                              gac_error *err);
     void (*cache_free)(void *state, gac_cache *cache);
 
     /* Starts a pass of n_new tokens for each of batch sequences (rows in that
@@ -351,7 +360,7 @@ void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT is fine */
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 
-#define GAC_BACKEND_ABI 2
+#define GAC_BACKEND_ABI 3
 
 /* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
  * that returns a table like this. Specs reach it checked. A slot that is NULL

@@ -88,13 +88,14 @@ typedef struct gac_engine_options {
     int64_t max_context;    /* tokens of one sequence; 0: what the model allows, at most 4096 */
     int64_t max_new;        /* tokens of one sequence in one pass; 0: max_context */
     int64_t max_rows;       /* tokens of all sequences in one pass; 0: max_batch times max_new */
+    int64_t max_cached;     /* tokens of all sequences together; 0: max_batch times max_context */
     gac_progress *progress; /* of loading; NULL: none */
     const gac_log *log;     /* NULL: silent */
 } gac_engine_options;
 
 #define GAC_ENGINE_OPTIONS_INIT \
     { \
-        "cpu", GAC_DTYPE_COUNT, false, 0, 1, 0, 0, 0, NULL, NULL \
+        "cpu", GAC_DTYPE_COUNT, false, 0, 1, 0, 0, 0, 0, NULL, NULL \
     }
 
 typedef struct gac_engine_info {
@@ -104,7 +105,7 @@ typedef struct gac_engine_info {
     int64_t max_context;   /* of this engine */
     int64_t model_context; /* max_position_embeddings, or the sliding window if smaller */
     gac_dtype dtype;       /* computed in */
-    int64_t weight_bytes, cache_bytes, work_bytes;
+    int64_t weight_bytes, cache_bytes, work_bytes; /* held now, and never more before */
     double load_s;
 } gac_engine_info;
 
@@ -116,6 +117,12 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
                            gac_engine **out, gac_error *err);
 void gac_engine_close(gac_engine *engine); /* NULL is fine */
 void gac_engine_describe(const gac_engine *engine, gac_engine_info *out);
+
+/* Divides the cache among batch sequences of up to context tokens, batch times
+ * context at most max_cached; what it held is lost. Before the first call it is
+ * divided among max_batch sequences. Losses and generation divide it for one.
+ * GAC_USAGE for more than the options allow. */
+gac_status gac_engine_reserve(gac_engine *engine, int64_t batch, int64_t context, gac_error *err);
 
 /* One pass: n_new tokens for each of batch sequences, ids (batch, n_new), after
  * n_past that went in before. Positions from n_past on are written anew, so a
@@ -259,7 +266,7 @@ typedef struct gac_piqa {
 /* PIQA as lm-evaluation-harness asks it, without examples. path is JSON lines of
  * goal, sol1 and sol2, or a directory with them in valid.jsonl; the answer, 0 or
  * 1, is in label of each line, or on the same line of NAME-labels.lst beside
- * NAME.jsonl. A question longer than the context loses its beginning. */
+ * NAME.jsonl. Of a question longer than max_context + 1 tokens the end counts. */
 gac_status gac_engine_piqa(gac_engine *engine, gac_tokenizer *tokenizer, const char *path,
                            const gac_piqa_options *options, gac_piqa *out, gac_error *err);
 

@@ -138,3 +138,9 @@ bool gac_reader_size(gac_reader *r, const json_t *parent, const char *key, int64
     gac_reader_enter(r, ".%s", key);
     return gac_reader_to_size(r, value, max, out);
 }
+
+double gac_json_number_or(const json_t *object, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : otherwise;
+}

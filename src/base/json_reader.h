@@ -43,4 +43,7 @@ bool gac_reader_to_size(gac_reader *r, const json_t *value, int64_t max, int64_t
 bool gac_reader_size(gac_reader *r, const json_t *parent, const char *key, int64_t max,
                      int64_t *out);
 
+/* A member that is a number, otherwise another one; object may be NULL. */
+double gac_json_number_or(const json_t *object, const char *key, double otherwise);
+
 #endif

@@ -124,6 +124,76 @@ static gac_status move_into_place(const target *t, gac_error *err)
     return rename(t->temporary, t->path) == 0 ? GAC_OK : failed(t->path, err);
 }
 
+static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
+{
+    (void)s, (void)kind, (void)at;
+    return remove(path);
+}
+
+static void remove_directory(const char *path)
+{
+    nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Removes what is left under a temporary name, if its maker is gone: one that
+ * lives holds the lock. */
+static void remove_left(const char *path)
+{
+    struct stat s;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    bool left = fstat(fd, &s) == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (left && S_ISDIR(s.st_mode))
+        remove_directory(path);
+    else if (left && S_ISREG(s.st_mode))
+        unlink(path);
+    close(fd);
+}
+
+/* Removes what processes that were killed left of earlier attempts at the same
+ * target. */
+static void remove_stale(const target *t)
+{
+    const char *slash = strrchr(t->path, '/');
+    const char *base = slash ? slash + 1 : t->path;
+    char *parent = slash ? strndup(t->path, (size_t)(slash + 1 - t->path)) : strdup("./");
+    char *prefix = NULL;
+    DIR *stream = parent ? opendir(parent) : NULL;
+    if (stream && asprintf(&prefix, ".%s.gac-", base) < 0)
+        prefix = NULL;
+    struct dirent *entry;
+    while (stream && prefix && (entry = readdir(stream))) {
+        char *path;
+        const size_t n = strlen(prefix), n_all = strlen(entry->d_name);
+        if (n_all != n + 16 || strncmp(entry->d_name, prefix, n) != 0 ||
+            strspn(entry->d_name + n, "0123456789abcdef") != 16 ||
+            asprintf(&path, "%s%s", parent, entry->d_name) < 0)
+            continue;
+        remove_left(path);
+        free(path);
+    }
+    if (stream)
+        closedir(stream);
+    free(prefix);
+    free(parent);
+}
+
+/* A new file, locked as long as it is open. Whoever tidied up before it was
+ * locked has taken it away again. */
+static int create_locked(const char *path)
+{
+    struct stat s = { .st_nlink = 1 };
+    int fd = -1;
+    do {
+        if (fd >= 0)
+            close(fd);
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        /* A file system without locks loses the tidying up, no more. */
+    } while (fd >= 0 && flock(fd, LOCK_EX) == 0 && fstat(fd, &s) == 0 && s.st_nlink == 0);
+    return fd;
+}
+
 gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err)
 {
     struct stat s;
@@ -138,7 +208,8 @@ gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **ou
         status = gac_error_set(err, GAC_FAILED, "%s: exists and is no file",
                                gac_quote(q, sizeof q, path));
     if (status == GAC_OK) {
-        file->fd = open(file->target.temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        remove_stale(&file->target);
+        file->fd = create_locked(file->target.temporary);
         if (file->fd < 0)
             status = failed(path, err);
     }
@@ -195,48 +266,6 @@ void gac_new_file_discard(gac_new_file *file)
     unlink(file->target.temporary);
     target_dispose(&file->target);
     free(file);
-}
-
-static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
-{
-    (void)s, (void)kind, (void)at;
-    return remove(path);
-}
-
-static void remove_directory(const char *path)
-{
-    nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-/* Removes what a process that was killed left of an earlier attempt at the
- * same target. One that lives holds the lock on its directory. */
-static void remove_stale(const target *t)
-{
-    const char *slash = strrchr(t->path, '/');
-    const char *base = slash ? slash + 1 : t->path;
-    char *parent = slash ? strndup(t->path, (size_t)(slash + 1 - t->path)) : strdup("./");
-    char *prefix = NULL;
-    DIR *stream = parent ? opendir(parent) : NULL;
-    if (stream && asprintf(&prefix, ".%s.gac-", base) < 0)
-        prefix = NULL;
-    struct dirent *entry;
-    while (stream && prefix && (entry = readdir(stream))) {
-        char *path;
-        size_t n = strlen(prefix);
-        if (strncmp(entry->d_name, prefix, n) != 0 || strlen(entry->d_name) != n + 16 ||
-            asprintf(&path, "%s%s", parent, entry->d_name) < 0)
-            continue;
-        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-            remove_directory(path);
-        if (fd >= 0)
-            close(fd);
-        free(path);
-    }
-    if (stream)
-        closedir(stream);
-    free(prefix);
-    free(parent);
 }
 
 gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err)

@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct gac_progress {
@@ -16,13 +15,6 @@ struct gac_progress {
     double started_s;
     double last_s;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 gac_progress *gac_progress_create(FILE *stream)
 {
@@ -47,7 +39,7 @@ void gac_progress_start(gac_progress *progress, const char *what, const char *un
     progress->unit = unit;
     progress->total = total;
     progress->shown = false;
-    progress->started_s = progress->last_s = now_s();
+    progress->started_s = progress->last_s = gac_now_s();
 }
 
 static void draw_bar(const gac_progress *progress, double fraction)
@@ -67,7 +59,7 @@ void gac_progress_step(gac_progress *progress, uint64_t n_done)
 {
     if (!progress || progress->total == 0)
         return;
-    double now = now_s();
+    double now = gac_now_s();
     double fraction = (double)n_done / (double)progress->total;
     if (fraction > 1)
         fraction = 1;

@@ -1,4 +1,4 @@
-/* The contracts compiled into the library; cmake/BundleContracts.cmake writes
+/* The contracts compiled into the library; cmake/Bundle.cmake writes
  * the definitions from contracts/ in the order of the file names. */
 #ifndef GAC_CONTRACT_BUNDLED_H
 #define GAC_CONTRACT_BUNDLED_H

@@ -31,11 +31,6 @@ static gac_status choose_ids(comparison *s, gac_error *err)
     return GAC_OK;
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* As many tokens as the model's context has room for and whose logits are kept. */
 static gac_status limit_ids(const gac_model *model, int64_t *n_ids, gac_error *err)
 {
@@ -47,7 +42,7 @@ static gac_status limit_ids(const gac_model *model, int64_t *n_ids, gac_error *e
     if (most < 1)
         status = gac_error_set(err, GAC_NO_RESOURCE, "logits of %lld tokens are too many to keep",
                                (long long)n.vocab);
-    *n_ids = least(*n_ids, least(most, n.max_context));
+    *n_ids = gac_min_i64(*n_ids, gac_min_i64(most, n.max_context));
     gac_net_dispose(&n);
     return status;
 }

@@ -2,25 +2,17 @@
  * a Llama-like decoder computes. */
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "engine/engine_internal.h"
 
 #define DEFAULT_CONTEXT 4096
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- Opening ------------------------------------------------------------------ */
 
 static gac_status settle_options(gac_engine *e, gac_error *err)
 {
     gac_engine_options *o = &e->options;
-    int64_t rows;
+    int64_t rows, cached;
     gac_dtype own = gac_model_dtype(e->net.model);
     if (o->dtype == GAC_DTYPE_COUNT)
         o->dtype = own == GAC_DTYPE_BF16 ? GAC_DTYPE_BF16 : GAC_DTYPE_F16;
@@ -34,7 +26,9 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
         o->max_new = o->max_context;
     if (o->max_batch < 1 || o->max_batch > GAC_MAX_LOGIT_ROWS || o->max_context < 1 ||
         o->max_new < 1 || o->n_threads < 0 || !gac_mul_i64(o->max_batch, o->max_new, &rows) ||
-        rows > INT32_MAX || o->max_rows < 0)
+        rows > INT32_MAX || o->max_rows < 0 ||
+        !gac_mul_i64(o->max_batch, o->max_context, &cached) || o->max_cached < 0 ||
+        (o->max_cached > 0 && o->max_cached < o->max_context))
         return gac_error_set(err, GAC_USAGE,
                              "room for %lld sequences of %lld tokens, %lld at a time, makes no "
                              "sense (at most %d sequences)",
@@ -44,6 +38,8 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
         o->max_rows = rows;
     if (o->max_new > o->max_rows)
         o->max_new = o->max_rows;
+    if (o->max_cached == 0 || o->max_cached > cached)
+        o->max_cached = cached;
     if (o->max_context > e->net.max_context)
         return gac_error_set(err, GAC_USAGE,
                              "a context of %lld tokens, but the model is made for %lld",
@@ -55,7 +51,7 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
                            gac_engine **out, gac_error *err)
 {
     const gac_engine_options defaults = GAC_ENGINE_OPTIONS_INIT;
-    double start = now_s();
+    double start = gac_now_s();
     gac_engine *e = calloc(1, sizeof *e);
     if (!e)
         return gac_error_no_memory(err);
@@ -72,11 +68,14 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
     }
     if (status == GAC_OK)
         status = gac_engine_load(e, err);
+    if (status == GAC_OK)
+        status = gac_engine_reserve(e, e->options.max_batch,
+                                    e->options.max_cached / e->options.max_batch, err);
     if (status != GAC_OK) {
         gac_engine_close(e);
         return status;
     }
-    e->load_s = now_s() - start;
+    e->load_s = gac_now_s() - start;
     *out = e;
     return GAC_OK;
 }
@@ -105,6 +104,30 @@ void gac_engine_describe(const gac_engine *e, gac_engine_info *out)
                               .cache_bytes = memory.cache_bytes,
                               .work_bytes = memory.work_bytes,
                               .load_s = e->load_s };
+}
+
+gac_status gac_engine_reserve(gac_engine *e, int64_t batch, int64_t context, gac_error *err)
+{
+    const gac_engine_options *o = &e->options;
+    gac_status status = GAC_OK;
+    if (batch < 1 || batch > o->max_batch || context < 1 || context > o->max_context ||
+        batch * context > o->max_cached)
+        return gac_error_set(err, GAC_USAGE,
+                             "a cache for %lld sequences of %lld tokens, but there is room for "
+                             "%lld of %lld, and %lld tokens in all",
+                             (long long)batch, (long long)context, (long long)o->max_batch,
+                             (long long)o->max_context, (long long)o->max_cached);
+    if (batch == e->room_batch && context == e->room_context)
+        return GAC_OK;
+    e->room_batch = e->recorded_batch = 0; /* a recording knows where keys and values are */
+    for (int32_t i = 0; i < e->net.n_layers && status == GAC_OK; i++)
+        status =
+            e->compute.ops->cache_shape(e->compute.state, e->layers[i].cache, batch, context, err);
+    if (status == GAC_OK) {
+        e->room_batch = batch;
+        e->room_context = context;
+    }
+    return status;
 }
 
 /* ---- A pass ------------------------------------------------------------------- */
@@ -211,19 +234,19 @@ static gac_status check_pass(const gac_engine *e, const int32_t *ids, int64_t ba
                              int64_t n_past, gac_error *err)
 {
     const gac_engine_options *o = &e->options;
-    if (batch < 1 || batch > o->max_batch || n_new < 1 || n_new > o->max_new || n_past < 0)
+    if (batch < 1 || batch > e->room_batch || n_new < 1 || n_new > o->max_new || n_past < 0)
         return gac_error_set(err, GAC_USAGE,
                              "a pass of %lld tokens for each of %lld sequences, but there is room "
                              "for %lld of %lld",
                              (long long)n_new, (long long)batch, (long long)o->max_new,
-                             (long long)o->max_batch);
+                             (long long)e->room_batch);
     if (batch * n_new > o->max_rows)
         return gac_error_set(err, GAC_USAGE,
                              "a pass of %lld tokens in all, but there is room for %lld",
                              (long long)(batch * n_new), (long long)o->max_rows);
-    if (n_past > o->max_context - n_new)
+    if (n_past > e->room_context - n_new)
         return gac_error_set(err, GAC_USAGE, "%lld tokens, but the context has room for %lld",
-                             (long long)n_past + (long long)n_new, (long long)o->max_context);
+                             (long long)n_past + (long long)n_new, (long long)e->room_context);
     for (int64_t i = 0; i < batch * n_new; i++)
         if (ids[i] < 0 || ids[i] >= e->net.vocab)
             return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld",
@@ -282,11 +305,11 @@ static gac_status pass_losses(gac_engine *e, const int32_t *targets, int64_t n, 
 gac_status gac_engine_losses(gac_engine *e, const int32_t *ids, int64_t n_ids, double *losses,
                              gac_error *err)
 {
-    gac_status status = GAC_OK;
     int64_t n = n_ids - 1;
     if (n >= 0 && (ids[n] < 0 || ids[n] >= e->net.vocab))
         return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld", (long long)n,
                              ids[n], (long long)e->net.vocab - 1);
+    gac_status status = gac_engine_reserve(e, 1, e->options.max_context, err);
     for (int64_t done = 0; done < n && status == GAC_OK;) {
         int64_t some = n - done < e->options.max_new ? n - done : e->options.max_new;
         status = gac_engine_forward(e, ids + done, 1, some, done, NULL, err);

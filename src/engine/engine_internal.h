@@ -49,6 +49,10 @@ gac_status gac_rope_limit(const net *of, int64_t *n_positions, gac_error *err);
 
 enum { ROWS_QKV, ROWS_HEADS, ROWS_GATED, ROWS_KIND_COUNT };
 
+/* Where rows are kept: q, k and v are read before gate and up are computed, so
+ * that these share memory, and so do all layers. */
+enum { PLACE_WIDE, PLACE_HEADS, PLACE_COUNT };
+
 typedef struct loaded_layer {
     gac_matrix *qkv, *o, *gate_up, *down;
     gac_vector *attention_norm, *mlp_norm, *q_norm, *k_norm;
@@ -64,8 +68,9 @@ typedef struct loaded_rope {
     gac_vector *cosines, *sines;
 } loaded_rope;
 
+/* The first PLACE_COUNT are the widest of each place, others lie within them. */
 typedef struct loaded_rows {
-    int kind;
+    int place;
     int64_t width;
     gac_rows *rows;
 } loaded_rows;
@@ -82,8 +87,9 @@ struct gac_engine {
     int32_t n_ropes, rope_capacity;
     loaded_rows *rows;
     int32_t n_rows, row_capacity;
-    int64_t recorded_batch;         /* of the decode pass that was recorded; 0: none */
-    int64_t last_batch, last_n_new; /* of the last pass; 0 before */
+    int64_t room_batch, room_context; /* as the cache is divided */
+    int64_t recorded_batch;           /* of the decode pass that was recorded; 0: none */
+    int64_t last_batch, last_n_new;   /* of the last pass; 0 before */
     double load_s;
 };
 

@@ -163,21 +163,68 @@ static gac_status need_rope(gac_engine *e, int64_t size, loaded_layer *l, gac_er
     return status;
 }
 
-/* Rows of a kind and width, shared by the layers that have the same. */
-static gac_status need_rows(gac_engine *e, int kind, int64_t width, loaded_layer *l, gac_error *err)
+/* ---- Rows -------------------------------------------------------------------- */
+
+static const int places[ROWS_KIND_COUNT] = {
+    [ROWS_QKV] = PLACE_WIDE, [ROWS_HEADS] = PLACE_HEADS, [ROWS_GATED] = PLACE_WIDE
+};
+
+/* Widths of a layer's rows, in which they are stored. */
+static void find_widths(const gac_engine *e, const net_layer *n, int64_t widths[ROWS_KIND_COUNT])
 {
     const gac_compute *c = &e->compute;
-    gac_status status = GAC_OK;
-    int32_t i = 0;
-    while (i < e->n_rows && (e->rows[i].kind != kind || e->rows[i].width != width))
-        i++;
-    if (i == e->n_rows) {
-        if (!gac_grow((void **)&e->rows, e->n_rows, &e->row_capacity, sizeof *e->rows))
-            return gac_error_no_memory(err);
-        e->rows[e->n_rows++] = (loaded_rows){ kind, width, NULL };
-        status = c->ops->rows_create(c->state, width, false, &e->rows[i].rows, err);
+    int64_t qk = c->ops->stored(c->state, GAC_SIZE_HEAD, n->qk_size);
+    int64_t v = c->ops->stored(c->state, GAC_SIZE_HEAD, n->v_size);
+    widths[ROWS_QKV] = (n->n_q_heads + n->n_kv_heads) * qk + n->n_kv_heads * v;
+    widths[ROWS_HEADS] = n->n_q_heads * v;
+    widths[ROWS_GATED] = c->ops->stored(c->state, GAC_SIZE_WIDTH, n->width);
+}
+
+static gac_status add_rows(gac_engine *e, int place, int64_t width, gac_error *err)
+{
+    const gac_compute *c = &e->compute;
+    if (!gac_grow((void **)&e->rows, e->n_rows, &e->row_capacity, sizeof *e->rows))
+        return gac_error_no_memory(err);
+    loaded_rows *rows = &e->rows[e->n_rows++];
+    *rows = (loaded_rows){ place, width, NULL };
+    if (e->n_rows <= PLACE_COUNT)
+        return c->ops->rows_create(c->state, width, false, &rows->rows, err);
+    return c->ops->rows_within(c->state, e->rows[place].rows, width, &rows->rows, err);
+}
+
+/* The widest rows of each place, and the residual stream. */
+static gac_status make_rows(gac_engine *e, gac_error *err)
+{
+    int64_t widths[ROWS_KIND_COUNT], widest[PLACE_COUNT] = { 0 };
+    gac_status status =
+        e->compute.ops->rows_create(e->compute.state, e->net.hidden, true, &e->residual, err);
+    for (int32_t i = 0; i < e->net.n_layers; i++) {
+        find_widths(e, &e->net.layers[i], widths);
+        for (int kind = 0; kind < ROWS_KIND_COUNT; kind++)
+            if (widths[kind] > widest[places[kind]])
+                widest[places[kind]] = widths[kind];
     }
-    l->rows[kind] = e->rows[i].rows;
+    for (int place = 0; place < PLACE_COUNT && status == GAC_OK; place++)
+        status = add_rows(e, place, widest[place], err);
+    return status;
+}
+
+/* A layer's rows, those of another layer where they are alike. */
+static gac_status find_rows(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
+{
+    int64_t widths[ROWS_KIND_COUNT];
+    gac_status status = GAC_OK;
+    find_widths(e, n, widths);
+    for (int kind = 0; kind < ROWS_KIND_COUNT && status == GAC_OK; kind++) {
+        int32_t i = 0;
+        while (i < e->n_rows &&
+               (e->rows[i].place != places[kind] || e->rows[i].width != widths[kind]))
+            i++;
+        if (i == e->n_rows)
+            status = add_rows(e, places[kind], widths[kind], err);
+        if (status == GAC_OK)
+            l->rows[kind] = e->rows[i].rows;
+    }
     return status;
 }
 
@@ -194,7 +241,6 @@ static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer
                               { n->n_kv_heads, n->qk_size, l->qk_stored },
                               { n->n_kv_heads, n->v_size, l->v_stored } };
     const gac_axis hidden = whole(e->net.hidden);
-    int64_t width = (n->n_q_heads + n->n_kv_heads) * l->qk_stored + n->n_kv_heads * l->v_stored;
     gac_status status = load_matrix(e, hidden, qkv, axes, 3, &l->qkv, err);
     if (status == GAC_OK)
         status = load_matrix(e, heads, &n->o, &hidden, 1, &l->o, err);
@@ -205,12 +251,8 @@ static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer
     if (status == GAC_OK)
         status = load_vector(e, n->k_norm, &l->k_norm, err);
     if (status == GAC_OK)
-        status = need_rows(e, ROWS_QKV, width, l, err);
-    if (status == GAC_OK)
-        status = need_rows(e, ROWS_HEADS, n->n_q_heads * l->v_stored, l, err);
-    if (status == GAC_OK)
-        status = c->ops->cache_create(c->state, e->options.max_batch, e->options.max_context,
-                                      n->n_kv_heads, l->qk_stored, l->v_stored, &l->cache, err);
+        status = c->ops->cache_create(c->state, 1, e->options.max_cached, n->n_kv_heads,
+                                      l->qk_stored, l->v_stored, &l->cache, err);
     /* Last, since tables are filled at once: a context too long has failed by now. */
     return status == GAC_OK ? need_rope(e, n->qk_size, l, err) : status;
 }
@@ -224,9 +266,7 @@ static gac_status load_mlp(gac_engine *e, const net_layer *n, loaded_layer *l, g
     gac_status status = load_matrix(e, hidden, gate_up, axes, 2, &l->gate_up, err);
     if (status == GAC_OK)
         status = load_matrix(e, width, &n->down, &hidden, 1, &l->down, err);
-    if (status == GAC_OK)
-        status = load_vector(e, n->mlp_norm, &l->mlp_norm, err);
-    return status == GAC_OK ? need_rows(e, ROWS_GATED, width.stored, l, err) : status;
+    return status == GAC_OK ? load_vector(e, n->mlp_norm, &l->mlp_norm, err) : status;
 }
 
 gac_status gac_engine_load(gac_engine *e, gac_error *err)
@@ -241,11 +281,13 @@ gac_status gac_engine_load(gac_engine *e, gac_error *err)
     if (status == GAC_OK)
         status = load_vector(e, e->net.norm, &e->norm, err);
     if (status == GAC_OK)
-        status = c->ops->rows_create(c->state, e->net.hidden, true, &e->residual, err);
+        status = make_rows(e, err);
     for (int32_t i = 0; i < e->net.n_layers && status == GAC_OK; i++) {
         status = load_attention(e, &e->net.layers[i], &e->layers[i], err);
         if (status == GAC_OK)
             status = load_mlp(e, &e->net.layers[i], &e->layers[i], err);
+        if (status == GAC_OK)
+            status = find_rows(e, &e->net.layers[i], &e->layers[i], err);
         gac_progress_step(progress, (uint64_t)i + 1);
     }
     if (status == GAC_OK)

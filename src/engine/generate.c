@@ -148,6 +148,8 @@ gac_status gac_engine_generate(gac_engine *engine, gac_tokenizer *tokenizer, con
     if (!g.logits || !out->ids || !gac_text_stream_add(&g.stream, "", 0))
         status = gac_error_no_memory(err);
     if (status == GAC_OK)
+        status = gac_engine_reserve(engine, 1, info.max_context, err);
+    if (status == GAC_OK)
         status = loop(&g, prompt, (int64_t)n_prompt, info.max_context, err);
     if (status == GAC_OK && !gac_text_stream_finish(&g.stream))
         status = gac_error_no_memory(err);

@@ -168,7 +168,8 @@ static gac_status likelihood(gac_engine *engine, gac_tokenizer *tokenizer, int64
                                       &n_context, err);
     if (status != GAC_OK || n_ids <= n_context)
         goto done; /* merged into the context: nothing to predict, certain */
-    size_t skip = n_ids > (size_t)max_context ? n_ids - (size_t)max_context : 0;
+    size_t most = (size_t)max_context + 1; /* the last token is not put in */
+    size_t skip = n_ids > most ? n_ids - most : 0;
     size_t n = n_ids - skip, first = n_context > skip + 1 ? n_context - skip : 1;
     if (!(losses = malloc(n * sizeof *losses))) {
         status = gac_error_no_memory(err);

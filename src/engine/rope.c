@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_reader.h"
 #include "engine/engine_internal.h"
+#include "model/rotary.h"
 
 typedef struct rope {
     const char *type;
@@ -14,12 +16,6 @@ typedef struct rope {
     double max_length; /* max_position_embeddings */
     int64_t size;
 } rope;
-
-static double number_or(const json_t *object, const char *key, double otherwise)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : otherwise;
-}
 
 static gac_status bad_rope(const net *of, gac_error *err, const char *what)
 {
@@ -30,7 +26,7 @@ static gac_status bad_rope(const net *of, gac_error *err, const char *what)
 
 static double original_length(const rope *r)
 {
-    return number_or(r->settings, "original_max_position_embeddings", r->max_length);
+    return gac_json_number_or(r->settings, "original_max_position_embeddings", r->max_length);
 }
 
 /* What is stated has to be a number: a default in its place would be wrong. */
@@ -110,10 +106,11 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
     if (status != GAC_OK)
         return status;
     *out = (rope){ .type = type, .settings = settings, .size = size };
-    out->base = number_or(settings, "rope_theta", number_or(of->config, "rope_theta", 10000));
-    out->max_length = number_or(of->config, "max_position_embeddings", 2048);
-    if (number_or(settings, "partial_rotary_factor",
-                  number_or(of->config, "partial_rotary_factor", 1)) != 1)
+    out->base = gac_json_number_or(settings, "rope_theta",
+                                   gac_json_number_or(of->config, "rope_theta", 10000));
+    out->max_length = gac_json_number_or(of->config, "max_position_embeddings", 2048);
+    if (gac_json_number_or(settings, "partial_rotary_factor",
+                           gac_json_number_or(of->config, "partial_rotary_factor", 1)) != 1)
         return bad_rope(of, err, "a partial rotation is not run here");
     if (!(original_length(out) > 0))
         return bad_rope(of, err, "original_max_position_embeddings is not a length");
@@ -125,21 +122,6 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
     return bad_rope(of, err, text);
 }
 
-static double llama3_frequency(const rope *r, double f)
-{
-    double factor = number_or(r->settings, "factor", 8);
-    double low = number_or(r->settings, "low_freq_factor", 1);
-    double high = number_or(r->settings, "high_freq_factor", 4);
-    double length = number_or(r->settings, "original_max_position_embeddings", 8192);
-    double wave = 2 * acos(-1) / f;
-    if (wave < length / high)
-        return f;
-    if (wave > length / low)
-        return f / factor;
-    double smooth = (length / wave - low) / (high - low);
-    return (1 - smooth) * f / factor + smooth * f;
-}
-
 /* The pair that turns n_turns times over the original length. */
 static double yarn_pair(const rope *r, double n_turns)
 {
@@ -149,8 +131,8 @@ static double yarn_pair(const rope *r, double n_turns)
 
 static double yarn_frequency(const rope *r, int64_t i, double f)
 {
-    double low = yarn_pair(r, number_or(r->settings, "beta_fast", 32));
-    double high = yarn_pair(r, number_or(r->settings, "beta_slow", 1));
+    double low = yarn_pair(r, gac_json_number_or(r->settings, "beta_fast", 32));
+    double high = yarn_pair(r, gac_json_number_or(r->settings, "beta_slow", 1));
     if (!json_is_false(json_object_get(r->settings, "truncate"))) {
         low = floor(low);
         high = ceil(high);
@@ -160,7 +142,7 @@ static double yarn_frequency(const rope *r, int64_t i, double f)
     if (low == high)
         high += 0.001;
     double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
-    return f / number_or(r->settings, "factor", 1) * ramp + f * (1 - ramp);
+    return f / gac_json_number_or(r->settings, "factor", 1) * ramp + f * (1 - ramp);
 }
 
 /* By how much yarn stretches the softmax, for one of its two settings. */
@@ -172,17 +154,17 @@ static double yarn_stretch(double factor, double mscale)
 /* What cosines and sines are multiplied with. */
 static double attention_factor(const rope *r)
 {
-    double stated = number_or(r->settings, "attention_factor", 0);
+    double stated = gac_json_number_or(r->settings, "attention_factor", 0);
     double length = original_length(r);
     if (strcmp(r->type, "yarn") == 0 && stated == 0) {
-        double factor = number_or(r->settings, "factor", 1);
-        double mscale = number_or(r->settings, "mscale", 0);
-        double all = number_or(r->settings, "mscale_all_dim", 0);
+        double factor = gac_json_number_or(r->settings, "factor", 1);
+        double mscale = gac_json_number_or(r->settings, "mscale", 0);
+        double all = gac_json_number_or(r->settings, "mscale_all_dim", 0);
         return mscale != 0 && all != 0 ? yarn_stretch(factor, mscale) / yarn_stretch(factor, all)
                                        : yarn_stretch(factor, 1);
     }
     if (strcmp(r->type, "longrope") == 0 && stated == 0) {
-        double factor = number_or(r->settings, "factor", r->max_length / length);
+        double factor = gac_json_number_or(r->settings, "factor", r->max_length / length);
         if (json_object_get(r->settings, "original_max_position_embeddings"))
             factor = r->max_length / length;
         return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(length));
@@ -194,11 +176,7 @@ static double attention_factor(const rope *r)
 
 static double frequency(const rope *r, const json_t *factors, int64_t i)
 {
-    double f = pow(r->base, -2.0 * (double)i / (double)r->size);
-    if (strcmp(r->type, "linear") == 0)
-        return f / number_or(r->settings, "factor", 1);
-    if (strcmp(r->type, "llama3") == 0)
-        return llama3_frequency(r, f);
+    double f = gac_rotary_frequency(r->type, r->settings, r->base, i, r->size);
     if (strcmp(r->type, "yarn") == 0)
         return yarn_frequency(r, i, f);
     if (strcmp(r->type, "longrope") == 0)

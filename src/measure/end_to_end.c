@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define ID_SEED 5 /* the ids of every run */
 
@@ -23,9 +22,7 @@ typedef struct run {
 
 static double now_us(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+    return 1e-3 * (double)gac_now_ns();
 }
 
 static gac_status one_pass(run *r, double *time_us, gac_error *err)
@@ -125,6 +122,8 @@ gac_status gac_measure_prefill(gac_engine *engine, int64_t batch, int64_t length
     run r = { .engine = engine, .out = out, .progress = progress, .n_new = length };
     gac_status status = begin(&r, batch, length, length, rules, err);
     if (status == GAC_OK)
+        status = gac_engine_reserve(engine, batch, length, err);
+    if (status == GAC_OK)
         status = take_samples(&r, "prefill", err);
     free(r.ids);
     return status;
@@ -153,11 +152,13 @@ gac_status gac_measure_decode(gac_engine *engine, int64_t batch, int64_t context
     gac_engine_describe(engine, &info);
     chunk = chunk < 1 || chunk > context ? context : chunk;
     gac_status status = begin(&r, batch, context, chunk, rules, err);
-    if (status == GAC_OK)
-        status = fill_cache(&r, context - 1, chunk, err);
     r.from = r.n_past = context - 1;
     r.to =
         r.from + GAC_DECODE_STEPS < info.max_context ? r.from + GAC_DECODE_STEPS : info.max_context;
+    if (status == GAC_OK)
+        status = gac_engine_reserve(engine, batch, r.to, err);
+    if (status == GAC_OK)
+        status = fill_cache(&r, context - 1, chunk, err);
     if (status == GAC_OK)
         status = take_samples(&r, "decode", err);
     free(r.ids);

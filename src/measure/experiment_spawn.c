@@ -20,13 +20,6 @@ typedef struct child {
     int out, err; /* our ends of its pipes; -1 once closed */
 } child;
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static gac_status start(char *const argv[], child *c, gac_error *err)
 {
     char q[200];
@@ -108,7 +101,7 @@ static const char *watch(child *c, double end_s, size_t max_bytes, gac_progress 
     const char *fault = NULL;
     while ((c->out >= 0 || c->err >= 0) && !fault) {
         struct pollfd fds[2] = { { c->out, POLLIN, 0 }, { c->err, POLLIN, 0 } };
-        double left_s = end_s - now_s();
+        double left_s = end_s - gac_now_s();
         if (left_s <= 0) {
             fault = "did not end in time";
             break;
@@ -132,7 +125,7 @@ static const char *watch(child *c, double end_s, size_t max_bytes, gac_progress 
 /* Waits for the end of a child that has closed its pipes. */
 static const char *reap(const child *c, double end_s, int *status)
 {
-    while (now_s() < end_s) {
+    while (gac_now_s() < end_s) {
         pid_t got = waitpid(c->pid, status, WNOHANG);
         if (got == c->pid || (got < 0 && errno != EINTR))
             return NULL;
@@ -151,7 +144,7 @@ gac_status exp_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac
     gac_status started = start(argv, &c, err);
     if (started != GAC_OK)
         return started;
-    double end_s = now_s() + timeout_s;
+    double end_s = gac_now_s() + timeout_s;
     const char *fault = watch(&c, end_s, max_bytes, progress, what, out);
     if (c.out >= 0)
         close(c.out);

@@ -58,7 +58,6 @@ typedef struct probe {
 gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
                        bool keep_samples, gac_error *err);
 void probe_dispose(probe *p);
-double probe_now_s(void);
 double probe_left_s(const probe *p); /* of the dtype's time */
 /* Names what follows, for progress, raw points and the time it took. */
 void probe_begin(probe *p, const char *phase, const char *dtype, size_t n_points);

@@ -7,21 +7,13 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Points that may be lost before the probe gives up: a tenth of many. */
 #define MIN_FAULTS 20
 
-double probe_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 double probe_left_s(const probe *p)
 {
-    return p->end_s - probe_now_s();
+    return p->end_s - gac_now_s();
 }
 
 gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
@@ -32,7 +24,7 @@ gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *op
     p->keep_samples = keep_samples;
     p->phase = "";
     p->random = options->seed;
-    p->start_s = probe_now_s();
+    p->start_s = gac_now_s();
     p->end_s = p->start_s + options->max_time_s;
     p->sources = json_array();
     p->seconds = json_object();
@@ -55,7 +47,7 @@ void probe_dispose(probe *p)
 void probe_begin(probe *p, const char *phase, const char *dtype, size_t n_points)
 {
     p->phase = phase;
-    p->phase_start_s = probe_now_s();
+    p->phase_start_s = gac_now_s();
     p->phase_first = p->n_points;
     gac_log_write(p->options->log, 1, "%s%s%s: %zu points", dtype, *dtype ? " " : "", phase,
                   n_points);
@@ -71,8 +63,7 @@ void probe_finish(probe *p)
 {
     double spent = json_number_value(json_object_get(p->seconds, p->phase));
     gac_progress_finish(p->options->progress);
-    json_object_set_new(p->seconds, p->phase,
-                        probe_number(spent + probe_now_s() - p->phase_start_s));
+    json_object_set_new(p->seconds, p->phase, probe_number(spent + gac_now_s() - p->phase_start_s));
 }
 
 void probe_note(probe *p, const char *format, ...)
@@ -223,9 +214,9 @@ gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool 
         return gac_error_no_memory(p->err);
     for (int i = 0; i < n && status == GAC_OK; i++) {
         if (library) {
-            double start_s = probe_now_s();
+            double start_s = gac_now_s();
             status = probe_measure(p, &specs[i], &out[i]);
-            p->library_s += probe_now_s() - start_s;
+            p->library_s += gac_now_s() - start_s;
             p->n_library++;
         }
         if (!library || out[i].outcome == PROBE_DECLINED)

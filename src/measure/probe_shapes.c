@@ -80,7 +80,7 @@ static gac_status merge(json_t *contract, const char *key, json_t *added, gac_er
 static void judge_pace(probe *p, size_t n_done, size_t n_all)
 {
     const gac_timing_rules sweep = GAC_TIMING_RULES_SWEEP_INIT;
-    double spent_s = probe_now_s() - p->start_s;
+    double spent_s = gac_now_s() - p->start_s;
     if (n_done < N_BEFORE_JUDGING || p->rules.min_samples == sweep.min_samples ||
         spent_s / (double)n_done * (double)n_all <= p->options->max_time_s)
         return;

@@ -68,7 +68,7 @@ static gac_status refine(walk *w)
             i++;
             continue;
         }
-        if (probe_now_s() > w->end_s) {
+        if (gac_now_s() > w->end_s) {
             w->cut = true;
             return GAC_OK;
         }
@@ -91,7 +91,7 @@ static gac_status walk_line(walk *w)
     if (w->l->place == 'n' && !gac_round_up_i64(step, w->unit, &step))
         return GAC_OK;
     for (int64_t v = w->l->from; v <= w->l->to && status == GAC_OK; v += step) {
-        if (probe_now_s() > w->end_s) {
+        if (gac_now_s() > w->end_s) {
             w->cut = true;
             break;
         }
@@ -123,7 +123,7 @@ static gac_status near_typical(probe *p, probe_gemm *g, double end_s, bool *cut)
             for (int64_t j = 0; j < 2 * (2 * reach + 1) && status == GAC_OK; j++) {
                 int64_t v = sizes[i] - reach + j / 2;
                 probe_point point;
-                if (probe_now_s() > end_s) {
+                if (gac_now_s() > end_s) {
                     *cut = true;
                     return GAC_OK;
                 }
@@ -142,7 +142,7 @@ gac_status probe_gemm_steps(probe *p, probe_gemm *g)
 {
     gac_status status = GAC_OK;
     bool cut = false;
-    double end_s = probe_now_s() + probe_left_s(p) * PART_OF_TIME;
+    double end_s = gac_now_s() + probe_left_s(p) * PART_OF_TIME;
     walk *w = calloc(1, sizeof *w);
     if (!w)
         return gac_error_no_memory(p->err);

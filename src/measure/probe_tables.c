@@ -209,11 +209,11 @@ static gac_status fit_time(probe *p, probe_gemm *g)
         if (2.0 * (double)size[0] * (double)size[1] * (double)size[2] > 2e12)
             continue;
         gac_task_spec spec = probe_gemm_spec(g->dtype, size[0], size[1], size[2]);
-        double start_s = probe_now_s();
+        double start_s = gac_now_s();
         gac_status status = probe_measure(p, &spec, &point);
         if (status != GAC_OK)
             return status;
-        spent_s[n_measured++] = probe_now_s() - start_s;
+        spent_s[n_measured++] = gac_now_s() - start_s;
     }
     /* Without the slowest tenth, which loaded kernels. */
     int n_usual = n_measured - n_measured / 10;
@@ -298,7 +298,7 @@ static gac_status fill_table(probe *p, const probe_gemm *g, probe_table *t, doub
         if (gemm_bytes(g->dtype, m, n, k) > memory_limit(p) ||
             (last_m[at] > 0 && !is_short(last_us[at], last_m[at], m)))
             continue;
-        if (last_m[at] > 0 && probe_now_s() > end_s) {
+        if (last_m[at] > 0 && gac_now_s() > end_s) {
             ++*n_late;
             continue;
         }
@@ -337,7 +337,7 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     }
     probe_begin(p, "GEMM tables", gac_dtype_name(g->dtype), total_cells(g));
     /* A little later is the end, whatever the pilot said. */
-    double end_s = probe_now_s() + probe_left_s(p) * LATEST_PART;
+    double end_s = gac_now_s() + probe_left_s(p) * LATEST_PART;
     gac_status status = fit_time(p, g);
     gac_progress_start(p->options->progress, p->phase, "points", total_cells(g));
     for (int i = 0; i < g->n_tables && status == GAC_OK; i++) {

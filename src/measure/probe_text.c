@@ -50,7 +50,7 @@ json_t *probe_noise_json(const probe *p)
                              "n_samples", n_samples, "n_discarded", n_discarded, "n_power_limited",
                              n_power, "clock_mhz_min", clock_min, "clock_mhz_max", clock_max,
                              "temperature_c_max", hottest, "seconds",
-                             probe_number(probe_now_s() - p->start_s), "phase_seconds", p->seconds);
+                             probe_number(gac_now_s() - p->start_s), "phase_seconds", p->seconds);
     json_object_set_new(json, "floor_pct", probe_number(p->floor_pct));
     json_object_set_new(json, "drift_pct", probe_number(p->drift_pct));
     json_object_set_new(json, "copy_bytes_per_s", probe_number(p->copy_bytes_per_s));

@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #define BATCH_SAMPLES 5  /* between two looks at the card */
 #define MAX_CALLS 10000  /* in a sample: a captured graph has a node for each */
@@ -16,21 +15,14 @@ typedef struct session {
     gac_timing_rules rules;
     gac_timing *out;
     double device_us;  /* spent so far by the device's clock, */
-    double start_us;   /* and the host's clock at the start */
+    int64_t start_ns;  /* and the host's clock at the start */
     unsigned throttle; /* at the last look */
 } session;
-
-static double host_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 /* Looking at the card and launching take time too, hence the host's clock. */
 static double elapsed_us(const session *s)
 {
-    return fmax(s->device_us, host_us() - s->start_us);
+    return fmax(s->device_us, 1e-3 * (double)(gac_now_ns() - s->start_ns));
 }
 
 static gac_status check_rules(const gac_timing_rules *rules, gac_error *err)
@@ -167,10 +159,10 @@ gac_status gac_measure_task(gac_device *device, gac_task *task, const gac_timing
     gac_status status = check_rules(&s.rules, err);
     if (status != GAC_OK)
         return status;
-    s.start_us = host_us();
+    s.start_ns = gac_now_ns();
     status = warm_up(&s, err);
     s.device_us = 0;
-    s.start_us = host_us();
+    s.start_ns = gac_now_ns();
     if (status == GAC_OK)
         status = look(&s, err);
     while (status == GAC_OK && !is_done(&s))

@@ -3,17 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define DEFAULT_STATES ((int64_t)1 << 17)
 #define DEFAULT_BUDGETS 64
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* Makes points of the states; the caller's unit of cost and value. */
 static gac_status list_points(const gac_mck *mck, const gac_mck_list *list, gac_front *out,
@@ -72,7 +64,7 @@ static gac_mck_outcome complete_front(const gac_mck *mck, size_t max_states, dou
     unbounded.capacity = -1;
     search.best_value = INT64_MAX / 2;
     if (time_limit_s > 0)
-        search.deadline_ns = now_ns() + (int64_t)(fmin(time_limit_s, 1e9) * 1e9) + 1;
+        search.deadline_ns = gac_now_ns() + (int64_t)(fmin(time_limit_s, 1e9) * 1e9) + 1;
     if (gac_mck_moves_init(&search.moves, mck->max_items))
         outcome = merge_all(&search, list, &spare);
     gac_mck_moves_dispose(&search.moves);

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define DEFAULT_STATES ((int64_t)1 << 21)
 #define LEAST_STATES 8
@@ -24,12 +23,10 @@ static gac_status check_options(const gac_solve_options *options, gac_error *err
 
 static int64_t deadline(const gac_solve_options *options)
 {
-    struct timespec now;
     if (options == NULL || options->time_limit_s == 0)
         return 0;
-    clock_gettime(CLOCK_MONOTONIC, &now);
     double limit_s = fmin(options->time_limit_s, 1e9);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + (int64_t)(limit_s * 1e9) + 1;
+    return gac_now_ns() + (int64_t)(limit_s * 1e9) + 1;
 }
 
 /* Finds an item for every class; *proved is the lower bound of their sum. */

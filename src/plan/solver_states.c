@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MIN_COLLECT ((size_t)1 << 18) /* nodes that are not worth looking through */
 #define NODES_PER_STATE 8
@@ -11,11 +10,7 @@
 
 bool gac_mck_late(const gac_mck_search *search)
 {
-    struct timespec now;
-    if (search->deadline_ns == 0)
-        return false;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec >= search->deadline_ns;
+    return search->deadline_ns != 0 && gac_now_ns() >= search->deadline_ns;
 }
 
 bool gac_mck_list_reserve(gac_mck_list *list, size_t n_states)

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_reader.h"
+#include "model/rotary.h"
 #include "repair/repair_internal.h"
 
 /* The dimension of that role with a changed size, the same in every layer;
@@ -31,12 +33,6 @@ static gac_status changed_dim(const gac_model *model, const int64_t *sizes, gac_
     return GAC_OK;
 }
 
-static double number_or(const json_t *object, const char *key, double fallback)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : fallback;
-}
-
 /* The rotation's frequencies as the config states them. */
 typedef struct rotary {
     double base;
@@ -54,7 +50,8 @@ static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
     if (!type)
         type = json_string_value(json_object_get(settings, "type"));
     *out = (rotary){ .type = type ? type : "default", .settings = settings };
-    out->base = number_or(settings, "rope_theta", number_or(config, "rope_theta", 10000));
+    out->base =
+        gac_json_number_or(settings, "rope_theta", gac_json_number_or(config, "rope_theta", 10000));
     if (strcmp(out->type, "default") != 0 && strcmp(out->type, "linear") != 0 &&
         strcmp(out->type, "llama3") != 0)
         return gac_error_set(err, GAC_USAGE,
@@ -62,27 +59,6 @@ static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
                              "size",
                              gac_quote(q, sizeof q, out->type));
     return GAC_OK;
-}
-
-/* Frequency of pair i of a head of size, by the type's own rule. */
-static double frequency(const rotary *r, int64_t i, int64_t size)
-{
-    double f = pow(r->base, -2.0 * (double)i / (double)size);
-    if (strcmp(r->type, "linear") == 0)
-        return f / number_or(r->settings, "factor", 1);
-    if (strcmp(r->type, "llama3") != 0)
-        return f;
-    double factor = number_or(r->settings, "factor", 8);
-    double low = number_or(r->settings, "low_freq_factor", 1);
-    double high = number_or(r->settings, "high_freq_factor", 4);
-    double length = number_or(r->settings, "original_max_position_embeddings", 8192);
-    double wave = 2 * acos(-1) / f;
-    if (wave < length / high)
-        return f;
-    if (wave > length / low)
-        return f / factor;
-    double smooth = (length / wave - low) / (high - low);
-    return (1 - smooth) * f / factor + smooth * f;
 }
 
 /* Stock runtimes derive frequencies from the head size, except for the
@@ -98,7 +74,8 @@ static gac_status state_frequencies(json_t *config, int64_t from, int64_t to, ga
     bool sane = true;
     for (int64_t i = 0; i < to / 2; i++) {
         double plain = pow(r.base, -2.0 * (double)i / (double)to);
-        double factor = i < from / 2 ? plain / frequency(&r, i, from) : 1.0;
+        double factor =
+            i < from / 2 ? plain / gac_rotary_frequency(r.type, r.settings, r.base, i, from) : 1.0;
         sane = sane && isfinite(factor) && factor > 0;
         json_array_append_new(factors, json_real(sane ? factor : 1.0));
     }
@@ -107,7 +84,7 @@ static gac_status state_frequencies(json_t *config, int64_t from, int64_t to, ga
         return gac_error_set(err, GAC_BAD_INPUT,
                              "the config's rotary settings give no finite frequencies");
     }
-    double length = number_or(config, "max_position_embeddings", 2048);
+    double length = gac_json_number_or(config, "max_position_embeddings", 2048);
     json_t *stated =
         json_pack("{s:s, s:f, s:O, s:O, s:f, s:f, s:I}", "rope_type", "longrope", "rope_theta",
                   r.base, "short_factor", factors, "long_factor", factors, "factor", 1.0,
@@ -126,8 +103,9 @@ static gac_status edit_hidden(const gac_dim *d, int64_t to, json_t *config, gac_
     json_t *heads = json_object_get(config, "num_attention_heads");
     if (!json_is_integer(json_object_get(config, "head_dim")) && json_integer_value(heads) > 0)
         json_object_set_new(config, "head_dim", json_integer(d->size / json_integer_value(heads)));
-    json_object_set_new(config, "rms_norm_eps",
-                        json_real(number_or(config, "rms_norm_eps", 1e-6) * from / (double)to));
+    json_object_set_new(
+        config, "rms_norm_eps",
+        json_real(gac_json_number_or(config, "rms_norm_eps", 1e-6) * from / (double)to));
     return json_object_set_new(config, "hidden_size", json_integer(to)) == 0
                ? GAC_OK
                : gac_error_no_memory(err);

@@ -3,10 +3,10 @@
 
     make_bad.py OUT [--big]
 
-BAD, BIG and GOOD below are the tables test_bad.py runs. A bad file must be
-refused with exit code 3 and one line that names the file and contains every
-fragment. A big one must be handled within the limits, whatever the verdict.
-A good one looks odd and must be accepted.
+BAD and GOOD below, and BIG in make_bad_big.py, are the tables test_bad.py runs.
+A bad file must be refused with exit code 3 and one line that names the file and
+contains every fragment. A big one must be handled within the limits, whatever
+the verdict. A good one looks odd and must be accepted.
 """
 
 import json
@@ -14,113 +14,10 @@ import os
 import struct
 import sys
 
-HEADER_LIMIT = 100_000_000
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-
-
-class Link(str):
-    """A symbolic link to this target."""
-
-
-class Fifo:
-    pass
-
-
-class Folder:
-    pass
-
-
-def wrap(header, data=b"", length=None):
-    """A safetensors file. length: what it claims of its header, if not the truth."""
-    if not isinstance(header, bytes):
-        header = json.dumps(header).encode()
-    return struct.pack("<Q", len(header) if length is None else length) + header + data
-
-
-def entry(begin=0, end=4, dtype="U8", shape=None, **more):
-    return {"dtype": dtype, "shape": [end - begin] if shape is None else shape,
-            "data_offsets": [begin, end], **more}
-
-
-def one(name="a", data=b"abcd", **fields):
-    """A file with one tensor of four bytes, some fields replaced."""
-    made = entry()
-    made.update(fields)
-    return wrap({name: {k: v for k, v in made.items() if v is not ...}}, data)
-
-
-def raw(text, data=b"abcd"):
-    """A file whose one tensor's entry is this text."""
-    return wrap(b'{"a":{' + text + b"}}", data)
-
-
-# ---- A tiny Llama, valid, to break in one place at a time ------------------
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16,
-    "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 2,
-    "num_hidden_layers": 1, "vocab_size": 8, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
-}
-SHAPES = {
-    "model.embed_tokens.weight": [8, 16], "model.norm.weight": [16],
-    "model.layers.0.input_layernorm.weight": [16],
-    "model.layers.0.post_attention_layernorm.weight": [16],
-    "model.layers.0.self_attn.q_proj.weight": [16, 16],
-    "model.layers.0.self_attn.k_proj.weight": [16, 16],
-    "model.layers.0.self_attn.v_proj.weight": [16, 16],
-    "model.layers.0.self_attn.o_proj.weight": [16, 16],
-    "model.layers.0.mlp.gate_proj.weight": [24, 16], "model.layers.0.mlp.up_proj.weight": [24, 16],
-    "model.layers.0.mlp.down_proj.weight": [16, 24],
-}
-
-
-def llama_tensors(shapes=None):
-    header, position = {}, 0
-    for name, shape in (shapes or SHAPES).items():
-        size = 2
-        for axis in shape:
-            size *= axis
-        header[name] = entry(position, position + size, "BF16", shape)
-        position += size
-    return header, bytes(position)
-
-
-def llama(config=None, model=None, **changes):
-    """A directory: path inside → content."""
-    text = config if config is not None else json.dumps({**CONFIG, **changes}).encode()
-    return {"config.json": text, SINGLE: model or wrap(*llama_tensors())}
-
-
-def without(key):
-    return llama(json.dumps({k: v for k, v in CONFIG.items() if k != key}).encode())
-
-
-def sharded(weight_map=None, index=None, **files):
-    """Two shards, tensors a.x and a.y in the first, b.x in the second."""
-    made = {
-        "config.json": json.dumps(CONFIG).encode(),
-        SHARDS[0]: wrap({"a.x": entry(0, 4), "a.y": entry(4, 8)}, b"abcdefgh"),
-        SHARDS[1]: wrap({"b.x": entry(0, 4)}, b"abcd"),
-    }
-    if weight_map is None:
-        weight_map = {"a.x": SHARDS[0], "a.y": SHARDS[0], "b.x": SHARDS[1]}
-    made[INDEX] = index if index is not None else json.dumps(
-        {"metadata": {"total_size": 12}, "weight_map": weight_map}).encode()
-    for name, content in files.items():
-        made[{"first": SHARDS[0], "second": SHARDS[1]}.get(name, name)] = content
-    return {name: content for name, content in made.items() if content is not None}
-
-
-def mapped(shard, **extra):
-    """The index sends b.x to this shard."""
-    return sharded({"a.x": SHARDS[0], "a.y": SHARDS[0], "b.x": shard}, **extra)
-
-
-OK_ENTRY = b'"dtype":"U8","shape":[4],"data_offsets":[0,4]'
-OK_FILE = wrap({"a": entry()}, b"abcd")
+import make_bad_big
+from bad_parts import (CONFIG, HEADER_LIMIT, INDEX, OK_ENTRY, OK_FILE, SHAPES, SHARDS, SINGLE, Fifo,
+                       Folder, Link, entry, llama, llama_tensors, mapped, one, raw, sharded, without,
+                       wrap, write_case, write_one)
 
 # Name, content, what the message must contain beside the last part of the name.
 # A name without a suffix is a directory.
@@ -433,120 +330,6 @@ TARGETS = {
 }
 
 
-# ---- Big ones: made in pieces, never held in memory ------------------------
-
-def fill(prefix, unit, suffix, limit=HEADER_LIMIT):
-    """Pieces of a header of at most limit bytes; unit is bytes, or a function of i."""
-    yield prefix
-    left = limit - len(prefix) - len(suffix)
-    if isinstance(unit, bytes):
-        piece = unit * max(1, (1 << 20) // len(unit))
-        while left >= len(unit):
-            part = piece[:min(left, len(piece)) // len(unit) * len(unit)]
-            left -= len(part)
-            yield part
-    else:
-        i, batch, size = 0, [], 0
-        while True:
-            item = unit(i)
-            if left < len(item):
-                break
-            left -= len(item)
-            size += len(item)
-            batch.append(item)
-            i += 1
-            if size > 1 << 20:
-                yield b"".join(batch)
-                batch, size = [], 0
-        yield b"".join(batch)
-    yield suffix
-
-
-def zero_size_entry(i):
-    return b'"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},' % i
-
-
-def many_axes_entry(i):
-    return b'"%x":{"dtype":"U8","shape":[%s0],"data_offsets":[0,0]},' % (i, b"0," * 63)
-
-
-def long_name_entry(i):
-    return b'"%01024x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},' % i
-
-
-def spaced_entry(i):
-    return b'"%x":{%s"dtype":"U8","shape":[0],"data_offsets":[0,0]},' % (i, b" " * 16000)
-
-
-def deep_entry(name):
-    """An empty matrix that a model would know what to do with."""
-    return lambda i: b'"%s":{%s"dtype":"U8","shape":[0,0],"data_offsets":[0,0]},' % (
-        name % i, b" " * 50)
-
-
-LAST_ENTRY = b'"last":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
-
-# Name, pieces of the header, and exit codes allowed.
-BIG = [
-    ("big_two_million_empty_tensors", lambda: fill(b"{", zero_size_entry, LAST_ENTRY), (0, 3)),
-    ("big_empty_tensors_of_64_axes", lambda: fill(b"{", many_axes_entry, LAST_ENTRY), (0, 3)),
-    ("big_empty_tensors_of_long_names", lambda: fill(b"{", long_name_entry, LAST_ENTRY), (0, 3)),
-    ("big_empty_tensors_of_spaces", lambda: fill(b"{", spaced_entry, LAST_ENTRY), (0, 3)),
-    ("big_number_of_layers",
-     lambda: fill(b"{", deep_entry(b"model.layers.%d.self_attn.q_proj.weight"), LAST_ENTRY), (0, 3)),
-    ("big_number_of_experts",
-     lambda: fill(b"{", deep_entry(b"model.layers.0.mlp.experts.%d.down_proj.weight"), LAST_ENTRY),
-     (0, 3)),
-    ("big_ten_million_metadata_entries",
-     lambda: fill(b'{"__metadata__":{', lambda i: b'"%06x":"",' % i, b'"z":""}}'), (0, 3)),
-    ("big_one_metadata_value",
-     lambda: fill(b'{"__metadata__":{"x":"', b"y", b'"}}'), (0, 3)),
-    ("big_open_brackets", lambda: fill(b"", b"[", b""), (3,)),
-    ("big_open_brackets_in_entry", lambda: fill(b'{"a":', b"[", b""), (3,)),
-    ("big_open_objects", lambda: fill(b"", b'{"a":', b""), (3,)),
-    ("big_empty_arrays", lambda: fill(b'{"a":[', b"[],", b"[]]}"), (3,)),
-    ("big_empty_arrays_in_shape",
-     lambda: fill(b'{"a":{"dtype":"U8","shape":[', b"[],", b'0],"data_offsets":[0,0]}}'), (3,)),
-    ("big_one_name", lambda: fill(b'{"', b"x", b'":{"dtype":"U8","shape":[0],'
-                                  b'"data_offsets":[0,0]}}'), (3,)),
-    ("big_one_name_of_escapes", lambda: fill(b'{"', b"\\u00e9", b'":1}'), (3,)),
-    ("big_one_open_string", lambda: fill(b'{"', b"x", b""), (3,)),
-    ("big_one_number", lambda: fill(b'{"a":', b"9", b"}"), (3,)),
-    ("big_one_dtype", lambda: fill(b'{"a":{"dtype":"', b"F", b'"}}'), (3,)),
-    ("big_spaces", lambda: fill(b"", b" ", b""), (3,)),
-    ("big_spaces_then_object", lambda: fill(b"", b" ", b"{}"), (0, 3)),
-    ("big_object_then_spaces", lambda: fill(b"{}", b" ", b""), (0, 3)),
-    ("big_spaces_in_entry", lambda: fill(b'{"a":{', b" ", OK_ENTRY + b"}}"), (3,)),
-    ("big_same_key_numbers", lambda: fill(b"{", b'"a":1,', b'"a":1}'), (3,)),
-    ("big_same_key_in_metadata",
-     lambda: fill(b'{"__metadata__":{', b'"a":"",', b'"a":""}}'), (3,)),
-    ("big_same_key_in_entry", lambda: fill(b'{"a":{', b'"a":1,', b'"a":1}}'), (3,)),
-    ("big_distinct_keys_in_entry",
-     lambda: fill(b'{"a":{', lambda i: b'"%06x":1,' % i, b'"z":1}}'), (3,)),
-    ("big_commas", lambda: fill(b"{", b",", b"}"), (3,)),
-    ("big_zeros", lambda: fill(b"", b"\0", b""), (3,)),
-    ("big_invalid_utf8_at_the_end",
-     lambda: fill(b"{", zero_size_entry, b'"\xff":{"dtype":"U8","shape":[0],'
-                  b'"data_offsets":[0,0]}}'), (3,)),
-    ("big_duplicate_at_the_end",
-     lambda: fill(b"{", zero_size_entry, b'"0":{"dtype":"U8","shape":[0],'
-                  b'"data_offsets":[0,0]}}'), (3,)),
-]
-
-# The same against the index and the config: name, file, pieces, codes.
-BIG_FILES = [
-    ("big_index_of_many_tensors", INDEX, lambda: fill(
-        b'{"weight_map":{', lambda i: b'"%x":"model-1.safetensors",' % i,
-        b'"z":"model-1.safetensors"}}'), (3,)),
-    ("big_index_of_many_shards", INDEX, lambda: fill(
-        b'{"weight_map":{', lambda i: b'"%x":"%x",' % (i, i), b'"z":"z"}}'), (3,)),
-    ("big_index_over_limit", INDEX, lambda: fill(b"", b" ", b"{}", HEADER_LIMIT + 1), (3,)),
-    ("big_config_just_under_limit", "config.json", lambda: fill(
-        b"{", lambda i: b'"%x":[],' % i, b'"z":1}', 8 << 20), (0, 3)),
-    ("big_config_over_limit", "config.json", lambda: fill(b"", b" ", b"{}"), (3,)),
-]
-
-
 # ---- Good: odd, and to be accepted -----------------------------------------
 
 def odd_llama(before=b"", after=b"", extra=None, extra_data=b""):
@@ -622,60 +405,6 @@ GOOD = [
 
 # ---- Writing them ----------------------------------------------------------
 
-def write_one(path, content):
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    if isinstance(content, Link):
-        os.symlink(content, path)
-    elif isinstance(content, Fifo):
-        os.mkfifo(path)
-    elif isinstance(content, Folder):
-        os.mkdir(path)
-    else:
-        with open(path, "wb") as file:
-            file.write(content)
-
-
-def write_case(out, name, content):
-    """Writes a file, or a directory from {path inside: content}; returns its path."""
-    path = os.path.join(out, name)
-    if callable(content):
-        content = content(path)
-    if not isinstance(content, dict):
-        write_one(path, content)
-        return path
-    os.makedirs(path)
-    for inside, part in content.items():
-        if part is not None:
-            write_one(os.path.normpath(os.path.join(path, inside)), part)
-    return path
-
-
-def write_big(path, pieces):
-    """A safetensors file from the pieces of its header."""
-    with open(path, "wb") as file:
-        file.write(bytes(8))
-        for piece in pieces:
-            file.write(piece)
-        length = file.tell() - 8
-        file.seek(0)
-        file.write(struct.pack("<Q", length))
-    return path
-
-
-def write_big_file(folder, name, pieces):
-    """A directory with one big file beside a valid Llama."""
-    os.makedirs(folder)
-    content = llama()
-    if name == INDEX:
-        del content[SINGLE]
-    for inside, part in content.items():
-        write_one(os.path.join(folder, inside), part)
-    with open(os.path.join(folder, name), "wb") as file:
-        for piece in pieces:
-            file.write(piece)
-    return folder
-
-
 def write_targets(out):
     for name, content in TARGETS.items():
         write_one(os.path.join(out, name), content)
@@ -693,10 +422,10 @@ def main(arguments):
     for name, content, _ in BAD + GOOD:
         write_case(out, name, content)
     if big:
-        for name, pieces, _ in BIG:
-            write_big(os.path.join(out, name + ".safetensors"), pieces())
-        for name, file, pieces, _ in BIG_FILES:
-            write_big_file(os.path.join(out, name), file, pieces())
+        for name, pieces, _ in make_bad_big.BIG:
+            make_bad_big.write_big(os.path.join(out, name + ".safetensors"), pieces())
+        for name, file, pieces, _ in make_bad_big.BIG_FILES:
+            make_bad_big.write_big_file(os.path.join(out, name), file, pieces())
     return 0
 
 

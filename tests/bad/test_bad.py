@@ -19,6 +19,7 @@ import threading
 import time
 
 import make_bad
+import make_bad_big
 import make_bad_gguf
 
 MAX_SECONDS = 5
@@ -129,10 +130,10 @@ class Suite:
                 self.note(f"{name} (open)", result, faults + common_faults(result))
 
     def big(self):
-        cases = [(name, codes, make_bad.write_big, (name + ".safetensors",), pieces)
-                 for name, pieces, codes in make_bad.BIG]
-        cases += [(name, codes, make_bad.write_big_file, (name, file), pieces)
-                  for name, file, pieces, codes in make_bad.BIG_FILES]
+        cases = [(name, codes, make_bad_big.write_big, (name + ".safetensors",), pieces)
+                 for name, pieces, codes in make_bad_big.BIG]
+        cases += [(name, codes, make_bad_big.write_big_file, (name, file), pieces)
+                  for name, file, pieces, codes in make_bad_big.BIG_FILES]
         slowest = largest = 0
         for name, codes, write, (first, *rest), pieces in cases:
             if not self.wanted(name):

@@ -25,5 +25,21 @@ run generate m a --frob
 run generate missing a
 run generate m a
 run generate m/model.safetensors a
+for eos in '"</s>"' -1 1.5 2147483648 '[1, "2"]' '[1, -1]' '[1, [2]]' true '{}' \
+    '[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]'; do
+    echo "{\"eos_token_id\": $eos}" >m/generation_config.json
+    run generate m --ids 1
+done
+for text in '' '[]' 5 '{"eos_token_id": 1, "eos_token_id": 2}' '{"eos_token_id": 1'; do
+    echo "$text" >m/generation_config.json
+    run generate m --ids 1
+done
+rm m/generation_config.json
+mkfifo m/generation_config.json
+run generate m --ids 1
+rm m/generation_config.json
+ln -s /etc/passwd m/generation_config.json
+run generate m --ids 1
+rm m/generation_config.json
 sed -i 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 4/' m/config.json
 run generate m --ids 1,2,3,4,5

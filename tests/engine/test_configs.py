@@ -195,6 +195,20 @@ class Layout(ConfigCase):
         self.refused(f'"{full}": family llama has none')
 
 
+class Repaired(ConfigCase):
+    def test_larger_heads_turn_as_before(self):
+        """What a repair states for another head size is the rule that is run."""
+        for model in ("llama", "llama-linear", "llama-llama3"):
+            self.make(model)
+            out = self.folder + "-" + model
+            result = self.gac("repair", self.folder, "-o", out, "--allow", "rescaled", "--set",
+                              "*.qk_head=24", "--set", "*.v_head=24", "-q")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            result = self.gac("verify", self.folder, out, "--forward", "--json", "-q")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertLess(json.loads(result.stdout)["forward"]["relative"], 2e-6, model)
+
+
 class Memory(ConfigCase):
     def test_more_than_there_is(self):
         self.make("llama", lambda c: c.update(max_position_embeddings=1 << 30))
@@ -206,8 +220,37 @@ class Memory(ConfigCase):
         self.make("llama")
         result = self.gac("eval", self.folder, "--prefill", "1x256", "--json", "-q")
         self.assertEqual(result.returncode, 0, result.stderr)
-        rows = 256 * (16 + 64 + 32 + 24) * 4
+        rows = 256 * (16 + 64 + 32) * 4
         self.assertGreater(json.loads(result.stdout)["memory"]["work"], rows + 256 * 24 * 2 * 4)
+
+    def memory(self, *args):
+        result = self.gac("eval", self.folder, *args, "--json", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found = json.loads(result.stdout)
+        self.assertEqual(found["memory_bytes"], sum(found["memory"].values()))
+        return found["memory"]
+
+    def test_rows_of_unlike_layers_share_memory(self):
+        def cut(tensors):
+            for name, keep in (("gate", [20, 16]), ("up", [20, 16]), ("down", [16, 20])):
+                full = f"model.layers.1.mlp.{name}_proj.weight"
+                dtype, _, data = tensors[full]
+                tensors[full] = (dtype, keep, data[:len(data) * 20 // 24])
+        self.make("llama")
+        alike = self.memory("--prefill", "1x256")
+        self.make("llama", None, cut)
+        unlike = self.memory("--prefill", "1x256")
+        self.assertEqual(alike["work"], unlike["work"])
+        self.assertGreater(alike["weights"], unlike["weights"])
+
+    def test_cache_has_room_for_one_at_a_time(self):
+        """Batch times context of the largest, and not the largest of both."""
+        self.make("llama")
+        one = self.memory("--prefill", "1x1")["cache"]
+        shapes = ("--prefill", "1x16,3x9,1x40", "--decode", "1@8,2@30")
+        self.assertEqual(self.memory(*shapes)["cache"], one * 2 * (30 - 1 + 32))
+        self.assertEqual(self.memory("--prefill", "1x100,3x9", "--decode", "2@1")["cache"],
+                         one * 100)
 
     def test_comparison_has_room_for_what_it_keeps(self):
         """No cache for tokens whose logits would not be kept anyway."""

@@ -128,9 +128,11 @@ class Tasks(EngineCase):
                  ("keep bread fresh", "Put it into a bag.", "Put it into the sea, for a week."),
                  ("café", "ééé ü", "coffee and milk")]
 
-    def likelihood(self, context, choice):
-        whole, n = self.judge.encode(context + " " + choice), len(self.judge.encode(context))
-        return -self.judge.losses(whole)[n - 1:].sum()
+    def likelihood(self, context, choice, most=1 << 30):
+        """Of at most so many tokens, the last ones."""
+        whole = self.judge.encode(context + " " + choice)
+        n = len(whole) - len(self.judge.encode(context))
+        return -self.judge.losses(whole[-most:])[-n:].sum()
 
     def test_piqa(self):
         path, out = self.path("q.jsonl"), self.path("lm.json")
@@ -156,6 +158,30 @@ class Tasks(EngineCase):
         self.assertEqual(written.keys(), found.keys())
         self.refused(1, [out], "eval", self.model, "--tasks", "piqa", "--task-data", path,
                      "--lm-eval", out)
+
+
+    def test_longer_than_the_context(self):
+        """The last token is predicted and need not fit, as lm-evaluation-harness has it."""
+        limit, words, path, n_differ = 8, self.text.split(), self.path("q.jsonl"), 0
+        pieces = [" ".join(words[at:at + 4]) for at in range(0, 400, 4)]
+        context = "Question: What now?\nAnswer:"
+        n_context = len(self.judge.encode(context))
+        lengths = [len(self.judge.encode(context + " " + p)) - n_context for p in pieces]
+        full, less = ([p for p, n in zip(pieces, lengths) if n == k] for k in (limit, limit - 1))
+        with open(path, "w", encoding="utf-8") as file:
+            for choices in list(zip(full, less))[:8]:
+                sums = [[self.likelihood(context, c, most) for c in choices]
+                        for most in (limit, limit + 1)]
+                label = int(sums[1][1] > sums[1][0])
+                n_differ += label != int(sums[0][1] > sums[0][0])
+                file.write(json.dumps({"goal": "What now?", "sol1": choices[0],
+                                       "sol2": choices[1], "label": label}) + "\n")
+        self.assertGreater(n_differ, 0)
+        folder = self.variant("short",
+                              lambda _, config: config.update(max_position_embeddings=limit))
+        found = self.json("eval", folder, "--tasks", "piqa", "--task-data", path, "--device",
+                          "reference")["tasks"]["results"]["piqa"]
+        self.assertEqual(found["acc,none"], 1)
 
 
 class Generate(EngineCase):
@@ -191,6 +217,24 @@ class Generate(EngineCase):
         ids += [5, 5, 5]
         self.refused(2, [f"{len(ids)} tokens", str(self.judge.limit)], "generate", self.model,
                      "--ids", ",".join(map(str, ids)))
+
+    def test_end_by_generation_config(self):
+        """Its eos_token_id, one or many, takes the place of the config's where it has any."""
+        args = ("generate", self.model, "--ids", "5,6", "--max-tokens", 6)
+        made = self.json(*args)["ids"]
+        self.assertEqual(len(set(made)), 6)
+        folder = self.variant("ends", lambda _, config: config.update(eos_token_id=made[5]))
+        for text, n in (("{}", 5), ('{"eos_token_id": null}', 5),
+                        (f'{{"eos_token_id": {made[3]}}}', 3), ('{"eos_token_id": []}', 6),
+                        (f'{{"eos_token_id": [2047, {made[4]}, {made[2]}]}}', 2), (None, 5)):
+            path = os.path.join(folder, "generation_config.json")
+            os.remove(path)
+            if text:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            found = self.json("generate", folder, *args[2:])
+            self.assertEqual(found["ids"], made[:n], text)
+            self.assertEqual(found["stop"], "length" if n == 6 else "eos")
 
     def test_token_out_of_range(self):
         vocab = len(self.judge.tensors["model.embed_tokens.weight"])

@@ -64,6 +64,15 @@ void gac_engine_describe(const gac_engine *engine, gac_engine_info *out)
                               .dtype = GAC_DTYPE_F32 };
 }
 
+gac_status gac_engine_reserve(gac_engine *engine, int64_t batch, int64_t context, gac_error *err)
+{
+    if (batch < 1 || context < 1 || context > engine->f.max_context)
+        return gac_error_set(err, GAC_USAGE, "fake: no room for %lld tokens", (long long)context);
+    engine->f.room_batch = batch;
+    engine->f.room_context = context;
+    return GAC_OK;
+}
+
 static void wait_us(int64_t time_us)
 {
     struct timespec time = { time_us / 1000000, time_us % 1000000 * 1000 };
@@ -74,7 +83,8 @@ gac_status gac_engine_forward(gac_engine *engine, const int32_t *ids, int64_t ba
                               int64_t n_past, float *logits, gac_error *err)
 {
     fake_engine *f = &engine->f;
-    if (n_past + n_new > f->max_context || n_new > f->max_new || batch * n_new > ROOM)
+    if (n_past + n_new > (f->room_context ? f->room_context : f->max_context) ||
+        (f->room_batch && batch > f->room_batch) || n_new > f->max_new || batch * n_new > ROOM)
         return gac_error_set(err, GAC_USAGE, "fake: %lld tokens after %lld", (long long)n_new,
                              (long long)n_past);
     if (n_past > f->n_cached)
@@ -120,7 +130,7 @@ gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_i
 {
     int64_t vocab = engine->f.vocab;
     float *logits = malloc((size_t)vocab * sizeof *logits);
-    gac_status status = gac_engine_forward(engine, ids, 1, n_ids, 0, NULL, err);
+    gac_status status = gac_engine_forward(engine, ids, 1, n_ids - 1, 0, NULL, err);
     for (int64_t i = 0; i < n_ids - 1 && status == GAC_OK; i++) {
         double sum = 0;
         status = gac_engine_logits(engine, i, 1, logits, err);

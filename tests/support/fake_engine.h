@@ -14,6 +14,7 @@ typedef struct fake_engine {
     int64_t nan_at;             /* position whose logits are not numbers; -1 none */
     int64_t odd_at;             /* position where token 7 has half too much; 0 none. Models of three
                                    layers open with 21. */
+    int64_t room_batch, room_context; /* as last reserved; 0: any */
 } fake_engine;
 
 /* A model to hand to the library; gac_engine_close frees it. */

@@ -96,19 +96,16 @@ static void run_pass(lab *l, const attend_case *c, gac_attention_call *call, int
 }
 
 /* All tokens, in passes of at most n_new; (batch, n_tokens, n_q_heads, v_size). */
-static float *run_case(lab *l, const attend_case *c, int64_t n_new)
+static float *run_cached(lab *l, const attend_case *c, int64_t n_new, gac_cache *cache)
 {
     const gac_compute_ops *ops = l->compute.ops;
     void *state = l->compute.state;
     int64_t n_angles = c->n_tokens * (c->qk_size / 2);
     float *out = lab_alloc(c->batch * c->n_tokens * c->n_q_heads * c->v_size, sizeof *out);
-    gac_cache *cache = NULL;
     gac_vector *vectors[4] = { c->q_norm ? lab_vector(l, c->q_norm, c->qk_size) : NULL,
                                c->k_norm ? lab_vector(l, c->k_norm, c->qk_size) : NULL,
                                c->cosines ? lab_vector(l, c->cosines, n_angles) : NULL,
                                c->sines ? lab_vector(l, c->sines, n_angles) : NULL };
-    LAB_OK(l, ops->cache_create(state, c->batch, c->n_tokens + 3, c->n_kv_heads, c->qk_stored,
-                                c->v_stored, &cache, &l->err));
     gac_attention_call call = { .cache = cache,
                                 .n_q_heads = c->n_q_heads,
                                 .n_kv_heads = c->n_kv_heads,
@@ -127,7 +124,22 @@ static float *run_case(lab *l, const attend_case *c, int64_t n_new)
                  out);
     for (int i = 0; i < 4; i++)
         ops->vector_free(state, vectors[i]);
-    ops->cache_free(state, cache);
+    return out;
+}
+
+static gac_cache *new_cache(lab *l, const attend_case *c, int64_t capacity)
+{
+    gac_cache *cache = NULL;
+    LAB_OK(l, l->compute.ops->cache_create(l->compute.state, c->batch, capacity, c->n_kv_heads,
+                                           c->qk_stored, c->v_stored, &cache, &l->err));
+    return cache;
+}
+
+static float *run_case(lab *l, const attend_case *c, int64_t n_new)
+{
+    gac_cache *cache = new_cache(l, c, c->n_tokens + 3);
+    float *out = run_cached(l, c, n_new, cache);
+    l->compute.ops->cache_free(l->compute.state, cache);
     return out;
 }
 
@@ -222,6 +234,29 @@ static void reference_has_one_answer(void **state)
     }
 }
 
+/* Some sequences, and all of their tokens as one, take turns in one cache. */
+static void a_cache_may_change_its_shape(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        attend_case c = random_case(lab_int(1, 20), lab_int(1, 3), lab_int(1, 4), false, i % 2);
+        attend_case one = c;
+        one.batch = 1;
+        one.n_tokens = c.batch * c.n_tokens;
+        lab l = lab_open(i < 3 ? "reference" : "cpu", 2, one.n_tokens);
+        const float *expected[] = { run_case(&l, &c, 3), run_case(&l, &one, 3) };
+        gac_cache *cache = new_cache(&l, &c, c.n_tokens);
+        for (int turn = 0; turn < 4; turn++) {
+            const attend_case *now = turn % 2 ? &one : &c;
+            LAB_OK(&l, l.compute.ops->cache_shape(l.compute.state, cache, now->batch, now->n_tokens,
+                                                  &l.err));
+            same_bits(run_cached(&l, now, 3, cache), expected[turn % 2], n_outputs(now), "turns");
+        }
+        l.compute.ops->cache_free(l.compute.state, cache);
+        gac_compute_close(&l.compute);
+    }
+}
+
 /* Heads of size to heads of size + n_zeros; at: where in a head they go. */
 static float *pad_heads(const float *from, int64_t n_heads, int64_t size, int64_t at,
                         int64_t n_zeros)
@@ -311,6 +346,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(attention_is_what_it_says, lab_teardown),
         cmocka_unit_test_teardown(reference_has_one_answer, lab_teardown),
+        cmocka_unit_test_teardown(a_cache_may_change_its_shape, lab_teardown),
         cmocka_unit_test_teardown(zeros_in_heads_change_nothing, lab_teardown),
         cmocka_unit_test_teardown(what_does_not_fit_is_refused, lab_teardown),
     };

@@ -81,7 +81,7 @@ static void plugins_that_do_not_load(void **state)
     assert_non_null(strstr(refused("cuda", FAKE_FOLDER "/no-entry", NULL, GAC_NO_RESOURCE),
                            "/libgac_cuda.so: not a GAC plug-in (no gac_backend_entry)"));
     assert_non_null(strstr(refused("cuda", FAKE_FOLDER "/abi", NULL, GAC_NO_RESOURCE),
-                           ": made for another version of gac (plug-in ABI 99, this program 2)"));
+                           ": made for another version of gac (plug-in ABI 99, this program 3)"));
     assert_non_null(strstr(refused("cuda", FAKE_FOLDER "/name", NULL, GAC_NO_RESOURCE),
                            ": a plug-in for metal, not for cuda"));
     assert_non_null(strstr(refused("cuda", "CMakeLists.txt", NULL, GAC_NO_RESOURCE),

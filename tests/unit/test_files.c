@@ -1,7 +1,9 @@
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -348,6 +350,54 @@ static void only_a_file_is_replaced(void **state)
     assert_int_equal(scratch_count(""), 2);
 }
 
+/* A process is killed that has begun a file and a directory for path. */
+static void leave_behind(const char *path)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        gac_new_file *file = NULL;
+        gac_new_dir *dir = NULL;
+        bool made = gac_new_file_create(path, false, &file, NULL) == GAC_OK &&
+                    gac_new_dir_create(path, false, &dir, NULL) == GAC_OK &&
+                    gac_new_file_write(file, "abc", 3, NULL) == GAC_OK;
+        if (made)
+            raise(SIGKILL);
+        _exit(1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+}
+
+static void what_a_killed_process_left_is_removed(void **state)
+{
+    (void)state;
+    gac_new_file *file = NULL, *other = NULL;
+    gac_new_dir *dir = NULL;
+    static const char *const foreign[] = { ".a.gac-0123", ".a.gac-0123456789abcdeg",
+                                           ".a.gac-0123456789abcdef0", ".b.gac-0123456789abcdef",
+                                           "a.gac-0123456789abcdef" };
+    for (int i = 0; i < 5; i++)
+        scratch_put(foreign[i], "mine", 4);
+    assert_int_equal(symlink("nowhere", scratch_path(".a.gac-0000000000000001")), 0);
+    assert_int_equal(mkfifo(scratch_path(".a.gac-0000000000000002"), 0600), 0);
+    leave_behind(scratch_path("a"));
+    assert_int_equal(scratch_count(""), 9);
+    assert_ok(gac_new_file_create(scratch_path("a"), false, &file, err));
+    assert_int_equal(scratch_count(""), 8);
+    /* What lives, in this process or another, stays. */
+    assert_ok(gac_new_file_create(scratch_path("a"), false, &other, err));
+    leave_behind(scratch_path("a"));
+    assert_ok(gac_new_dir_create(scratch_path("a"), false, &dir, err));
+    assert_int_equal(scratch_count(""), 10);
+    gac_new_dir_discard(dir);
+    gac_new_file_discard(other);
+    assert_ok(gac_new_file_commit(file, err));
+    assert_int_equal(scratch_count(""), 8);
+    for (int i = 0; i < 5; i++)
+        assert_file_is(scratch_path(foreign[i]), "mine");
+}
+
 static void unwritable_places_are_named(void **state)
 {
     (void)state;
@@ -490,6 +540,7 @@ int main(void)
         in_scratch(existing_file_is_kept),
         in_scratch(existing_file_is_replaced),
         in_scratch(only_a_file_is_replaced),
+        in_scratch(what_a_killed_process_left_is_removed),
         in_scratch(unwritable_places_are_named),
         in_scratch(new_dir_appears_on_commit),
         in_scratch(existing_dir_is_kept),

@@ -22,7 +22,9 @@ enum { N_BYTES = 256, EOS = 256, VOCAB = 257 };
 
 static gac_engine *engine_of(int64_t vocab, int64_t max_context)
 {
-    fake_engine settings = { vocab, max_context, max_context, 0, 0, 0, 0, -1, 0 };
+    fake_engine settings = {
+        .vocab = vocab, .max_context = max_context, .max_new = max_context, .nan_at = -1
+    };
     return fake_engine_create(&settings);
 }
 
@@ -120,7 +122,7 @@ static void test_perplexity_bad(void **state)
 {
     (void)state;
     int32_t ids[8] = { 1, 2, 3, 4, 5, 6, 7, 39 };
-    fake_engine settings = { 40, 16, 16, 0, 0, 0, 0, 3, 0 };
+    fake_engine settings = { .vocab = 40, .max_context = 16, .max_new = 16, .nan_at = 3 };
     gac_engine *engine = fake_engine_create(&settings);
     gac_perplexity p;
     gac_perplexity_options options = { .window = 17 };
@@ -523,6 +525,8 @@ static void test_prefill(void **state)
     assert_int_equal(out.timing.n_samples, 7);
     assert_int_equal(fake_engine_look(engine)->n_passes, 8); /* one to warm up */
     assert_int_equal(fake_engine_look(engine)->n_tokens, 8 * 30);
+    assert_int_equal(fake_engine_look(engine)->room_batch, 3);
+    assert_int_equal(fake_engine_look(engine)->room_context, 10);
     assert_true(fabs(out.tokens_per_s * out.timing.median_us / 1e6 - 30) < 1e-6);
     json_t *json = gac_pass_timing_json(&out, "length");
     assert_int_equal(json_integer_value(json_object_get(json, "length")), 10);
@@ -541,13 +545,15 @@ static void test_prefill(void **state)
 static void test_decode(void **state)
 {
     (void)state;
-    fake_engine settings = { 40, 100, 16, 0, 0, 0, 0, -1, 0 };
+    fake_engine settings = { .vocab = 40, .max_context = 100, .max_new = 16, .nan_at = -1 };
     gac_engine *engine = fake_engine_create(&settings);
     gac_pass_timing out;
     gac_timing_rules rules = { 0, 0, 9, 64, INFINITY, 1e9, 0 };
     assert_ok(gac_measure_decode(engine, 2, 40, 16, &rules, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, GAC_DECODE_STEPS); /* a whole round */
     assert_int_equal(fake_engine_look(engine)->n_cached, 39 + GAC_DECODE_STEPS);
+    assert_int_equal(fake_engine_look(engine)->room_batch, 2);
+    assert_int_equal(fake_engine_look(engine)->room_context, 39 + GAC_DECODE_STEPS);
     assert_int_equal(fake_engine_look(engine)->n_passes, 3 + 1 + GAC_DECODE_STEPS);
     assert_int_equal(fake_engine_look(engine)->n_tokens, 2 * (39 + 1 + GAC_DECODE_STEPS));
     rules.max_noise = -1; /* never steady: as many as allowed */
@@ -563,7 +569,9 @@ static void test_decode(void **state)
 static void test_long_passes(void **state)
 {
     (void)state;
-    fake_engine settings = { 40, 100, 100, 0, 0, 0, GAC_LONG_PASS_US, -1, 0 };
+    fake_engine settings = {
+        .vocab = 40, .max_context = 100, .max_new = 100, .delay_us = GAC_LONG_PASS_US, .nan_at = -1
+    };
     gac_engine *engine = fake_engine_create(&settings);
     gac_pass_timing out;
     assert_ok(gac_measure_prefill(engine, 1, 4, NULL, NULL, &out, err));

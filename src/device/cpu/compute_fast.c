@@ -26,22 +26,17 @@ typedef struct multiply_run {
 #define SMALL_OUTPUTS 1200
 #define SMALL_ROWS 64
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Outputs of an item: as many as fit the cache, and no more than leave work
  * for every thread. */
 static int64_t panel_width(const multiply_run *run, const gac_product *product)
 {
     const int64_t m = run->m, n = product->weight.n_rows, k = product->weight.n_cols;
-    const int64_t small = least(SMALL_PRODUCT / (m * k), SMALL_OUTPUTS / m) / 16 * 16;
+    const int64_t small = gac_min_i64(SMALL_PRODUCT / (m * k), SMALL_OUTPUTS / m) / 16 * 16;
     if (m <= FEW_ROWS)
         return DOT_COLUMNS;
     if (m <= SMALL_ROWS && small > 0)
         return small;
-    int64_t most = least(PANEL_BYTES / (k * (int64_t)sizeof(float)), MAX_WIDTH);
+    int64_t most = gac_min_i64(PANEL_BYTES / (k * (int64_t)sizeof(float)), MAX_WIDTH);
     most = most < MIN_WIDTH ? MIN_WIDTH : most;
     int64_t rounds = (n + most * run->n_threads - 1) / (most * run->n_threads);
     int64_t width = (n + rounds * run->n_threads - 1) / (rounds * run->n_threads);

@@ -81,12 +81,14 @@ struct gac_vector {
 struct gac_rows {
     int64_t width, stride;
     float *data; /* (max_rows, stride) */
+    bool within; /* other rows, which own data */
 };
 
 struct gac_cache {
     int64_t batch, capacity, n_kv_heads, qk_stored, v_stored;
-    float *keys;   /* (batch, n_kv_heads, capacity, qk_stored) */
-    float *values; /* (batch, n_kv_heads, capacity, v_stored) */
+    int64_t n_tokens; /* batch times capacity at first */
+    float *keys;      /* (batch, n_kv_heads, capacity, qk_stored) */
+    float *values;    /* (batch, n_kv_heads, capacity, v_stored) */
 };
 
 typedef struct gac_cpu_part {

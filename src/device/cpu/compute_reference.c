@@ -71,11 +71,6 @@ static void pack_panels(const gac_cpu_kernels *kernels, const block *b, int64_t 
     }
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Adds the products of k numbers from first on. */
 static void add_products(const gac_cpu_kernels *kernels, const block *b, int64_t first, int64_t k,
                          item_work *work)
@@ -83,14 +78,14 @@ static void add_products(const gac_cpu_kernels *kernels, const block *b, int64_t
     const gac_product *product = b->product;
     pack_panels(kernels, b, first, k, work);
     for (int64_t row = 0; row < b->n_rows; row += GAC_TILE_ROWS) {
-        int64_t n = least(b->n_rows - row, GAC_TILE_ROWS);
+        int64_t n = gac_min_i64(b->n_rows - row, GAC_TILE_ROWS);
         pack(product->x + (b->row + row) * product->x_stride + first, product->x_stride, n, k,
              tile_rows(n), work->x + row * k);
     }
     for (int64_t j = 0; j < b->n_columns; j += GAC_PANEL) {
         for (int64_t row = 0; row < b->n_rows; row += GAC_TILE_ROWS)
             kernels->tile(work->x + row * k, work->panels + j * k, k,
-                          tile_rows(least(b->n_rows - row, GAC_TILE_ROWS)),
+                          tile_rows(gac_min_i64(b->n_rows - row, GAC_TILE_ROWS)),
                           work->sums + row * ITEM_COLUMNS + j * GAC_TILE_ROWS);
     }
 }
@@ -119,14 +114,14 @@ static void multiply_item(void *data, int64_t item, int thread)
     while (index >= n_blocks(product, run->n_columns))
         index -= n_blocks(product++, run->n_columns);
     const int64_t k = product->weight.n_cols, column = index * run->n_columns;
-    const block b = { product, row, least(run->m - row, ITEM_ROWS), column,
-                      least(product->weight.n_rows - column, run->n_columns) };
+    const block b = { product, row, gac_min_i64(run->m - row, ITEM_ROWS), column,
+                      gac_min_i64(product->weight.n_rows - column, run->n_columns) };
     item_work *work = run->compute->scratch[thread].data;
     for (int64_t r = 0; r < b.n_rows; r += GAC_TILE_ROWS)
         memset(work->sums + r * ITEM_COLUMNS, 0,
                (size_t)(GAC_TILE_ROWS * ITEM_COLUMNS) * sizeof *work->sums);
     for (int64_t i = 0; i < k; i += DEPTH)
-        add_products(run->compute->kernels, &b, i, least(k - i, DEPTH), work);
+        add_products(run->compute->kernels, &b, i, gac_min_i64(k - i, DEPTH), work);
     store(&b, work);
 }
 
@@ -173,18 +168,18 @@ static void score(const gac_cpu_attention *attention, const float *q, const floa
     const int64_t k = call->qk_size;
     double *panel = work, *x = work + k * GAC_PANEL, sums[GAC_TILE_ROWS * GAC_PANEL];
     for (int64_t row = 0; row < n_rows; row += GAC_TILE_ROWS) {
-        int64_t n = least(n_rows - row, GAC_TILE_ROWS);
+        int64_t n = gac_min_i64(n_rows - row, GAC_TILE_ROWS);
         pack(q + row * k, k, n, k, tile_rows(n), x + row * k);
     }
     for (int64_t j = 0; j < n_keys; j += GAC_PANEL) {
-        int64_t n = least(n_keys - j, GAC_PANEL);
+        int64_t n = gac_min_i64(n_keys - j, GAC_PANEL);
         pack(keys + j * call->cache->qk_stored, call->cache->qk_stored, n, k, GAC_PANEL, panel);
         for (int64_t row = 0; row < n_rows; row++) {
             int64_t r = row % GAC_TILE_ROWS, left = n_rows - row;
             if (r == 0) {
                 memset(sums, 0, sizeof sums);
-                attention->compute->kernels->tile(x + row * k, panel, k,
-                                                  tile_rows(least(left, GAC_TILE_ROWS)), sums);
+                attention->compute->kernels->tile(
+                    x + row * k, panel, k, tile_rows(gac_min_i64(left, GAC_TILE_ROWS)), sums);
             }
             for (int64_t i = 0; i < n; i++)
                 scores[row * n_keys + j + i] = (float)(sums[r * GAC_PANEL + i] * call->scale);
@@ -217,7 +212,7 @@ static void mix(const gac_cpu_attention *attention, const double *weights, const
     const int64_t stride = call->cache->v_stored, size = call->v_size;
     double sums[GAC_TILE_ROWS * GAC_PANEL];
     for (int64_t d = 0; d < size; d += GAC_PANEL) {
-        int64_t n = least(size - d, GAC_PANEL);
+        int64_t n = gac_min_i64(size - d, GAC_PANEL);
         if (n < GAC_PANEL)
             memset(panel, 0, (size_t)(n_keys * GAC_PANEL) * sizeof *panel);
         for (int64_t j = 0; j < n_keys; j++) {
@@ -247,7 +242,7 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     double *work = (double *)scores + n_all * n_rows;     /* of score */
     score(attention, q, cache->keys + head * cache->qk_stored, n_rows, n_all, work, scores);
     for (int64_t row = 0; row < n_rows; row += GAC_TILE_ROWS) {
-        int64_t n = least(n_rows - row, GAC_TILE_ROWS);
+        int64_t n = gac_min_i64(n_rows - row, GAC_TILE_ROWS);
         int64_t n_keys = n_past + (row + n - 1) / attention->group + 1;
         double totals[GAC_TILE_ROWS];
         if (n < tile_rows(n))

@@ -133,14 +133,14 @@ static void memory(void *state, gac_compute_memory *out)
     for (int i = 0; i < gac_pool_threads(compute->pool); i++)
         bytes += compute->scratch[i].bytes;
     *out = compute->memory;
-    out->work_bytes += (int64_t)bytes;
+    out->work_bytes += (int64_t)bytes + compute->max_rows * (int64_t)sizeof *compute->ids;
 }
 
 static gac_status vector_create(void *state, const float *data, int64_t n, gac_vector **out,
                                 gac_error *err)
 {
     size_t bytes;
-    (void)state;
+    gac_cpu_compute *compute = state;
     gac_vector *vector = total_bytes(n, 1, sizeof *data, &bytes) && bytes < SIZE_MAX / 2
                              ? malloc(sizeof *vector + bytes)
                              : NULL;
@@ -148,13 +148,16 @@ static gac_status vector_create(void *state, const float *data, int64_t n, gac_v
         return no_memory("a vector", n, 1, sizeof *data, err);
     vector->n = n;
     memcpy(vector->data, data, (size_t)n * sizeof *data);
+    compute->memory.weight_bytes += n * (int64_t)sizeof *data;
     *out = vector;
     return GAC_OK;
 }
 
 static void vector_free(void *state, gac_vector *vector)
 {
-    (void)state;
+    gac_cpu_compute *compute = state;
+    if (vector)
+        compute->memory.weight_bytes -= vector->n * (int64_t)sizeof *vector->data;
     free(vector);
 }
 
@@ -178,13 +181,31 @@ static gac_status rows_create(void *state, int64_t width, bool residual, gac_row
     return GAC_OK;
 }
 
+static gac_status rows_within(void *state, gac_rows *first, int64_t width, gac_rows **out,
+                              gac_error *err)
+{
+    const int64_t stride = gac_row_stride(width);
+    gac_rows *rows = calloc(1, sizeof *rows);
+    (void)state;
+    if (!rows)
+        return gac_error_no_memory(err);
+    if (width > first->width) {
+        free(rows);
+        return gac_error_set(err, GAC_USAGE, "rows of %lld numbers within rows of %lld",
+                             (long long)width, (long long)first->width);
+    }
+    *rows = (gac_rows){ width, stride < first->stride ? stride : first->stride, first->data, true };
+    *out = rows;
+    return GAC_OK;
+}
+
 static void rows_free(void *state, gac_rows *rows)
 {
     gac_cpu_compute *compute = state;
-    if (!rows)
-        return;
-    compute->memory.work_bytes -= compute->max_rows * rows->stride * (int64_t)sizeof(float);
-    free(rows->data);
+    if (rows && !rows->within) {
+        compute->memory.work_bytes -= compute->max_rows * rows->stride * (int64_t)sizeof(float);
+        free(rows->data);
+    }
     free(rows);
 }
 
@@ -203,8 +224,8 @@ static gac_status rows_read(void *state, const gac_rows *rows, int64_t first, in
 
 static int64_t cache_bytes(const gac_cache *cache)
 {
-    return cache->batch * cache->n_kv_heads * cache->capacity *
-           (cache->qk_stored + cache->v_stored) * (int64_t)sizeof(float);
+    return cache->n_tokens * cache->n_kv_heads * (cache->qk_stored + cache->v_stored) *
+           (int64_t)sizeof(float);
 }
 
 static void cache_free(void *state, gac_cache *cache)
@@ -223,12 +244,13 @@ static gac_status cache_create(void *state, int64_t batch, int64_t capacity, int
                                int64_t qk_stored, int64_t v_stored, gac_cache **out, gac_error *err)
 {
     gac_cpu_compute *compute = state;
-    int64_t n_heads, n_rows, width;
+    int64_t n_rows, width;
     gac_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return gac_error_no_memory(err);
-    *cache = (gac_cache){ batch, capacity, n_kv_heads, qk_stored, v_stored, NULL, NULL };
-    if (gac_mul_i64(batch, n_kv_heads, &n_heads) && gac_mul_i64(n_heads, capacity, &n_rows) &&
+    *cache = (gac_cache){ batch, capacity, n_kv_heads, qk_stored, v_stored, 0, NULL, NULL };
+    if (gac_mul_i64(batch, capacity, &cache->n_tokens) &&
+        gac_mul_i64(cache->n_tokens, n_kv_heads, &n_rows) &&
         gac_add_i64(qk_stored, v_stored, &width)) {
         cache->keys = zero_floats(compute, n_rows, qk_stored);
         cache->values = zero_floats(compute, n_rows, v_stored);
@@ -241,6 +263,20 @@ static gac_status cache_create(void *state, int64_t batch, int64_t capacity, int
     }
     compute->memory.cache_bytes += cache_bytes(cache);
     *out = cache;
+    return GAC_OK;
+}
+
+static gac_status cache_shape(void *state, gac_cache *cache, int64_t batch, int64_t capacity,
+                              gac_error *err)
+{
+    int64_t n;
+    (void)state;
+    if (batch < 1 || capacity < 1 || !gac_mul_i64(batch, capacity, &n) || n > cache->n_tokens)
+        return gac_error_set(err, GAC_USAGE,
+                             "%lld sequences of %lld tokens in a cache of %lld tokens",
+                             (long long)batch, (long long)capacity, (long long)cache->n_tokens);
+    cache->batch = batch;
+    cache->capacity = capacity;
     return GAC_OK;
 }
 
@@ -303,10 +339,11 @@ static gac_status finish(void *state, gac_error *err)
     .close = close_compute, .stored = stored, .memory = memory, \
     .matrix_create = gac_cpu_matrix_create, .matrix_free = gac_cpu_matrix_free, \
     .vector_create = vector_create, .vector_free = vector_free, .rows_create = rows_create, \
-    .rows_free = rows_free, .rows_read = rows_read, .cache_create = cache_create, \
-    .cache_free = cache_free, .begin = begin, .embed = embed, .linear = gac_cpu_linear, \
-    .attend = gac_cpu_attend, .logits = gac_cpu_logits, .logits_read = logits_read, \
-    .losses = gac_cpu_losses, .finish = finish
+    .rows_within = rows_within, .rows_free = rows_free, .rows_read = rows_read, \
+    .cache_create = cache_create, .cache_shape = cache_shape, .cache_free = cache_free, \
+    .begin = begin, .embed = embed, .linear = gac_cpu_linear, .attend = gac_cpu_attend, \
+    .logits = gac_cpu_logits, .logits_read = logits_read, .losses = gac_cpu_losses, \
+    .finish = finish
 
 const gac_compute_ops gac_compute_reference_ops = { .name = "reference",
                                                     .open = open_reference,

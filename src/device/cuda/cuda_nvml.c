@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* The few declarations of NVML used here; the library comes with the driver
  * and its header does not come with every toolkit. Reads only. */
@@ -114,16 +113,9 @@ static void read_now(gac_nvml *nvml, gac_telemetry *out)
  * of them takes longer than a short measurement. */
 #define FRESH_NS 10000000
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 void gac_nvml_read(gac_nvml *nvml, gac_telemetry *out)
 {
-    int64_t now = now_ns();
+    int64_t now = gac_now_ns();
     if (nvml && nvml->read_ns > 0 && now - nvml->read_ns < FRESH_NS) {
         *out = nvml->last;
         return;

@@ -95,11 +95,13 @@ struct gac_rows {
     void *data; /* (max_rows, ld), F32 if residual, else half */
     int64_t width, ld;
     bool residual;
+    bool within; /* other rows, which own data */
 };
 
 struct gac_cache {
     void *k, *v; /* (batch, n_kv_heads, capacity, stored) half */
     int64_t batch, capacity, n_kv_heads, qk_stored, v_stored;
+    int64_t n_tokens; /* batch times capacity at first */
     size_t n_bytes;
 };
 

@@ -193,7 +193,13 @@ static gac_status open_compute(void *device_state, const gac_compute_options *op
 
 static void read_memory(void *state, gac_compute_memory *out)
 {
-    *out = ((gac_cuda_compute *)state)->memory;
+    const gac_cuda_compute *c = state;
+    uint64_t pooled = 0; /* what libraries work in */
+    if (cudaMemPoolGetAttribute(c->cuda->pool, cudaMemPoolAttrReservedMemCurrent, &pooled) !=
+        cudaSuccess)
+        cudaGetLastError();
+    *out = c->memory;
+    out->work_bytes += (int64_t)pooled;
 }
 
 static gac_status vector_create(void *state, const float *data, int64_t n, gac_vector **out,
@@ -251,7 +257,8 @@ static void rows_free(void *state, gac_rows *rows)
     gac_cuda_compute *c = state;
     if (!rows)
         return;
-    if (rows->data) {
+    drop_recording(c);
+    if (rows->data && !rows->within) {
         cudaFree(rows->data);
         c->memory.work_bytes -= (int64_t)rows_bytes(c, rows);
     }
@@ -282,6 +289,20 @@ static gac_status rows_create(void *state, int64_t width, bool residual, gac_row
         rows_free(c, rows);
         return status;
     }
+    *out = rows;
+    return GAC_OK;
+}
+
+static gac_status rows_within(void *state, gac_rows *first, int64_t width, gac_rows **out,
+                              gac_error *err)
+{
+    if (width < 1 || width > first->width || first->residual)
+        return gac_error_set(err, GAC_USAGE, "rows of %lld numbers within rows of %lld",
+                             (long long)width, (long long)first->width);
+    gac_rows *rows = calloc(1, sizeof *rows);
+    if (!rows)
+        return gac_error_no_memory(err);
+    *rows = (gac_rows){ first->data, width, gac_compute_row_width(state, width), false, true };
     *out = rows;
     return GAC_OK;
 }
@@ -322,6 +343,7 @@ static void cache_free(void *state, gac_cache *cache)
     gac_cuda_compute *c = state;
     if (!cache)
         return;
+    drop_recording(c);
     if (cache->k) {
         cudaFree(cache->k);
         c->memory.cache_bytes -= (int64_t)cache->n_bytes;
@@ -342,7 +364,12 @@ static gac_status cache_create(void *state, int64_t batch, int64_t capacity, int
     gac_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return gac_error_no_memory(err);
-    *cache = (gac_cache){ NULL, NULL, batch, capacity, n_kv_heads, qk_stored, v_stored, 0 };
+    *cache = (gac_cache){ .batch = batch,
+                          .capacity = capacity,
+                          .n_kv_heads = n_kv_heads,
+                          .qk_stored = qk_stored,
+                          .v_stored = v_stored,
+                          .n_tokens = batch * capacity };
     k_bytes = (k_bytes + 255) / 256 * 256;
     cache->n_bytes = k_bytes + v_bytes;
     gac_status status = gac_compute_alloc(c, cache->n_bytes, "a cache", &cache->k, err);
@@ -357,6 +384,23 @@ static gac_status cache_create(void *state, int64_t batch, int64_t capacity, int
     }
     *out = cache;
     return GAC_OK;
+}
+
+/* Cleared, so that no number of another shape is ever read. */
+static gac_status cache_shape(void *state, gac_cache *cache, int64_t batch, int64_t capacity,
+                              gac_error *err)
+{
+    gac_cuda_compute *c = state;
+    int64_t n;
+    if (c->recording || batch < 1 || capacity < 1 || !gac_mul_i64(batch, capacity, &n) ||
+        n > cache->n_tokens)
+        return gac_error_set(err, GAC_USAGE,
+                             "%lld sequences of %lld tokens in a cache of %lld tokens",
+                             (long long)batch, (long long)capacity, (long long)cache->n_tokens);
+    drop_recording(c);
+    cache->batch = batch;
+    cache->capacity = capacity;
+    return clear(c, cache->k, cache->n_bytes, err);
 }
 
 static gac_status begin(void *state, const int32_t *ids, int64_t batch, int64_t n_new,
@@ -442,9 +486,11 @@ const gac_compute_ops gac_cuda_compute_ops = {
     .vector_create = vector_create,
     .vector_free = vector_free,
     .rows_create = rows_create,
+    .rows_within = rows_within,
     .rows_free = rows_free,
     .rows_read = rows_read,
     .cache_create = cache_create,
+    .cache_shape = cache_shape,
     .cache_free = cache_free,
     .begin = begin,
     .embed = gac_compute_embed,

@@ -1,0 +1,15 @@
+/* The rules by which a config states the frequencies of rotary embeddings that
+ * both running a model and repairing one go by. */
+#ifndef GAC_MODEL_ROTARY_H
+#define GAC_MODEL_ROTARY_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+/* Frequency of pair i of a head of size numbers, by the rule of type linear or
+ * llama3 with its settings, which may be NULL; of any other type the plain one,
+ * base to the power of -2 i / size. */
+double gac_rotary_frequency(const char *type, const json_t *settings, double base, int64_t i,
+                            int64_t size);
+
+#endif
