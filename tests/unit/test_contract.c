@@ -10,7 +10,6 @@
 #include <jansson.h>
 
 #include <gac/contract.h>
-#include <gac/measure.h>
 
 static gac_contract *a100;
 static gac_contract *h200;     /* described by rates; test_contract_table.c has tables */
@@ -291,59 +290,6 @@ static void measured_agrees_with_peers(void **state)
     assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_GEMM_K, GAC_DTYPE_F8_E4M3), 32);
 }
 
-static double column(const json_t *row, size_t i)
-{
-    return json_number_value(json_array_get(row, i));
-}
-
-/* Errors at recorded shapes stay within the limits, as the probe reckons them. */
-static void check_errors(const json_t *rows, gac_dtype dtype, bool is_gemm)
-{
-    size_t n = json_array_size(rows);
-    double *predicted = calloc(n + 1, sizeof *predicted), *times = calloc(n + 1, sizeof *times);
-    gac_error_summary e;
-    assert_true(n >= 100 && predicted && times);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *row = json_array_get(rows, i);
-        int64_t c[7];
-        for (size_t j = 0; j < 7; j++)
-            c[j] = (int64_t)column(row, j);
-        gac_sdpa_shape shape = { c[0], c[1], c[2], c[3], c[4], c[5], c[5], c[6] != 0 };
-        predicted[i] = is_gemm ? gac_contract_gemm_us(measured, dtype, c[0], c[1], c[2])
-                               : gac_contract_sdpa_us(measured, dtype, &shape);
-        times[i] = column(row, is_gemm ? 3 : 7);
-    }
-    assert_int_equal(gac_probe_summarise(predicted, times, (int)n, &e, NULL), GAC_OK);
-    print_message("%s %s: %zu shapes, median error %.1f %%, 95th percentile %.1f %%\n",
-                  gac_dtype_name(dtype), is_gemm ? "GEMM" : "attention", n, e.median_pct,
-                  e.p95_pct);
-    assert_between(e.median_pct, 0, 10);
-    assert_between(e.p95_pct, 0, 25);
-    free(predicted);
-    free(times);
-}
-
-/* The bundled contract against shapes drawn at random, in none of its tables
- * and among no points (tools/contract/heldout.py). */
-static void predicts_recorded_shapes(void **state)
-{
-    static const struct {
-        gac_dtype dtype;
-        const char *path;
-    } recorded[] = { { GAC_DTYPE_F16, "tests/data/heldout/h200_f16.json" },
-                     { GAC_DTYPE_BF16, "tests/data/heldout/h200_bf16.json" },
-                     { GAC_DTYPE_F8_E4M3, "tests/data/heldout/h200_f8_e4m3.json" } };
-    (void)state;
-    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
-        json_t *data = json_load_file(recorded[i].path, 0, NULL);
-        assert_non_null(data);
-        check_errors(json_object_get(data, "gemm"), recorded[i].dtype, true);
-        if (recorded[i].dtype != GAC_DTYPE_F8_E4M3) /* attention runs in 16 bits */
-            check_errors(json_object_get(data, "sdpa"), recorded[i].dtype, false);
-        json_decref(data);
-    }
-}
-
 static void judge_refuses(void **state)
 {
     (void)state;
@@ -591,7 +537,6 @@ int main(void)
         cmocka_unit_test(gemm_times_are_sane),
         cmocka_unit_test(sdpa_times),
         cmocka_unit_test(measured_agrees_with_peers),
-        cmocka_unit_test(predicts_recorded_shapes),
         cmocka_unit_test(judge_refuses),
         cmocka_unit_test(malformed_are_rejected),
         cmocka_unit_test(broken_text_is_rejected),

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The held-out shapes of a probe, for tests/unit/test_contract.c.
+"""The held-out shapes of a probe, for tests/unit/test_heldout.c.
 
     python3 tools/contract/heldout.py experiments/probe-h200/raw.json.gz tests/data/heldout/h200
 
 RAW is what `gac probe --raw` wrote, perhaps compressed. Writes PREFIX_DTYPE.json: the
-shapes drawn at random, in no table and among no points, with their measured times. The
-shapes that rank candidates follow those in RAW and are left out.
+shapes drawn at random, in no table and among no points, with their measured times; and
+the groups of candidates near a size, which follow those in RAW.
 """
 import argparse
 import gzip
@@ -13,8 +13,24 @@ import json
 import pathlib
 
 N_GEMM = 600  # as in src/measure/probe_accuracy.c
+REACH = 200  # of candidates
 GEMM = ("m", "n", "k")
 SDPA = ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv", "qk_head", "causal")
+
+
+def group(points):
+    """Candidates near one size: one m, one n or k, and the other within REACH."""
+    groups = []
+    for p in points:
+        last = groups[-1] if groups else []
+        near = bool(last) and all(q["m"] == p["m"] and abs(q["n"] - p["n"]) <= REACH and
+                                  abs(q["k"] - p["k"]) <= REACH for q in last)
+        lines = [{q[a] for q in last} | {p[a]} for a in ("n", "k")]
+        if near and min(map(len, lines)) == 1:
+            last.append(p)
+        else:
+            groups.append([p])
+    return groups
 
 
 def main():
@@ -30,10 +46,13 @@ def main():
         for op, keys, most in (("gemm", GEMM, N_GEMM), ("sdpa", SDPA, None)):
             found = [p for p in held_out if p["op"] == op and p["dtype"] == dtype][:most]
             rows[op] = [[int(p[k]) for k in keys] + [p["median_us"]] for p in found]
+        ranked = [p for p in held_out if p["op"] == "gemm" and p["dtype"] == dtype][N_GEMM:]
+        rows["ranking"] = [[[p[k] for k in GEMM] + [p["median_us"]] for p in g]
+                           for g in group(ranked)]
         note = (f"{raw['machine']['gpu']}, {dtype}, shapes drawn at random by gac probe (seed "
                 f"{raw['seed']}), in no table and among no points; from {args.raw} by "
-                "tools/contract/heldout.py. gemm: m, n, k, us. sdpa: batch, q heads, kv heads, "
-                "n_q, n_kv, head, causal, us.")
+                "tools/contract/heldout.py. gemm, and ranking in groups: m, n, k, us. sdpa: "
+                "batch, q heads, kv heads, n_q, n_kv, head, causal, us.")
         lists = [f'"{op}": [' + ",\n".join(map(json.dumps, rows[op])) + "]" for op in rows]
         path = pathlib.Path(f"{args.prefix}_{dtype.lower()}.json")
         path.write_text(f'{{"note": {json.dumps(note)},\n' + ",\n".join(lists) + "}\n",

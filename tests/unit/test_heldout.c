@@ -1,0 +1,123 @@
+/* The bundled contract against shapes drawn at random, in none of its tables and
+ * among no points (tools/contract/heldout.py). */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include <gac/contract.h>
+#include <gac/measure.h>
+
+static gac_contract *measured;
+
+static int load(void **state)
+{
+    (void)state;
+    return gac_contract_load_bundled("h200", &measured, NULL) == GAC_OK ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    gac_contract_free(measured);
+    return 0;
+}
+
+static double column(const json_t *row, size_t i)
+{
+    return json_number_value(json_array_get(row, i));
+}
+
+/* Errors stay within the limits, as the probe reckons them. */
+static void check_errors(const json_t *rows, gac_dtype dtype, bool is_gemm)
+{
+    size_t n = json_array_size(rows);
+    double *predicted = calloc(n + 1, sizeof *predicted), *times = calloc(n + 1, sizeof *times);
+    gac_error_summary e;
+    assert_true(n >= 100 && predicted && times);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *row = json_array_get(rows, i);
+        int64_t c[7];
+        for (size_t j = 0; j < 7; j++)
+            c[j] = (int64_t)column(row, j);
+        gac_sdpa_shape shape = { c[0], c[1], c[2], c[3], c[4], c[5], c[5], c[6] != 0 };
+        predicted[i] = is_gemm ? gac_contract_gemm_us(measured, dtype, c[0], c[1], c[2])
+                               : gac_contract_sdpa_us(measured, dtype, &shape);
+        times[i] = column(row, is_gemm ? 3 : 7);
+    }
+    assert_int_equal(gac_probe_summarise(predicted, times, (int)n, &e, NULL), GAC_OK);
+    print_message("%s %s: %zu shapes, median error %.1f %%, 95th percentile %.1f %%\n",
+                  gac_dtype_name(dtype), is_gemm ? "GEMM" : "attention", n, e.median_pct,
+                  e.p95_pct);
+    assert_true(e.median_pct < 10 && e.p95_pct < 25);
+    free(predicted);
+    free(times);
+}
+
+static double predict(const json_t *row, gac_dtype dtype)
+{
+    return gac_contract_gemm_us(measured, dtype, (int64_t)column(row, 0), (int64_t)column(row, 1),
+                                (int64_t)column(row, 2));
+}
+
+/* Pairs of candidates over 5 % apart are in the right order, as good as all of
+ * them where the predictions are 3 % apart. */
+static void check_ranking(const json_t *groups, gac_dtype dtype, double least_pct)
+{
+    int n = 0, n_right = 0, n_clear = 0, n_clear_right = 0;
+    for (size_t g = 0; g < json_array_size(groups); g++) {
+        const json_t *group = json_array_get(groups, g);
+        for (size_t i = 0; i < json_array_size(group); i++)
+            for (size_t j = i + 1; j < json_array_size(group); j++) {
+                const json_t *a = json_array_get(group, i), *b = json_array_get(group, j);
+                double truly = log(column(a, 3) / column(b, 3));
+                double said = log(predict(a, dtype) / predict(b, dtype));
+                if (fabs(truly) <= log(1.05))
+                    continue;
+                bool clear = fabs(said) > log(1.03);
+                n++;
+                n_right += truly * said > 0;
+                n_clear += clear;
+                n_clear_right += clear && truly * said > 0;
+            }
+    }
+    print_message(
+        "%s: %d pairs over 5 %% apart, %.1f %% right; %.1f %% of %d predicted 3 %% apart\n",
+        gac_dtype_name(dtype), n, 100.0 * n_right / n, 100.0 * n_clear_right / n_clear, n_clear);
+    assert_true(n > 100 && 100.0 * n_right / n > least_pct);
+    assert_true(100.0 * n_clear_right / n_clear > 98);
+}
+
+static void predicts_recorded_shapes(void **state)
+{
+    static const struct {
+        gac_dtype dtype;
+        const char *path;
+        double least_pct;
+    } recorded[] = { { GAC_DTYPE_F16, "tests/data/heldout/h200_f16.json", 95 },
+                     { GAC_DTYPE_BF16, "tests/data/heldout/h200_bf16.json", 95 },
+                     { GAC_DTYPE_F8_E4M3, "tests/data/heldout/h200_f8_e4m3.json", 85 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
+        json_t *data = json_load_file(recorded[i].path, 0, NULL);
+        assert_non_null(data);
+        check_errors(json_object_get(data, "gemm"), recorded[i].dtype, true);
+        if (recorded[i].dtype != GAC_DTYPE_F8_E4M3) /* attention runs in 16 bits */
+            check_errors(json_object_get(data, "sdpa"), recorded[i].dtype, false);
+        check_ranking(json_object_get(data, "ranking"), recorded[i].dtype, recorded[i].least_pct);
+        json_decref(data);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(predicts_recorded_shapes),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}
