@@ -12,7 +12,7 @@ namespace
 {
 
 constexpr int N_THREADS = 256;
-constexpr int UNROLL = 4;                            /* units per thread, loads in flight */
+constexpr int UNROLL = 2;                            /* units per thread, loads in flight */
 constexpr int BLOCK_BYTES = N_THREADS * UNROLL * 16; /* of the destination */
 
 struct job {
@@ -93,6 +93,29 @@ __device__ __forceinline__ uint32_t bytes_before(int n, int i)
     return left >= 4 ? 0xffffffffu : left <= 0 ? 0u : (1u << 8 * left) - 1;
 }
 
+/* Where 16 bytes of the destination come from. */
+struct place {
+    int64_t source; /* offset of the first byte */
+    int room;       /* bytes of the destination before the row ends */
+};
+
+__device__ __forceinline__ place find_place(const job &j, const block &b, int at)
+{
+    const int ends = row_ends(j, b, at);
+    return place{ b.base + at + ends * b.slip, b.room + ends * b.to_bytes - at };
+}
+
+/* With the rest of its line of 128 bytes on the way to the L2 cache: a source
+ * that is read with small holes comes slower than a whole one. */
+__device__ __forceinline__ uint4 load_unit(const uint4 *from)
+{
+    uint4 unit;
+    asm("ld.global.nc.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
+        : "l"(from));
+    return unit;
+}
+
 /* Reads the two units around source offset at; the second only if some of the
  * n bytes wanted are there. */
 __device__ __forceinline__ void load_units(const job &j, int64_t at, int n, uint4 &low, uint4 &high)
@@ -101,40 +124,37 @@ __device__ __forceinline__ void load_units(const job &j, int64_t at, int n, uint
     const uint4 *from = (const uint4 *)(j.from + (at - shift));
     low = high = make_uint4(0, 0, 0, 0);
     if (n > 0)
-        low = __ldg(from);
+        low = load_unit(from);
     if (shift + min(n, 16) > 16)
-        high = __ldg(from + 1);
+        high = load_unit(from + 1);
 }
 
-/* A block that lies within both sides, rows of 16 bytes at least. */
+/* A block that lies within both sides, rows of 16 bytes at least. All loads of a
+ * thread come before their first use, those of a next row too. */
 __device__ __forceinline__ void pad_inner(const job &j, const block &b)
 {
-    uint4 low[UNROLL], high[UNROLL];
+    uint4 low[UNROLL], high[UNROLL], low2[UNROLL], high2[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
-        const int ends = row_ends(j, b, at);
-        const int n = b.room + ends * b.to_bytes - at - b.pad; /* source bytes before a row end */
-        load_units(j, b.base + at + ends * b.slip, n, low[u], high[u]);
+        const place p = find_place(j, b, ((int)threadIdx.x + u * N_THREADS) * 16);
+        load_units(j, p.source, p.room - b.pad, low[u], high[u]);
+        if (p.room < 16)
+            load_units(j, p.source + b.slip, 16, low2[u], high2[u]);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
-        const int ends = row_ends(j, b, at);
-        const int room = b.room + ends * b.to_bytes - at;
-        const int64_t source = b.base + at + ends * b.slip;
-        words4 unit = window(low[u], high[u], (int)source & 15);
-        if (room - b.pad < 16)
+        const place p = find_place(j, b, at);
+        words4 unit = window(low[u], high[u], (int)p.source & 15);
+        if (p.room - b.pad < 16)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                unit.word[i] &= bytes_before(room - b.pad, i);
-        if (room < 16) {
-            uint4 low2, high2;
-            load_units(j, source + b.slip, 16, low2, high2);
-            const words4 next = window(low2, high2, (int)(source + b.slip) & 15);
+                unit.word[i] &= bytes_before(p.room - b.pad, i);
+        if (p.room < 16) {
+            const words4 next = window(low2[u], high2[u], (int)(p.source + b.slip) & 15);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                unit.word[i] |= next.word[i] & ~bytes_before(room, i);
+                unit.word[i] |= next.word[i] & ~bytes_before(p.room, i);
         }
         *(uint4 *)(j.to + b.start + at) =
             make_uint4(unit.word[0], unit.word[1], unit.word[2], unit.word[3]);
@@ -168,7 +188,7 @@ __device__ __forceinline__ void pad_bytes(const job &j, const block &b, int begi
  * EDGE_PARTS blocks, so that it does not take longer than all the rest. */
 constexpr int EDGE_PARTS = 8;
 
-__global__ void __launch_bounds__(N_THREADS, 4) gac_pad_kernel(const __grid_constant__ jobs all)
+__global__ void __launch_bounds__(N_THREADS, 5) gac_pad_kernel(const __grid_constant__ jobs all)
 {
     int which = 0;
     while (which + 1 < all.n && (int)blockIdx.x >= all.list[which + 1].first_block)
