@@ -89,8 +89,13 @@ __device__ __forceinline__ words4 window(uint4 low, uint4 high, int shift)
 /* Ones in the bytes of word i that come before byte n of the four words. */
 __device__ __forceinline__ uint32_t bytes_before(int n, int i)
 {
-    const int left = n - 4 * i;
-    return left >= 4 ? 0xffffffffu : left <= 0 ? 0u : (1u << 8 * left) - 1;
+    return __funnelshift_lc(~0u, 0u, max(8 * max(n, 0) - 32 * i, 0));
+}
+
+__device__ __forceinline__ void store_unit(const job &j, const block &b, int at, const words4 &unit)
+{
+    *(uint4 *)(j.to + b.start + at) =
+        make_uint4(unit.word[0], unit.word[1], unit.word[2], unit.word[3]);
 }
 
 /* Where 16 bytes of the destination come from. */
@@ -129,36 +134,53 @@ __device__ __forceinline__ void load_units(const job &j, int64_t at, int n, uint
         high = load_unit(from + 1);
 }
 
-/* A block that lies within both sides, rows of 16 bytes at least. All loads of a
- * thread come before their first use, those of a next row too. */
+/* Makes the 16 bytes of the destination in which row end number end of the block
+ * lies: a window of the row, zeros if it grows, a window of the next row. */
+__device__ __forceinline__ void pad_across(const job &j, const block &b, int end)
+{
+    const int stop = b.room + end * b.to_bytes, room = stop % 16, at = stop - room;
+    if (room == 0)
+        return;
+    const int64_t source = b.base + at + end * b.slip, next_source = source + b.slip;
+    uint4 low, high, next_low, next_high;
+    load_units(j, source, room - b.pad, low, high);
+    load_units(j, next_source, 16, next_low, next_high);
+    words4 unit = window(low, high, (int)source & 15);
+    const words4 next = window(next_low, next_high, (int)next_source & 15);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        unit.word[i] = (unit.word[i] & bytes_before(room - b.pad, i)) |
+                       (next.word[i] & ~bytes_before(room, i));
+    store_unit(j, b, at, unit);
+}
+
+/* A block that lies within both sides, rows of 16 bytes at least. Units across a
+ * row end are few and twice the work: a few threads make them afterwards, so that
+ * not every warp has to go that way. */
 __device__ __forceinline__ void pad_inner(const job &j, const block &b)
 {
-    uint4 low[UNROLL], high[UNROLL], low2[UNROLL], high2[UNROLL];
+    uint4 low[UNROLL], high[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const place p = find_place(j, b, ((int)threadIdx.x + u * N_THREADS) * 16);
-        load_units(j, p.source, p.room - b.pad, low[u], high[u]);
-        if (p.room < 16)
-            load_units(j, p.source + b.slip, 16, low2[u], high2[u]);
+        load_units(j, p.source, p.room < 16 ? 0 : p.room - b.pad, low[u], high[u]);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
         const place p = find_place(j, b, at);
+        if (p.room < 16)
+            continue;
         words4 unit = window(low[u], high[u], (int)p.source & 15);
         if (p.room - b.pad < 16)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 unit.word[i] &= bytes_before(p.room - b.pad, i);
-        if (p.room < 16) {
-            const words4 next = window(low2[u], high2[u], (int)(p.source + b.slip) & 15);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                unit.word[i] |= next.word[i] & ~bytes_before(p.room, i);
-        }
-        *(uint4 *)(j.to + b.start + at) =
-            make_uint4(unit.word[0], unit.word[1], unit.word[2], unit.word[3]);
+        store_unit(j, b, at, unit);
     }
+    const int n_ends = row_ends(j, b, BLOCK_BYTES - 1);
+    for (int end = (int)threadIdx.x; end < n_ends; end += N_THREADS)
+        pad_across(j, b, end);
 }
 
 /* A stretch of a block, a byte at a time; loads are in flight together. */
@@ -188,7 +210,7 @@ __device__ __forceinline__ void pad_bytes(const job &j, const block &b, int begi
  * EDGE_PARTS blocks, so that it does not take longer than all the rest. */
 constexpr int EDGE_PARTS = 8;
 
-__global__ void __launch_bounds__(N_THREADS, 5) gac_pad_kernel(const __grid_constant__ jobs all)
+__global__ void __launch_bounds__(N_THREADS, 6) gac_pad_kernel(const __grid_constant__ jobs all)
 {
     int which = 0;
     while (which + 1 < all.n && (int)blockIdx.x >= all.list[which + 1].first_block)
