@@ -19,9 +19,11 @@ import sys
 import time
 import warnings
 
-MAX_SETS = 2048
+MAX_SETS = 64  # as many as gac's own lens takes
 MAX_SET_BYTES = 24 << 30
+MAX_CALLS = 2000  # per sample
 PROFILE_CHUNK = 64
+HOLD_CYCLES_PER_US = 2000  # about a GPU's clock in MHz
 
 
 def leave(status, line):
@@ -170,6 +172,13 @@ class Lens:
         end.synchronize()
         return start.elapsed_time(end) * 1e3
 
+    def clock_replay(self, graph, n_calls):
+        """Microseconds that a replay of n_calls takes. Something else occupies
+        the device until the replay is queued, so that the launch from the host
+        is not part of it."""
+        torch.cuda._sleep(int(HOLD_CYCLES_PER_US * min(20 + 0.25 * n_calls, 500)))
+        return self.clock(graph.replay)
+
     def repeat(self, function, sets, n_calls):
         """Work that makes n_calls over the sets; each result lives until its
         set comes round again, so that results rotate too."""
@@ -223,27 +232,44 @@ class Lens:
             sets = [first] + [self.operands(job) for _ in range(n_sets - 1)]
             one = self.repeat(function, sets, 1)
             one()
-            guess_us = max(0.5, min(self.clock(one) for _ in range(3)))
-            use_graph = self.cuda and guess_us < rules["graph_below_us"]
-            n_calls = max(1, min(2000, math.ceil(rules["sample_us"] / guess_us)))
-            if n_sets > 1:
-                n_calls = max(n_calls, n_sets)
-            work = self.repeat(function, sets, n_calls)
-            graph = self.capture(work) if use_graph else None
+            call_us = max(0.5, min(self.clock(one) for _ in range(3)))
+            n_calls, graph = self.calls_for(call_us, n_sets), None
+            if self.cuda and call_us < rules["graph_below_us"]:
+                n_calls, graph = self.prepare_replay(function, sets, n_calls)
             if graph is not None:
-                work = graph.replay
-            samples, steady = self.sample(work, n_calls)
+                samples, steady = self.sample(lambda: self.clock_replay(graph, n_calls), n_calls)
+            else:
+                work = self.repeat(function, sets, n_calls)
+                samples, steady = self.sample(lambda: self.clock(work), n_calls)
         return {"state": "measured", "samples_us": samples, "n_calls": n_calls,
                 "graph": graph is not None, "steady": steady}
 
-    def sample(self, work, n_calls):
+    def calls_for(self, call_us, n_sets):
+        """Calls that make a sample, in whole rounds over the sets."""
+        n_calls = max(1, min(MAX_CALLS, math.ceil(self.rules["sample_us"] / call_us)))
+        return math.ceil(n_calls / n_sets) * n_sets
+
+    def prepare_replay(self, function, sets, n_calls):
+        """Calls per sample, and their graph or None. Replayed, calls turn out
+        shorter than launched, so that a sample may need more of them."""
+        while True:
+            graph = self.capture(self.repeat(function, sets, n_calls))
+            if graph is None:
+                return n_calls, None
+            wanted = self.calls_for(self.clock_replay(graph, n_calls) / n_calls, len(sets))
+            if wanted <= 1.1 * n_calls:
+                return n_calls, graph
+            n_calls = wanted
+
+    def sample(self, take, n_calls):
+        """take() gives the microseconds of one sample."""
         rules = self.rules
         spent_us = 0.0
         while spent_us < rules["warmup_us"]:
-            spent_us += max(1.0, self.clock(work))
+            spent_us += max(1.0, take())
         samples, spent_us, steady = [], 0.0, False
         while len(samples) < min(256, rules["max_samples"]):
-            took_us = self.clock(work)
+            took_us = take()
             spent_us += took_us
             samples.append(took_us / n_calls)
             if len(samples) < rules["min_samples"]:

@@ -1,10 +1,11 @@
 /* The library's own CUDA kernels against CPU references, on fresh random numbers.
  *
- * Usage: test_kernels [check | exact | time] [--seed N]
+ * Usage: test_kernels [check | exact | time] [--only KERNEL] [--seed N]
  *   check  awkward shapes, layouts and offsets, guard bytes around every tensor
  *   exact  fewer and smaller cases, every tensor in an allocation that ends with
  *          it; for compute-sanitizer (sanitize.sh)
  *   time   a table of times with a cold cache; nothing is asserted
+ * KERNEL is fill, pad, softmax or flash; without it all are taken.
  * Exit 0 when nothing failed, 1 otherwise, 2 for a wrong command line, 77
  * (skipped) without a GPU. */
 #include "test_kernels.h"
@@ -261,8 +262,22 @@ void check_fill_kernel(session &s)
     finish(s, t);
 }
 
+struct kernel {
+    const char *name;
+    void (*check)(session &);
+    void (*time)();
+};
+
+const kernel kernels[] = {
+    { "fill", check_fill_kernel, time_fills },
+    { "pad", check_pad_kernel, time_pads },
+    { "softmax", check_softmax_kernel, time_softmaxes },
+    { "flash", check_flash_kernel, time_flashes },
+};
+
 struct options {
     std::string mode = "check";
+    std::string only; /* empty: all */
     uint64_t seed = (uint64_t)time(nullptr);
 };
 
@@ -273,6 +288,8 @@ bool parse(int argc, char **argv, options *o)
         char *end = nullptr;
         if (word == "check" || word == "exact" || word == "time") {
             o->mode = word;
+        } else if (word == "--only" && i + 1 < argc) {
+            o->only = argv[++i];
         } else if (word == "--seed" && i + 1 < argc && *argv[i + 1]) {
             o->seed = strtoull(argv[++i], &end, 10);
             if (*end)
@@ -281,7 +298,8 @@ bool parse(int argc, char **argv, options *o)
             return false;
         }
     }
-    return true;
+    const auto is_only = [o](const kernel &k) { return o->only == k.name; };
+    return o->only.empty() || std::any_of(std::begin(kernels), std::end(kernels), is_only);
 }
 
 } /* namespace */
@@ -290,7 +308,7 @@ int main(int argc, char **argv)
 {
     options o;
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: test_kernels [check | exact | time] [--seed N]\n");
+        fprintf(stderr, "usage: test_kernels [check | exact | time] [--only KERNEL] [--seed N]\n");
         return 2;
     }
     int n_devices = 0;
@@ -307,17 +325,14 @@ int main(int argc, char **argv)
            device.multiProcessorCount, device.l2CacheSize >> 20, o.mode.c_str(),
            (unsigned long long)o.seed);
     fflush(stdout);
-    if (o.mode == "time") {
-        time_kernels();
-        return 0;
-    }
     session s;
     s.random.seed(o.seed);
     s.exact = o.mode == "exact";
-    check_fill_kernel(s);
-    check_pad_kernel(s);
-    check_softmax_kernel(s);
-    check_flash_kernel(s);
+    for (const kernel &k : kernels)
+        if (o.only.empty() || o.only == k.name)
+            o.mode == "time" ? k.time() : k.check(s);
+    if (o.mode == "time")
+        return 0;
     printf("%d ok, %d failed\n", s.n_ok, s.n_failed);
     return s.n_failed > 0 || s.n_ok == 0;
 }

@@ -212,8 +212,11 @@ inline double larger_error(double worst, double x)
     return x <= worst ? worst : std::isnan(x) ? INFINITY : x;
 }
 
-/* Each mode's part that has a file of its own. */
+/* What has a file of its own. */
 void check_flash_kernel(session &s);
-void time_kernels();
+void time_fills();
+void time_pads();
+void time_softmaxes();
+void time_flashes();
 
 #endif

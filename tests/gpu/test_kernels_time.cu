@@ -123,6 +123,8 @@ void time_flash(gac_dtype dtype, const gac_sdpa_shape &n)
     fflush(stdout);
 }
 
+} /* namespace */
+
 void time_flashes()
 {
     static const int heads[] = { 64, 96, 104, 107, 112, 120, 128, 129, 160, 192, 256 };
@@ -145,16 +147,26 @@ void time_flashes()
     time_flash(GAC_DTYPE_F16, { 1, 32, 8, 256, 8192, 107, 107, true });
 }
 
+namespace
+{
+
+void head_of_moves()
+{
+    printf("\n%43s%9s %9s %9s %7s %7s %8s\n", "", "median ms", "least", "most", "GB/s", "copy",
+           "of copy");
+}
+
 /* launch(set) reads and writes moved_bytes in all within a set of set_bytes. It
- * is held against a copy on the device that reads and writes as many. */
+ * is held against a copy on the device that reads and writes as many, less what
+ * is left over of 64 KiB: a copy of an odd number of bytes is a slower one. */
 template <class F> void time_move(const char *name, size_t set_bytes, size_t moved_bytes, F launch)
 {
-    const size_t half = moved_bytes / 2;
-    operand_sets sets(GAC_DTYPE_F16, std::max(set_bytes, 2 * round_up(half)));
+    const size_t half = moved_bytes / 2 >> 16 << 16;
+    operand_sets sets(GAC_DTYPE_F16, std::max(set_bytes, 2 * half));
     const timing is = time_launches([&] { launch(sets.next()); });
     const timing copy = time_launches([&] {
         char *set = sets.next();
-        must(cudaMemcpyAsync(set + round_up(half), set, half, cudaMemcpyDeviceToDevice, 0), "copy");
+        must(cudaMemcpyAsync(set + half, set, half, cudaMemcpyDeviceToDevice, 0), "copy");
     });
     printf("%-42s %9.4f %9.4f %9.4f %7.1f %7.1f %6.1f %%\n", name, is.median_ms, is.low_ms,
            is.high_ms, (double)moved_bytes / is.median_ms * 1e-6,
@@ -163,7 +175,7 @@ template <class F> void time_move(const char *name, size_t set_bytes, size_t mov
 }
 
 /* n_jobs alike in one launch. */
-void time_pads(int n_jobs, int element_bytes, int64_t n_rows, int64_t n_from, int64_t n_to)
+void time_pad(int n_jobs, int element_bytes, int64_t n_rows, int64_t n_from, int64_t n_to)
 {
     const size_t from_bytes = (size_t)(n_rows * n_from * element_bytes);
     const size_t to_bytes = (size_t)(n_rows * n_to * element_bytes);
@@ -181,43 +193,47 @@ void time_pads(int n_jobs, int element_bytes, int64_t n_rows, int64_t n_from, in
     });
 }
 
-void time_moves()
+constexpr size_t MOVED = (size_t)1 << 27; /* bytes of a softmax, of a fill */
+
+} /* namespace */
+
+void time_pads()
 {
     static const int64_t lengths[][2] = { { 107, 112 }, { 112, 107 }, { 107, 128 },
                                           { 128, 107 }, { 64, 64 },   { 4097, 4104 } };
-    printf("\n%43s%9s %9s %9s %7s %7s %8s\n", "", "median ms", "least", "most", "GB/s", "copy",
-           "of copy");
+    head_of_moves();
     for (int element_bytes : { 1, 2, 4 })
         for (const int64_t *n : lengths) /* as many numbers as B4 H32 S2048 head 107 has */
-            time_pads(1, element_bytes, 262144 * 107 / n[0], n[0], n[1]);
-    time_pads(3, 2, 262144, 107, 112); /* q, k and v */
-    time_pads(4, 2, 1000, 107, 112);
+            time_pad(1, element_bytes, 262144 * 107 / n[0], n[0], n[1]);
+    time_pad(3, 2, 262144, 107, 112); /* q, k and v */
+    time_pad(4, 2, 1000, 107, 112);
+}
 
-    constexpr int64_t N = (int64_t)1 << 27;
+void time_softmaxes()
+{
+    head_of_moves();
     for (int64_t n_kv : { 2048, 2047 }) {
-        const gac_softmax_args args = { GAC_DTYPE_F16, nullptr, nullptr, N / 2 / n_kv, 1,
-                                        n_kv,          0.1,     false };
+        const gac_softmax_args args = {
+            GAC_DTYPE_F16, nullptr, nullptr, (int64_t)MOVED / 2 / n_kv, 1, n_kv, 0.1, false
+        };
         const std::string name = "softmax f16 in place, rows of " + std::to_string(n_kv);
-        time_move(name.c_str(), N, 2 * 2 * (size_t)(args.n_rows * n_kv), [&](char *set) {
+        time_move(name.c_str(), MOVED, 2 * 2 * (size_t)(args.n_rows * n_kv), [&](char *set) {
             gac_softmax_args here = args;
             here.scores = here.out = set;
             gac_error err = GAC_ERROR_INIT;
             must(gac_softmax_launch(&here, 0, &err), err);
         });
     }
-    for (gac_dtype dtype : { GAC_DTYPE_F16, GAC_DTYPE_F8_E4M3 }) {
-        const std::string name = std::string("fill ") + name_of(dtype) + ", only writes";
-        time_move(name.c_str(), N, N, [&](char *set) {
-            gac_error err = GAC_ERROR_INIT;
-            must(gac_fill_launch(dtype, set, N / size_of(dtype), 7, 1, 0, &err), err);
-        });
-    }
 }
 
-} /* namespace */
-
-void time_kernels()
+void time_fills()
 {
-    time_flashes();
-    time_moves();
+    head_of_moves();
+    for (gac_dtype dtype : { GAC_DTYPE_F16, GAC_DTYPE_F8_E4M3 }) {
+        const std::string name = std::string("fill ") + name_of(dtype) + ", only writes";
+        time_move(name.c_str(), MOVED, MOVED, [&](char *set) {
+            gac_error err = GAC_ERROR_INIT;
+            must(gac_fill_launch(dtype, set, MOVED / size_of(dtype), 7, 1, 0, &err), err);
+        });
+    }
 }

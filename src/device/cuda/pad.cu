@@ -12,7 +12,7 @@ namespace
 {
 
 constexpr int N_THREADS = 256;
-constexpr int UNROLL = 4;                            /* units per thread, loads in flight */
+constexpr int UNROLL = 2;                            /* units per thread, loads in flight */
 constexpr int BLOCK_BYTES = N_THREADS * UNROLL * 16; /* of the destination */
 
 struct job {
@@ -89,8 +89,36 @@ __device__ __forceinline__ words4 window(uint4 low, uint4 high, int shift)
 /* Ones in the bytes of word i that come before byte n of the four words. */
 __device__ __forceinline__ uint32_t bytes_before(int n, int i)
 {
-    const int left = n - 4 * i;
-    return left >= 4 ? 0xffffffffu : left <= 0 ? 0u : (1u << 8 * left) - 1;
+    return __funnelshift_lc(~0u, 0u, max(8 * max(n, 0) - 32 * i, 0));
+}
+
+__device__ __forceinline__ void store_unit(const job &j, const block &b, int at, const words4 &unit)
+{
+    *(uint4 *)(j.to + b.start + at) =
+        make_uint4(unit.word[0], unit.word[1], unit.word[2], unit.word[3]);
+}
+
+/* Where 16 bytes of the destination come from. */
+struct place {
+    int64_t source; /* offset of the first byte */
+    int room;       /* bytes of the destination before the row ends */
+};
+
+__device__ __forceinline__ place find_place(const job &j, const block &b, int at)
+{
+    const int ends = row_ends(j, b, at);
+    return place{ b.base + at + ends * b.slip, b.room + ends * b.to_bytes - at };
+}
+
+/* With the rest of its line of 128 bytes on the way to the L2 cache: a source
+ * that is read with small holes comes slower than a whole one. */
+__device__ __forceinline__ uint4 load_unit(const uint4 *from)
+{
+    uint4 unit;
+    asm("ld.global.nc.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
+        : "l"(from));
+    return unit;
 }
 
 /* Reads the two units around source offset at; the second only if some of the
@@ -101,44 +129,58 @@ __device__ __forceinline__ void load_units(const job &j, int64_t at, int n, uint
     const uint4 *from = (const uint4 *)(j.from + (at - shift));
     low = high = make_uint4(0, 0, 0, 0);
     if (n > 0)
-        low = __ldg(from);
+        low = load_unit(from);
     if (shift + min(n, 16) > 16)
-        high = __ldg(from + 1);
+        high = load_unit(from + 1);
 }
 
-/* A block that lies within both sides, rows of 16 bytes at least. */
+/* Makes the 16 bytes of the destination in which row end number end of the block
+ * lies: a window of the row, zeros if it grows, a window of the next row. */
+__device__ __forceinline__ void pad_across(const job &j, const block &b, int end)
+{
+    const int stop = b.room + end * b.to_bytes, room = stop % 16, at = stop - room;
+    if (room == 0)
+        return;
+    const int64_t source = b.base + at + end * b.slip, next_source = source + b.slip;
+    uint4 low, high, next_low, next_high;
+    load_units(j, source, room - b.pad, low, high);
+    load_units(j, next_source, 16, next_low, next_high);
+    words4 unit = window(low, high, (int)source & 15);
+    const words4 next = window(next_low, next_high, (int)next_source & 15);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        unit.word[i] = (unit.word[i] & bytes_before(room - b.pad, i)) |
+                       (next.word[i] & ~bytes_before(room, i));
+    store_unit(j, b, at, unit);
+}
+
+/* A block that lies within both sides, rows of 16 bytes at least. Units across a
+ * row end are few and twice the work: a few threads make them afterwards, so that
+ * not every warp has to go that way. */
 __device__ __forceinline__ void pad_inner(const job &j, const block &b)
 {
     uint4 low[UNROLL], high[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
-        const int ends = row_ends(j, b, at);
-        const int n = b.room + ends * b.to_bytes - at - b.pad; /* source bytes before a row end */
-        load_units(j, b.base + at + ends * b.slip, n, low[u], high[u]);
+        const place p = find_place(j, b, ((int)threadIdx.x + u * N_THREADS) * 16);
+        load_units(j, p.source, p.room < 16 ? 0 : p.room - b.pad, low[u], high[u]);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
-        const int ends = row_ends(j, b, at);
-        const int room = b.room + ends * b.to_bytes - at;
-        const int64_t source = b.base + at + ends * b.slip;
-        words4 unit = window(low[u], high[u], (int)source & 15);
-        if (room - b.pad < 16)
+        const place p = find_place(j, b, at);
+        if (p.room < 16)
+            continue;
+        words4 unit = window(low[u], high[u], (int)p.source & 15);
+        if (p.room - b.pad < 16)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                unit.word[i] &= bytes_before(room - b.pad, i);
-        if (room < 16) {
-            uint4 low2, high2;
-            load_units(j, source + b.slip, 16, low2, high2);
-            const words4 next = window(low2, high2, (int)(source + b.slip) & 15);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                unit.word[i] |= next.word[i] & ~bytes_before(room, i);
-        }
-        *(uint4 *)(j.to + b.start + at) =
-            make_uint4(unit.word[0], unit.word[1], unit.word[2], unit.word[3]);
+                unit.word[i] &= bytes_before(p.room - b.pad, i);
+        store_unit(j, b, at, unit);
     }
+    const int n_ends = row_ends(j, b, BLOCK_BYTES - 1);
+    for (int end = (int)threadIdx.x; end < n_ends; end += N_THREADS)
+        pad_across(j, b, end);
 }
 
 /* A stretch of a block, a byte at a time; loads are in flight together. */
@@ -168,7 +210,7 @@ __device__ __forceinline__ void pad_bytes(const job &j, const block &b, int begi
  * EDGE_PARTS blocks, so that it does not take longer than all the rest. */
 constexpr int EDGE_PARTS = 8;
 
-__global__ void __launch_bounds__(N_THREADS, 4) gac_pad_kernel(const __grid_constant__ jobs all)
+__global__ void __launch_bounds__(N_THREADS, 6) gac_pad_kernel(const __grid_constant__ jobs all)
 {
     int which = 0;
     while (which + 1 < all.n && (int)blockIdx.x >= all.list[which + 1].first_block)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Do our times agree with PyTorch's where both take the same library path?
 
-    python3 experiments/agreement.py FOLDER -o experiments/agreement.json
+    python3 experiments/agreement/in_turn.py FOLDER -o RESULT.json
 
 FOLDER holds ID.native.json and ID.pytorch.json as `gac experiment all --lens both
 -o FOLDER/` writes them in one run on one card. Calls of the same shape count when
-the longest kernel of both has the same name: the same library path.
+the longest kernel of both has the same name: the same library path. The lenses ran
+one after the other there, each with clocks of its own; compare.py interleaves them.
 """
 import argparse
 import json

@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""Do our times agree with PyTorch's where both take the same library path?
+
+    python3 experiments/agreement/compare.py --library build/libgac.so -o RESULT.json
+
+Both lenses live in this one process, so that they use the same card, clock,
+cuBLAS and cuDNN: PyTorch through tools/pytorch_lens.py, ours through libgac.so.
+Every call gets as many operand sets and as many calls per sample on both sides,
+and samples are taken in turns (A B, B A, ...), so that heat and the power limit
+meet both alike. Afterwards PyTorch's profiler records the kernels of one call of
+each lens. A pair is of the same path when these are the same names in the same
+order; all pairs are in the result, and agreement is counted over those.
+"""
+import argparse
+import ctypes
+import json
+import math
+import os
+import pathlib
+import re
+import random
+import statistics
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from pytorch_lens import Declined, Lens, torch  # noqa: E402
+
+LIMIT_PCT = 5.0
+N_ROUNDS = 13
+SAMPLE_US = 600
+LOOK_EVERY = 4    # rounds between looks at the card
+MAX_CALLS = 2000  # per sample
+MAX_SETS = 64     # what the plug-in takes at most
+DTYPES = {"F16": 13, "BF16": 14}  # gac_dtype
+PROFILE_CHUNK = 128
+
+
+# libgac.so: the structures of include/gac/device.h
+
+class GemmShape(ctypes.Structure):
+    _fields_ = [(x, ctypes.c_int64) for x in ("m", "n", "k")] + [("row_major", ctypes.c_bool)]
+
+
+class SdpaShape(ctypes.Structure):
+    _fields_ = [(x, ctypes.c_int64) for x in ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv",
+                                              "qk_head", "v_head")] + [("causal", ctypes.c_bool)]
+
+
+class SdpaCall(ctypes.Structure):
+    _fields_ = [("shape", SdpaShape), ("path", ctypes.c_int), ("stored_head", ctypes.c_int64),
+                ("scale", ctypes.c_double)]
+
+
+class PadShape(ctypes.Structure):
+    _fields_ = [(x, ctypes.c_int64) for x in ("n_rows", "n_from", "n_to")]
+
+
+class TaskSpec(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("dtype", ctypes.c_int), ("gemm", GemmShape),
+                ("sdpa", SdpaCall), ("pad", PadShape), ("copy_bytes", ctypes.c_int64),
+                ("n_sets", ctypes.c_int)]
+
+
+class Telemetry(ctypes.Structure):
+    _fields_ = [("clock_mhz", ctypes.c_int), ("memory_clock_mhz", ctypes.c_int),
+                ("temperature_c", ctypes.c_int), ("power_w", ctypes.c_double),
+                ("throttle", ctypes.c_uint)]
+
+
+class Error(ctypes.Structure):
+    _fields_ = [("status", ctypes.c_int), ("text", ctypes.c_char * 768)]
+
+
+class Info(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 96), ("arch", ctypes.c_char * 16)] + \
+               [(x, ctypes.c_char * 32) for x in ("driver", "runtime", "blas", "dnn")] + \
+               [(x, ctypes.c_int64) for x in ("n_units", "l2_bytes", "memory_bytes",
+                                              "max_clock_mhz")]
+
+
+class Refused(Exception):
+    """What libgac.so said."""
+
+
+class Gac:
+    """The device of libgac.so, and tasks on it."""
+
+    def __init__(self, library):
+        self.lib = ctypes.CDLL(str(library))
+        self.lib.gac_device_describe.restype = ctypes.POINTER(Info)
+        self.lib.gac_task_free.restype = None
+        self.device = ctypes.c_void_p()
+        self.ask("gac_device_open", b"cuda", ctypes.byref(self.device))
+        info = self.lib.gac_device_describe(self.device).contents
+        self.info = {name: getattr(info, name).decode() if kind is not ctypes.c_int64
+                     else getattr(info, name) for name, kind in Info._fields_}
+
+    def ask(self, name, *arguments):
+        error = Error()
+        if getattr(self.lib, name)(*arguments, ctypes.byref(error)):
+            raise Refused(error.text.decode())
+
+    def create(self, job, n_sets):
+        spec = TaskSpec(dtype=DTYPES[job["dtype"]], n_sets=n_sets)
+        if job["op"] == "gemm":
+            spec.gemm = GemmShape(job["m"], job["n"], job["k"], job["row_major"])
+        else:
+            spec.kind = 1
+            spec.sdpa.shape = SdpaShape(*(job[x] for x in (
+                "batch", "q_heads", "kv_heads", "n_q", "n_kv", "qk_head", "v_head", "causal")))
+            spec.sdpa.scale = job["scale"]
+            spec.sdpa.path = job.get("gac_path", 0)
+            spec.sdpa.stored_head = job.get("stored_head", 0)
+        task = ctypes.c_void_p()
+        self.ask("gac_task_create", self.device, ctypes.byref(spec), ctypes.byref(task))
+        return task
+
+    def time(self, task, n_calls):
+        """Microseconds per call of a sample of n_calls, replayed as a graph."""
+        time_us = ctypes.c_double()
+        self.ask("gac_task_time", task, n_calls, ctypes.c_bool(True), ctypes.byref(time_us))
+        return time_us.value
+
+    def run(self, task):
+        self.ask("gac_task_run", task)
+
+    def free(self, task):
+        self.lib.gac_task_free(task)
+
+    def look(self):
+        now = Telemetry()
+        self.ask("gac_device_telemetry", self.device, ctypes.byref(now))
+        return now
+
+
+# Calls
+
+def gemm_jobs():
+    """(m, n, k) of prefill and decode, sizes as compressors leave them and repaired."""
+    pairs = [(4096, 4096), (14336, 4096), (4096, 14336), (1024, 4096), (6144, 4096),
+             (11008, 4096), (107, 4096), (112, 4096), (749, 4096), (752, 4096), (1741, 4096),
+             (1744, 4096), (3413, 4096), (3416, 4096), (4096, 107), (4096, 112), (4096, 749),
+             (4096, 752), (4096, 1741), (4096, 1744), (4096, 3414), (4096, 3416)]
+    jobs = [{"op": "gemm", "dtype": "F16", "m": m, "n": n, "k": k, "row_major": False}
+            for m in (1, 16, 256, 1024, 4096, 16384) for n, k in pairs]
+    jobs += [{**job, "row_major": True} for job in jobs if job["m"] in (16, 4096)][::3]
+    jobs += [{**job, "dtype": "BF16"} for job in jobs if job["m"] in (1, 1024)][::4]
+    return jobs
+
+
+def sdpa_jobs():
+    """Prefill and decode; heads of 107 are what no fused kernel of the vendor takes."""
+    jobs = []
+
+    def add(batch, q_heads, kv_heads, n_q, n_kv, head, causal=False, dtype="F16"):
+        jobs.append({"op": "sdpa", "dtype": dtype, "path": "cudnn", "batch": batch,
+                     "q_heads": q_heads, "kv_heads": kv_heads, "n_q": n_q, "n_kv": n_kv,
+                     "qk_head": head, "v_head": head, "causal": causal, "scale": 0})
+    for head in (64, 96, 107, 112, 120, 128):
+        for batch, n in ((4, 2048), (1, 4096), (2, 1024), (8, 512)):
+            for causal in (False, True):
+                add(batch, 32, 32, n, n, head, causal)
+        add(1, 32, 8, 2048, 2048, head, True)
+        add(2, 32, 32, 2048, 2048, head, False, "BF16")
+        for batch, n in ((1, 4096), (16, 1024), (16, 4096), (32, 2048)):
+            add(batch, 32, 8, 1, n, head)
+            add(batch, 32, 32, 1, n, head)
+    return jobs
+
+
+def describe(job):
+    if job["op"] == "gemm":
+        return (f"gemm {job['dtype']} {'row' if job['row_major'] else 'linear'} "
+                f"m={job['m']} n={job['n']} k={job['k']}")
+    return (f"sdpa {job['dtype']} b={job['batch']} h={job['q_heads']}/{job['kv_heads']} "
+            f"q={job['n_q']} kv={job['n_kv']} d={job['qk_head']}"
+            f"{' causal' if job['causal'] else ''}")
+
+
+# Timing
+
+class Pair:
+    """One call, ready on both sides."""
+
+    def __init__(self, gac, lens, job):
+        self.gac, self.lens, self.job = gac, lens, job
+        n_sets = max(2, 3 * lens.l2_bytes // lens.set_bytes(job) + 1)
+        self.n_sets = min(MAX_SETS, n_sets)
+        self.once = gac.create(job, 1)  # for the kernels' names
+        self.task = gac.create(job, self.n_sets)
+        lens.dtype = {"F16": torch.float16, "BF16": torch.bfloat16}[job["dtype"]]
+        self.function = lens.call(job)
+        self.sets = [lens.operands(job) for _ in range(self.n_sets)]
+
+    def backend(self):
+        return self.lens.backend(self.job)
+
+    def measure(self):
+        """Samples of both, and the clocks seen."""
+        gac, lens = self.gac, self.lens
+        with self.backend():
+            lens.try_call(self.job, self.function, self.sets[0])
+            call_us = min(gac.time(self.task, self.n_sets) for _ in range(3))
+            n_calls = min(MAX_CALLS, math.ceil(SAMPLE_US / call_us))
+            n_calls = math.ceil(n_calls / self.n_sets) * self.n_sets
+            graph = lens.capture(lens.repeat(self.function, self.sets, n_calls))
+        if graph is None:
+            raise RuntimeError("PyTorch's call cannot be captured")
+        sides = {"native": lambda: gac.time(self.task, n_calls),
+                 "pytorch": lambda: lens.clock_replay(graph, n_calls) / n_calls}
+        samples, clocks, throttle = {"native": [], "pytorch": []}, [], 0
+        for i in range(-2, N_ROUNDS):  # two rounds to warm up
+            for name in ("native", "pytorch") if i % 2 else ("pytorch", "native"):
+                took = sides[name]()
+                if i >= 0:
+                    samples[name].append(took)
+            if i % LOOK_EVERY == 0:
+                now = gac.look()
+                clocks.append(now.clock_mhz)
+                throttle |= now.throttle
+        return {"n_calls": n_calls, "n_sets": self.n_sets, "samples_us": samples,
+                "clock_mhz": [min(clocks), max(clocks)], "throttle": throttle}
+
+    def shrink(self):
+        """Leaves what naming the kernels needs."""
+        self.gac.free(self.task)
+        self.sets = self.sets[:1]
+
+    def call_native(self):
+        self.gac.run(self.once)
+
+    def call_torch(self):
+        with self.backend():
+            return self.function(*self.sets[0])
+
+
+def name_kernels(pairs):
+    """For each pair the names of one native and one PyTorch call, in order."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for pair in pairs:
+            for call in (pair.call_native, pair.call_torch):
+                torch.cuda.synchronize()
+                torch.cuda._sleep(1)
+                torch.cuda.synchronize()
+                kept = call()
+                torch.cuda.synchronize()
+                del kept
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize()
+    events = [e for e in recorded.events() if "CUDA" in str(e.device_type)
+              and not e.name.startswith(("cuda", "Memset", "Memcpy"))]
+    events.sort(key=lambda e: e.time_range.start)
+    between = []
+    for event in events:
+        if "spin_kernel" in event.name:
+            between.append([])
+        elif between:
+            between[-1].append(event.name)
+    if len(between) != 2 * len(pairs) + 1:
+        return [None] * len(pairs)
+    return list(zip(between[0::2], between[1::2]))
+
+
+def compare(gac, lens, jobs, seconds):
+    """A row for each job that was begun within so many seconds."""
+    rows, pairs, start = [], [], time.monotonic()
+    for job in jobs:
+        if time.monotonic() - start > seconds:
+            break
+        row = {"call": describe(job)}
+        rows.append(row)
+        pair = None
+        try:
+            pair = Pair(gac, lens, job)
+            row.update(pair.measure())
+            pairs.append((row, pair))
+        except (Refused, Declined, RuntimeError) as e:
+            row["declined"] = " ".join(str(e).split())[:200]
+        row["took_s"] = round(time.monotonic() - start, 2)
+        if pair:
+            pair.shrink()
+        if torch.cuda.memory_reserved() > (24 << 30):
+            torch.cuda.empty_cache()
+    for at in range(0, len(pairs), PROFILE_CHUNK):
+        chunk = pairs[at:at + PROFILE_CHUNK]
+        for (row, _), names in zip(chunk, name_kernels([pair for _, pair in chunk])):
+            if names:
+                row["kernels"] = {"native": names[0], "pytorch": names[1]}
+    for _, pair in pairs:
+        gac.free(pair.once)
+    return rows
+
+
+# The result
+
+def finish(row):
+    if "samples_us" not in row:
+        return
+    medians = {side: statistics.median(x) for side, x in row["samples_us"].items()}
+    row["native_us"], row["pytorch_us"] = medians["native"], medians["pytorch"]
+    row["ratio"] = medians["native"] / medians["pytorch"]
+    names = row.get("kernels")
+    row["same_path"] = bool(names and names["native"] and names["native"] == names["pytorch"])
+
+
+def summarise(rows):
+    ratios = sorted(r["ratio"] for r in rows)
+    inside = sum(abs(x - 1) * 100 <= LIMIT_PCT for x in ratios)
+    return {"n_calls": len(ratios), "median_ratio": statistics.median(ratios),
+            "least_ratio": ratios[0], "largest_ratio": ratios[-1], "n_within": inside,
+            "within_limit_pct": 100 * inside / len(ratios)}
+
+
+def loaded_library(pattern):
+    """The file of a library that this process has loaded."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        found = re.search(r"(/\S*" + pattern + r"\S*)", maps.read())
+    return found.group(1) if found else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--library", type=pathlib.Path, required=True, help="libgac.so")
+    parser.add_argument("--seconds", type=float, default=math.inf,
+                        help="begin no further call after so many; calls come in random order")
+    parser.add_argument("-o", "--out", type=pathlib.Path)
+    args = parser.parse_args()
+    lens = Lens({"device": "cuda:0", "dtype": "F16", "rules": {}})
+    torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")
+    cudnn = loaded_library(r"libcudnn\.so")
+    if cudnn:
+        os.environ.setdefault("GAC_CUDNN", cudnn)
+    gac = Gac(args.library)
+    result = {"schema": "gac.agreement/2", "limit_pct": LIMIT_PCT, "n_rounds": N_ROUNDS,
+              "sample_us": SAMPLE_US, "machine": {**lens.machine(), "gac": gac.info,
+                                                  "cublas": loaded_library(r"libcublasLt\.so")}}
+    jobs = gemm_jobs() + sdpa_jobs()
+    random.Random(1).shuffle(jobs)
+    with torch.inference_mode():
+        rows = compare(gac, lens, jobs, args.seconds)
+    result["n_calls_wanted"] = len(jobs)
+    for row in rows:
+        finish(row)
+    result["kinds"] = {}
+    for kind in ("gemm", "sdpa"):
+        timed = [r for r in rows if r["call"].startswith(kind) and "ratio" in r]
+        same = [r for r in timed if r["same_path"]]
+        part = {"n_declined": sum(r["call"].startswith(kind) and "declined" in r for r in rows)}
+        for name, group in (("same_path", same),
+                            ("other_path", [r for r in timed if not r["same_path"]])):
+            if group:
+                part[name] = summarise(group)
+                print(f"{kind} {name}: {part[name]['n_calls']} calls, median ratio "
+                      f"{part[name]['median_ratio']:.4f}, {part[name]['least_ratio']:.3f} to "
+                      f"{part[name]['largest_ratio']:.3f}, {part[name]['n_within']} within "
+                      f"{LIMIT_PCT:g} %")
+        result["kinds"][kind] = part
+    result["calls"] = rows
+    for row in rows:
+        if "ratio" in row and (abs(row["ratio"] - 1) > LIMIT_PCT / 100 or not row["same_path"]):
+            print(f"{row['ratio']:.3f} {row['native_us']:9.2f} {row['pytorch_us']:9.2f} "
+                  f"{'same ' if row['same_path'] else 'other'} {row['call']} {row['clock_mhz']}")
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
