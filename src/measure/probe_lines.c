@@ -60,7 +60,7 @@ static gac_status log_time(probe *p, const probe_gemm *g, int64_t m, int64_t n, 
 static gac_status compare(probe *p, const probe_lines *lines, const probe_gemm *g, int64_t m,
                           int64_t n, int64_t k, double *out)
 {
-    double whole, below, above;
+    double whole, below, above = NAN;
     gac_status status = log_time(p, g, m, n, k, &whole);
     for (int i = 0; i < lines->n_parts && status == GAC_OK; i++) {
         status = log_time(p, g, m, n, k - lines->part[i], &below);
@@ -86,7 +86,9 @@ static gac_status compare_rows(probe *p, const probe_gemm *g, probe_lines *lines
             if (isfinite(found[i][part]))
                 sorted[n++] = found[i][part];
         qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-        lines->factor[part][at] = n ? exp((sorted[(n - 1) / 2] + sorted[n / 2]) / 2) : 1;
+        /* A contract takes no more than four times as long, nor less than a quarter. */
+        double middle = n ? exp((sorted[(n - 1) / 2] + sorted[n / 2]) / 2) : 1;
+        lines->factor[part][at] = fmin(fmax(middle, 0.25), 4);
     }
     return status;
 }
