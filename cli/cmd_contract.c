@@ -88,28 +88,79 @@ static double number_at(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-/* What the contract says of its own predictions, where it was measured. */
-static void print_accuracy(const json_t *accuracy)
+/* What k costs that is not whole cache lines, where there is a price: aligned all
+ * the same. The time is taken to grow with k. */
+static void print_lines(const gac_contract *contract, gac_dtype dtype)
 {
-    static const char *const ops[] = { "gemm", "sdpa" }, *const labels[] = { "GEMM", "attention" };
+    enum { TOKENS = 256, N = 4096, K = 4224 }; /* whole lines, and no exact point */
+    static const int parts[] = { 64, 32, 16, 8 };
+    double whole_us = gac_contract_gemm_us(contract, dtype, TOKENS, N, K);
+    const char *label = "GEMM k, 256 tokens";
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int64_t k = K + parts[i];
+        double factor =
+            gac_contract_gemm_us(contract, dtype, TOKENS, N, k) / whole_us * K / (double)k;
+        gac_judgement j;
+        if (gac_contract_judge(contract, GAC_SEEN_GEMM_K, dtype, k, TOKENS, N, &j, NULL) !=
+                GAC_OK ||
+            !j.aligned || factor < 1.015)
+            continue;
+        printf("  %-22s multiple of %-4d aligned  × %-6.2f %s\n", label, parts[i], factor,
+               "than in whole lines of 128 bytes");
+        label = "";
+    }
+}
+
+/* A percentage that a contract may state; false for what is none. */
+static bool percent_at(const json_t *object, const char *key, double *out)
+{
+    const json_t *value = json_object_get(object, key);
+    *out = json_number_value(value);
+    return json_is_number(value) && *out >= 0 && *out <= 1e4;
+}
+
+/* Before the first row. */
+static void print_accuracy_title(bool *begun)
+{
+    if (!*begun)
+        printf("\nerror of predictions, at shapes measured and not used\n");
+    *begun = true;
+}
+
+static void print_errors(json_t *list, const char *label, bool *begun)
+{
     char q[80];
     const char *dtype;
     json_t *row;
-    if (!accuracy)
-        return;
-    printf("\nerror of predictions, at shapes measured and not used\n");
-    for (int i = 0; i < 2; i++)
-        json_object_foreach(json_object_get(accuracy, ops[i]), dtype, row)
-            printf("  %-9s %-9s median %4.1f %%, 95th percentile %4.1f %%\n",
-                   gac_quote(q, sizeof q, dtype), labels[i], number_at(row, "median_pct"),
-                   number_at(row, "p95_pct"));
+    double middle, high;
+    json_object_foreach(list, dtype, row) {
+        if (!percent_at(row, "median_pct", &middle) || !percent_at(row, "p95_pct", &high))
+            continue;
+        print_accuracy_title(begun);
+        printf("  %-9s %-9s median %4.1f %%, 95th percentile %4.1f %%\n",
+               gac_quote(q, sizeof q, dtype), label, middle, high);
+    }
+}
+
+/* What the contract says of its own predictions, where it was measured. */
+static void print_accuracy(const json_t *accuracy)
+{
+    char q[80];
+    const char *dtype;
+    json_t *row;
+    double right, clear, margin;
+    bool begun = false;
+    print_errors(json_object_get(accuracy, "gemm"), "GEMM", &begun);
+    print_errors(json_object_get(accuracy, "sdpa"), "attention", &begun);
     json_object_foreach(json_object_get(accuracy, "ranking"), dtype, row) {
-        const json_t *clear = json_object_get(row, "clear");
+        const json_t *of = json_object_get(row, "clear");
+        if (!percent_at(row, "right_pct", &right))
+            continue;
+        print_accuracy_title(&begun);
         printf("  %-9s of two candidates over 5 %% apart the faster one: right in %.1f %%",
-               gac_quote(q, sizeof q, dtype), number_at(row, "right_pct"));
-        if (clear)
-            printf(", %.1f %% where it is predicted to be %.0f %% faster",
-                   number_at(clear, "right_pct"), number_at(clear, "margin_pct"));
+               gac_quote(q, sizeof q, dtype), right);
+        if (percent_at(of, "right_pct", &clear) && percent_at(of, "margin_pct", &margin))
+            printf(", %.1f %% where it is predicted to be %.0f %% faster", clear, margin);
         printf("\n");
     }
 }
@@ -134,6 +185,7 @@ static void print_contract(const gac_contract *contract)
                "family", "basis", "kernel");
         print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 4096 tokens", 4096, 4096);
         print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 4096 tokens", 4096, 4096);
+        print_lines(contract, dtype);
         print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 1 token", 1, 4096);
         print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 1 token", 1, 4096);
         print_place(contract, dtype, GAC_SEEN_SDPA_HEAD, "attention head", 0, 96);

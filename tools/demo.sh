@@ -16,7 +16,14 @@ make_one() { # recipe
 
 show() { # command
     echo
-    echo "\$ gac $*"
+    printf '$ gac'
+    for word in "$@"; do
+        case $word in
+        *" "*) printf ' "%s"' "$word" ;;
+        *) printf ' %s' "$word" ;;
+        esac
+    done
+    echo
     "$gac" "$@"
 }
 

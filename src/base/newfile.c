@@ -268,6 +268,23 @@ void gac_new_file_discard(gac_new_file *file)
     free(file);
 }
 
+/* Likewise a directory; *lock may be -1. */
+static bool make_locked(const char *path, int *lock)
+{
+    struct stat s = { .st_nlink = 1 };
+    bool taken = false;
+    do {
+        if (*lock >= 0)
+            close(*lock);
+        if (mkdir(path, 0777) != 0)
+            return false;
+        *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        taken = *lock < 0 ? errno == ENOENT
+                          : flock(*lock, LOCK_EX) == 0 && fstat(*lock, &s) == 0 && s.st_nlink == 0;
+    } while (taken);
+    return true;
+}
+
 gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err)
 {
     struct stat s;
@@ -280,14 +297,8 @@ gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out,
         status = no_directory(path, err);
     if (status == GAC_OK)
         remove_stale(&dir->target);
-    if (status == GAC_OK && mkdir(dir->target.temporary, 0777) != 0)
+    if (status == GAC_OK && !make_locked(dir->target.temporary, &dir->lock))
         status = failed(path, err);
-    if (status == GAC_OK) {
-        /* A file system without locks loses the tidying up, no more. */
-        dir->lock = open(dir->target.temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir->lock >= 0)
-            flock(dir->lock, LOCK_EX | LOCK_NB);
-    }
     if (status != GAC_OK) {
         target_dispose(&dir->target);
         free(dir);

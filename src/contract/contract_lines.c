@@ -3,7 +3,7 @@
 #include <math.h>
 
 #define MAX_MULTIPLE 4096
-#define MAX_ROWS 1000000000
+#define MAX_OUTPUTS ((int64_t)1 << 52)
 #define MIN_FACTOR 0.25 /* of a file; what was measured is near 1 */
 #define MAX_FACTOR 4
 
@@ -29,26 +29,26 @@ static bool read_parts(gac_reader *r, const json_t *value, gac_lines *out)
     return true;
 }
 
-static bool read_rows(gac_reader *r, const json_t *value, gac_lines *out)
+static bool read_outputs(gac_reader *r, const json_t *value, gac_lines *out)
 {
     json_t *list;
-    if (!gac_reader_array(r, value, "m", GAC_LINES_MAX_ROWS, &list))
+    if (!gac_reader_array(r, value, "mn", GAC_LINES_MAX_OUTPUTS, &list))
         return false;
-    size_t at_list = gac_reader_enter(r, ".m");
-    out->n_rows = (int)json_array_size(list);
-    if (out->n_rows == 0)
+    size_t at_list = gac_reader_enter(r, ".mn");
+    out->n_outputs = (int)json_array_size(list);
+    if (out->n_outputs == 0)
         return gac_reader_fault(r, "must have an entry");
     int64_t before = 0;
-    for (int i = 0; i < out->n_rows; i++) {
-        int64_t m;
-        size_t at_row = gac_reader_enter(r, "[%d]", i);
-        if (!gac_reader_to_size(r, json_array_get(list, (size_t)i), MAX_ROWS, &m))
+    for (int i = 0; i < out->n_outputs; i++) {
+        int64_t outputs;
+        size_t at_entry = gac_reader_enter(r, "[%d]", i);
+        if (!gac_reader_to_size(r, json_array_get(list, (size_t)i), MAX_OUTPUTS, &outputs))
             return false;
-        if (m <= before)
+        if (outputs <= before)
             return gac_reader_fault(r, "must be larger than the entry before");
-        out->log_rows[i] = log((double)m);
-        before = m;
-        gac_reader_leave(r, at_row);
+        out->log_outputs[i] = log((double)outputs);
+        before = outputs;
+        gac_reader_leave(r, at_entry);
     }
     gac_reader_leave(r, at_list);
     return true;
@@ -65,9 +65,9 @@ static bool read_factors(gac_reader *r, const json_t *value, gac_lines *out)
     for (int i = 0; i < out->n_parts; i++) {
         const json_t *part = json_array_get(list, (size_t)i);
         size_t at_part = gac_reader_enter(r, "[%d]", i);
-        if (!json_is_array(part) || (int)json_array_size(part) != out->n_rows)
-            return gac_reader_fault(r, "must be a list with one entry for every m");
-        for (int j = 0; j < out->n_rows; j++) {
+        if (!json_is_array(part) || (int)json_array_size(part) != out->n_outputs)
+            return gac_reader_fault(r, "must be a list with one entry for every mn");
+        for (int j = 0; j < out->n_outputs; j++) {
             double factor;
             size_t before = gac_reader_enter(r, "[%d]", j);
             if (!gac_reader_to_number(r, json_array_get(part, (size_t)j), MIN_FACTOR, MAX_FACTOR,
@@ -87,10 +87,10 @@ bool gac_lines_read(gac_reader *r, const json_t *value, gac_lines *out)
     if (!json_is_object(value))
         return gac_reader_fault(r, "must be an object");
     return gac_reader_size(r, value, "multiple", MAX_MULTIPLE, &out->multiple) &&
-           read_parts(r, value, out) && read_rows(r, value, out) && read_factors(r, value, out);
+           read_parts(r, value, out) && read_outputs(r, value, out) && read_factors(r, value, out);
 }
 
-double gac_lines_factor(const gac_lines *lines, double m, int64_t k)
+double gac_lines_factor(const gac_lines *lines, double outputs, int64_t k)
 {
     int part = 0, at = 0;
     if (lines->multiple == 0 || k % lines->multiple == 0)
@@ -99,12 +99,12 @@ double gac_lines_factor(const gac_lines *lines, double m, int64_t k)
         part++;
     if (part == lines->n_parts)
         return 1;
-    const double *factors = lines->log_factor[part], *rows = lines->log_rows;
-    double x = log(m);
-    if (x <= rows[0] || lines->n_rows == 1)
+    const double *factors = lines->log_factor[part], *at_outputs = lines->log_outputs;
+    double x = log(outputs);
+    if (x <= at_outputs[0] || lines->n_outputs == 1)
         return exp(factors[0]);
-    while (at + 2 < lines->n_rows && rows[at + 1] < x)
+    while (at + 2 < lines->n_outputs && at_outputs[at + 1] < x)
         at++;
-    double into = fmin((x - rows[at]) / (rows[at + 1] - rows[at]), 1);
+    double into = fmin((x - at_outputs[at]) / (at_outputs[at + 1] - at_outputs[at]), 1);
     return exp(factors[at] + into * (factors[at + 1] - factors[at]));
 }

@@ -6,22 +6,22 @@
 
 #include "base/json_reader.h"
 
-enum { GAC_LINES_MAX_PARTS = 8, GAC_LINES_MAX_ROWS = 32 };
+enum { GAC_LINES_MAX_PARTS = 8, GAC_LINES_MAX_OUTPUTS = 64 };
 
 typedef struct gac_lines {
     int64_t multiple; /* a k of whole lines; 0: nothing is known */
-    int n_parts, n_rows;
+    int n_parts, n_outputs;
     int64_t part[GAC_LINES_MAX_PARTS]; /* falling, each divides the one before */
-    double log_rows[GAC_LINES_MAX_ROWS];
-    double log_factor[GAC_LINES_MAX_PARTS][GAC_LINES_MAX_ROWS];
+    double log_outputs[GAC_LINES_MAX_OUTPUTS];
+    double log_factor[GAC_LINES_MAX_PARTS][GAC_LINES_MAX_OUTPUTS];
 } gac_lines;
 
-/* Reads {"multiple": M, "parts": [P, …], "m": […], "factor": [[…], …]}, of
- * each part one factor for every m. */
+/* Reads {"multiple": M, "parts": [P, …], "mn": […], "factor": [[…], …]}, of
+ * each part one factor for every m times n. */
 bool gac_lines_read(gac_reader *r, const json_t *value, gac_lines *out);
 
-/* Over the time of a k of whole lines, for m rows: 1 for such a k, and for a k
- * that is no multiple of any part. */
-double gac_lines_factor(const gac_lines *lines, double m, int64_t k);
+/* Over the time of a k of whole lines, where m times n is outputs: 1 for such a
+ * k, and for a k that is no multiple of any part. */
+double gac_lines_factor(const gac_lines *lines, double outputs, int64_t k);
 
 #endif

@@ -116,8 +116,9 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
         const double sizes[] = { (double)m, (double)n, (double)k };
         return times_us(rules, tier_n * by_k->tiers.n_tiers, narrow_k(rules, tier_n, tier_k, k),
                         sizes) *
-               (by_n->tiers.tier[tier_n].aligned ? gac_lines_factor(&rules->lines, (double)m, k)
-                                                 : 1);
+               (by_n->tiers.tier[tier_n].aligned
+                    ? gac_lines_factor(&rules->lines, sizes[0] * sizes[1], k)
+                    : 1);
     }
     const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];
     /* One kernel serves both sizes: the one that the worse of them allows. */

@@ -28,7 +28,7 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
         o->max_new < 1 || o->n_threads < 0 || !gac_mul_i64(o->max_batch, o->max_new, &rows) ||
         rows > INT32_MAX || o->max_rows < 0 ||
         !gac_mul_i64(o->max_batch, o->max_context, &cached) || o->max_cached < 0 ||
-        (o->max_cached > 0 && o->max_cached < o->max_context))
+        (o->max_cached > 0 && (o->max_cached < o->max_context || o->max_cached < o->max_batch)))
         return gac_error_set(err, GAC_USAGE,
                              "room for %lld sequences of %lld tokens, %lld at a time, makes no "
                              "sense (at most %d sequences)",

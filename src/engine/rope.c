@@ -29,43 +29,6 @@ static double original_length(const rope *r)
     return gac_json_number_or(r->settings, "original_max_position_embeddings", r->max_length);
 }
 
-/* What is stated has to be a number: a default in its place would be wrong. */
-static gac_status check_numbers(const net *of, const json_t *settings, const char *type,
-                                gac_error *err)
-{
-    static const struct {
-        const char *key, *needed; /* by which types */
-    } numbers[] = { { "factor", " linear dynamic llama3 yarn " },
-                    { "low_freq_factor", " llama3 " },
-                    { "high_freq_factor", " llama3 " },
-                    { "original_max_position_embeddings", " llama3 " },
-                    { "beta_fast", "" },
-                    { "beta_slow", "" },
-                    { "mscale", "" },
-                    { "mscale_all_dim", "" },
-                    { "attention_factor", "" },
-                    { "rope_theta", "" },
-                    { "partial_rotary_factor", "" },
-                    { "max_position_embeddings", "" } };
-    char text[160], spaced[32];
-    snprintf(spaced, sizeof spaced, " %s ", type);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        const char *key = numbers[i].key;
-        const json_t *inner = json_object_get(settings, key);
-        const json_t *outer = json_object_get(of->config, key);
-        bool lacks = (!inner || json_is_null(inner)) && strstr(numbers[i].needed, spaced);
-        if (!lacks && (!inner || json_is_null(inner) || json_is_number(inner)) &&
-            (!outer || json_is_null(outer) || json_is_number(outer)))
-            continue;
-        if (lacks)
-            snprintf(text, sizeof text, "rotary embedding of type %s needs \"%s\"", type, key);
-        else
-            snprintf(text, sizeof text, "\"%s\" is not a number", key);
-        return bad_rope(of, err, text);
-    }
-    return GAC_OK;
-}
-
 /* The object that holds the settings, or NULL, and the type it states. */
 static gac_status read_type(const net *of, const json_t **settings, const char **type,
                             gac_error *err)
@@ -101,10 +64,10 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
     const json_t *settings;
     const char *type;
     gac_status status = read_type(of, &settings, &type, err);
-    if (status == GAC_OK)
-        status = check_numbers(of, settings, type, err);
     if (status != GAC_OK)
         return status;
+    if (!gac_rotary_check(of->config, settings, type, text, sizeof text))
+        return bad_rope(of, err, text);
     *out = (rope){ .type = type, .settings = settings, .size = size };
     out->base = gac_json_number_or(settings, "rope_theta",
                                    gac_json_number_or(of->config, "rope_theta", 10000));

@@ -137,9 +137,10 @@ typedef struct probe_steps {
 
 enum { PROBE_MAX_PARTS = 8 };
 
-/* Factors of a k that is a multiple of a part of a line, by rows. */
+/* Factors of a k that is a multiple of a part of a line, by outputs (m times n). */
 typedef struct probe_lines {
-    int n_parts;
+    int n_parts, n_outputs;
+    int64_t outputs[PROBE_MAX_AXIS];
     int64_t part[PROBE_MAX_PARTS];
     double factor[PROBE_MAX_PARTS][PROBE_MAX_AXIS];
 } probe_lines;

@@ -8,15 +8,22 @@
 #define LINE_BYTES 128
 #define SLOW 1.6 /* a tier this much slower at some anchor has other kernels */
 
+/* Powers of two, so that many shapes have the same number of outputs. */
 static const int64_t line_m[] = { 1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192 };
 static const int64_t line_n[] = { 1024, 2048, 4096, 8192 };
 static const int64_t line_k[] = { 512, 1024, 1536, 4096, 8192 };
 enum {
     N_M = sizeof line_m / sizeof *line_m,
     N_N = sizeof line_n / sizeof *line_n,
-    N_K = sizeof line_k / sizeof *line_k
+    N_K = sizeof line_k / sizeof *line_k,
+    N_SHAPES = N_M * N_N * N_K
 };
-_Static_assert(N_M <= PROBE_MAX_AXIS, "rows must fit");
+
+/* What one shape says: logarithms of the factors of every part. */
+typedef struct line_sample {
+    int64_t outputs;
+    double log_factor[PROBE_MAX_PARTS];
+} line_sample;
 
 static int by_value(const void *a, const void *b)
 {
@@ -71,62 +78,80 @@ static gac_status compare(probe *p, const probe_lines *lines, const probe_gemm *
     return status;
 }
 
-static gac_status compare_rows(probe *p, const probe_gemm *g, probe_lines *lines, int at,
-                               size_t *n_done)
+static int by_outputs(const void *a, const void *b)
 {
-    double found[N_N * N_K][PROBE_MAX_PARTS], sorted[N_N * N_K];
-    gac_status status = GAC_OK;
-    for (int i = 0; i < N_N * N_K && status == GAC_OK; i++) {
-        status = compare(p, lines, g, line_m[at], line_n[i / N_K], line_k[i % N_K], found[i]);
-        probe_step(p, *n_done += 1 + 2 * (size_t)lines->n_parts);
+    const line_sample *x = a, *y = b;
+    return x->outputs < y->outputs ? -1 : x->outputs > y->outputs;
+}
+
+/* The median of what the shapes with as many outputs say; 1 where none does. A
+ * contract takes no more than four times as long, nor less than a quarter. */
+static double median_factor(const line_sample *samples, int n, int part)
+{
+    double sorted[N_SHAPES];
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (isfinite(samples[i].log_factor[part]))
+            sorted[kept++] = samples[i].log_factor[part];
+    if (kept == 0)
+        return 1;
+    qsort(sorted, (size_t)kept, sizeof *sorted, by_value);
+    return fmin(fmax(exp((sorted[(kept - 1) / 2] + sorted[kept / 2]) / 2), 0.25), 4);
+}
+
+static void keep_factors(probe_lines *lines, line_sample *samples, int n)
+{
+    qsort(samples, (size_t)n, sizeof *samples, by_outputs);
+    for (int first = 0, end; first < n && lines->n_outputs < PROBE_MAX_AXIS; first = end) {
+        for (end = first; end < n && samples[end].outputs == samples[first].outputs;)
+            end++;
+        lines->outputs[lines->n_outputs] = samples[first].outputs;
+        for (int part = 0; part < lines->n_parts; part++)
+            lines->factor[part][lines->n_outputs] =
+                median_factor(samples + first, end - first, part);
+        lines->n_outputs++;
     }
-    for (int part = 0; part < lines->n_parts && status == GAC_OK; part++) {
-        int n = 0;
-        for (int i = 0; i < N_N * N_K; i++)
-            if (isfinite(found[i][part]))
-                sorted[n++] = found[i][part];
-        qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-        /* A contract takes no more than four times as long, nor less than a quarter. */
-        double middle = n ? exp((sorted[(n - 1) / 2] + sorted[n / 2]) / 2) : 1;
-        lines->factor[part][at] = fmin(fmax(middle, 0.25), 4);
-    }
-    return status;
 }
 
 gac_status probe_gemm_lines(probe *p, probe_gemm *g)
 {
     probe_lines *lines = &g->lines;
+    line_sample samples[N_SHAPES];
     gac_status status = GAC_OK;
-    size_t n_done = 0;
+    int step = p->options->quick ? 3 : 1, n = 0; /* every third shape tells less, but something */
     int64_t part = probe_line_multiple(g) / 2,
             least = fast_multiple(&g->place[GAC_SEEN_GEMM_K].found);
     for (; part >= least && lines->n_parts < PROBE_MAX_PARTS; part /= 2)
         lines->part[lines->n_parts++] = part;
-    if (lines->n_parts == 0 || p->options->quick) {
-        lines->n_parts = 0;
+    if (lines->n_parts == 0)
         return GAC_OK;
+    size_t each = 1 + 2 * (size_t)lines->n_parts;
+    probe_begin(p, "GEMM lines", gac_dtype_name(g->dtype), (size_t)(N_SHAPES / step) * each);
+    for (int i = 0; i < N_SHAPES && status == GAC_OK; i += step, n++) {
+        int64_t size_m = line_m[i / (N_N * N_K)], size_n = line_n[i / N_K % N_N];
+        samples[n].outputs = size_m * size_n;
+        status = compare(p, lines, g, size_m, size_n, line_k[i % N_K], samples[n].log_factor);
+        probe_step(p, (size_t)(n + 1) * each);
     }
-    probe_begin(p, "GEMM lines", gac_dtype_name(g->dtype),
-                (size_t)N_M * N_N * N_K * (1 + 2 * (size_t)lines->n_parts));
-    for (int i = 0; i < N_M && status == GAC_OK; i++)
-        status = compare_rows(p, g, lines, i, &n_done);
     probe_finish(p);
+    if (status == GAC_OK)
+        keep_factors(lines, samples, n);
     return status;
 }
 
 json_t *probe_lines_json(const probe_gemm *g)
 {
     const probe_lines *lines = &g->lines;
-    json_t *parts = json_array(), *rows = json_array(), *factors = json_array();
-    for (int i = 0; i < N_M; i++)
-        json_array_append_new(rows, json_integer(line_m[i]));
+    json_t *parts = json_array(), *outputs = json_array(), *factors = json_array();
+    for (int i = 0; i < lines->n_outputs; i++)
+        json_array_append_new(outputs, json_integer(lines->outputs[i]));
     for (int part = 0; part < lines->n_parts; part++) {
         json_t *list = json_array();
-        for (int i = 0; i < N_M; i++)
+        for (int i = 0; i < lines->n_outputs; i++)
             json_array_append_new(list, probe_number(lines->factor[part][i]));
         json_array_append_new(parts, json_integer(lines->part[part]));
         json_array_append_new(factors, list);
     }
     return json_pack("{s:I, s:o, s:o, s:o}", "multiple", (json_int_t)probe_line_multiple(g),
-                     "parts", parts, "m", rows, "factor", factors);
+                     "parts", parts, "mn", outputs, "factor", factors);
 }

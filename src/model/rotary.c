@@ -1,9 +1,46 @@
 #include "model/rotary.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json_reader.h"
+
+bool gac_rotary_check(const json_t *config, const json_t *settings, const char *type, char *text,
+                      size_t size)
+{
+    static const struct {
+        const char *key, *needed; /* by which types */
+    } numbers[] = { { "factor", " linear dynamic llama3 yarn " },
+                    { "low_freq_factor", " llama3 " },
+                    { "high_freq_factor", " llama3 " },
+                    { "original_max_position_embeddings", " llama3 " },
+                    { "beta_fast", "" },
+                    { "beta_slow", "" },
+                    { "mscale", "" },
+                    { "mscale_all_dim", "" },
+                    { "attention_factor", "" },
+                    { "rope_theta", "" },
+                    { "partial_rotary_factor", "" },
+                    { "max_position_embeddings", "" } };
+    char spaced[32];
+    snprintf(spaced, sizeof spaced, " %s ", type);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *key = numbers[i].key;
+        const json_t *inner = json_object_get(settings, key);
+        const json_t *outer = json_object_get(config, key);
+        bool lacks = (!inner || json_is_null(inner)) && strstr(numbers[i].needed, spaced);
+        if (!lacks && (!inner || json_is_null(inner) || json_is_number(inner)) &&
+            (!outer || json_is_null(outer) || json_is_number(outer)))
+            continue;
+        if (lacks)
+            snprintf(text, size, "rotary embedding of type %s needs \"%s\"", type, key);
+        else
+            snprintf(text, size, "\"%s\" is not a number", key);
+        return false;
+    }
+    return true;
+}
 
 /* Long waves are stretched by factor, short ones stay, those between are mixed. */
 static double llama3_frequency(const json_t *settings, double f)

@@ -4,7 +4,15 @@
 #define GAC_MODEL_ROTARY_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+/* What a config or its rotary settings, which may be NULL, state has to be a
+ * number, and what the type needs has to be stated: a default in its place would
+ * be wrong. False with the fault in text. */
+bool gac_rotary_check(const json_t *config, const json_t *settings, const char *type, char *text,
+                      size_t size);
 
 /* Frequency of pair i of a head of size numbers, by the rule of type linear or
  * llama3 with its settings, which may be NULL; of any other type the plain one,

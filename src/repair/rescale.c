@@ -42,7 +42,7 @@ typedef struct rotary {
 
 static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
 {
-    char q[80];
+    char q[80], text[160];
     const json_t *settings = json_object_get(config, "rope_parameters");
     if (!json_is_object(settings))
         settings = json_object_get(config, "rope_scaling");
@@ -58,6 +58,8 @@ static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
                              "rotary embedding of type \"%s\" cannot be stated for another head "
                              "size",
                              gac_quote(q, sizeof q, out->type));
+    if (!gac_rotary_check(config, settings, out->type, text, sizeof text))
+        return gac_error_set(err, GAC_BAD_INPUT, "config.json: %s", text);
     return GAC_OK;
 }
 

@@ -28,3 +28,11 @@ open("fit/model.safetensors", "wb").write(data)
 END
 run verify m fit
 ls -A | grep -v fit
+# What the engine would not run is not restated for another head size either.
+mkdir rotary
+cp "$ROOT"/models/tiny/model.safetensors rotary
+sed 's/"rope_type": "default"/"rope_type": "llama3"/' "$ROOT"/models/tiny/config.json >rotary/config.json
+run repair rotary -o x --set '*head*=40' --allow rescaled -q
+sed 's/"rope_type": "default"/"rope_type": "linear", "factor": "x"/' "$ROOT"/models/tiny/config.json \
+    >rotary/config.json
+run repair rotary -o x --set '*head*=40' --allow rescaled -q

@@ -349,7 +349,8 @@ static void shared_lines_cost(void **state)
     json_t *f16 = json_object_get(json_object_get(json, "gemm"), "F16");
     json_object_set_new(f16, "lines",
                         json_pack("{s:i, s:[i,i], s:[i,i], s:[[f,f],[f,f]]}", "multiple", 64,
-                                  "parts", 32, 8, "m", 16, 256, "factor", 1.02, 1.04, 1.1, 1.6));
+                                  "parts", 32, 8, "mn", 16 << 10, 256 << 10, "factor", 1.02, 1.04,
+                                  1.1, 1.6));
     assert_int_equal(parse(json, &with, &err), GAC_OK);
     static const struct {
         int64_t m, n, k;
@@ -495,15 +496,16 @@ static void malformed_tables_are_rejected(void **state)
           "$.gemm.F16.lines.parts[0]: must be less than the entry before, and divide it" },
         { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [64]}",
           "$.gemm.F16.lines.parts[0]: must be less than the entry before, and divide it" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": []}",
-          "$.gemm.F16.lines.m: must have an entry" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2, 2]}",
-          "$.gemm.F16.lines.m[1]: must be larger than the entry before" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2], \"factor\": []}",
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": []}",
+          "$.gemm.F16.lines.mn: must have an entry" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": [2, 2]}",
+          "$.gemm.F16.lines.mn[1]: must be larger than the entry before" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": [2], \"factor\": []}",
           "$.gemm.F16.lines.factor: must have one entry for every part" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2], \"factor\": [[1, 1]]}",
-          "$.gemm.F16.lines.factor[0]: must be a list with one entry for every m" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"m\": [2], \"factor\": [[9]]}",
+        { "gemm/F16/lines",
+          "{\"multiple\": 64, \"parts\": [32], \"mn\": [2], \"factor\": [[1, 1]]}",
+          "$.gemm.F16.lines.factor[0]: must be a list with one entry for every mn" },
+        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": [2], \"factor\": [[9]]}",
           "$.gemm.F16.lines.factor[0][0]: must be" },
         { "gemm/F16/times/0/wave", "{}", "$.gemm.F16.times[0].wave.tile_rows: must be" },
         { "sdpa/F16/tiers/0/tile", "0", "$.sdpa.F16.tiers[0].tile: must be an integer" },

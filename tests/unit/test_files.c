@@ -521,6 +521,38 @@ static void only_a_dir_is_replaced(void **state)
 
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
+/* Several processes that write one directory and tidy up after each other: none
+ * takes what another has begun. */
+static void writers_of_one_directory(void **state)
+{
+    enum { N_WRITERS = 4, N_TIMES = 60 };
+    (void)state;
+    pid_t writers[N_WRITERS];
+    for (int i = 0; i < N_WRITERS; i++) {
+        writers[i] = fork();
+        assert_true(writers[i] >= 0);
+        if (writers[i] > 0)
+            continue;
+        int n_failed = 0;
+        for (int j = 0; j < N_TIMES; j++) {
+            struct stat s;
+            gac_new_dir *dir = NULL;
+            if (gac_new_dir_create(scratch_path("shared"), true, &dir, NULL) != GAC_OK) {
+                n_failed++;
+                continue;
+            }
+            n_failed += stat(gac_new_dir_path(dir), &s) != 0;
+            gac_new_dir_discard(dir);
+        }
+        _exit(n_failed > 0);
+    }
+    for (int i = 0; i < N_WRITERS; i++) {
+        int code = 0;
+        assert_int_equal(waitpid(writers[i], &code, 0), writers[i]);
+        assert_int_equal(code, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -547,6 +579,7 @@ int main(void)
         in_scratch(existing_dir_is_replaced),
         in_scratch(replaced_dir_leaves_no_remains),
         in_scratch(only_a_dir_is_replaced),
+        in_scratch(writers_of_one_directory),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }
