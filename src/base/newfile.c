@@ -268,10 +268,11 @@ void gac_new_file_discard(gac_new_file *file)
     free(file);
 }
 
-/* Likewise a directory; *lock may be -1. */
+/* Likewise a directory; *lock may stay -1. Not all file systems count a
+ * directory's names, so what is at the path tells. */
 static bool make_locked(const char *path, int *lock)
 {
-    struct stat s = { .st_nlink = 1 };
+    struct stat mine, there;
     bool taken = false;
     do {
         if (*lock >= 0)
@@ -280,7 +281,8 @@ static bool make_locked(const char *path, int *lock)
             return false;
         *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         taken = *lock < 0 ? errno == ENOENT
-                          : flock(*lock, LOCK_EX) == 0 && fstat(*lock, &s) == 0 && s.st_nlink == 0;
+                          : flock(*lock, LOCK_EX) == 0 && fstat(*lock, &mine) == 0 &&
+                                (stat(path, &there) != 0 || there.st_ino != mine.st_ino);
     } while (taken);
     return true;
 }

@@ -10,12 +10,6 @@
 #define CLEAR_PCT 3.0 /* predictions closer than this are not a ranking */
 enum { N_GEMM = 600, N_SDPA = 120, N_RANKED = 60, QUICK_PART = 6, MAX_CANDIDATES = 16 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Between neighbours in rank, in proportion. values are sorted. */
 static double percentile(const double *values, int n, double part)
 {
@@ -36,11 +30,11 @@ gac_status gac_probe_summarise(const double *predicted, const double *measured, 
         return gac_error_no_memory(err);
     for (int i = 0; i < n; i++)
         errors[i] = 100 * (predicted[i] / measured[i] - 1);
-    qsort(errors, (size_t)n, sizeof *errors, by_value);
+    qsort(errors, (size_t)n, sizeof *errors, probe_by_value);
     out->bias_pct = percentile(errors, n, 0.5);
     for (int i = 0; i < n; i++)
         errors[i] = fabs(errors[i]);
-    qsort(errors, (size_t)n, sizeof *errors, by_value);
+    qsort(errors, (size_t)n, sizeof *errors, probe_by_value);
     out->median_pct = percentile(errors, n, 0.5);
     out->p95_pct = percentile(errors, n, 0.95);
     out->max_pct = errors[n - 1];

@@ -92,6 +92,11 @@ typedef struct probe_tiers {
     char decode_kernel[GAC_MAX_FOUND_TIERS][160];
 } probe_tiers;
 
+/* For qsort of numbers. */
+int probe_by_value(const void *a, const void *b);
+/* Sorts values; 0 when there are none. */
+double probe_median(double *values, int n);
+
 /* A size near value of tier t and of no better one, not below 1. */
 int64_t probe_grid_size(const gac_found_tiers *tiers, int t, int64_t value, int turn);
 int64_t probe_tier_size(const gac_found_tiers *tiers, int t, int64_t value);

@@ -25,12 +25,6 @@ typedef struct line_sample {
     double log_factor[PROBE_MAX_PARTS];
 } line_sample;
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 bool probe_is_fast(const gac_found_tier *tier)
 {
     return tier->served && tier->penalty < SLOW;
@@ -93,10 +87,7 @@ static double median_factor(const line_sample *samples, int n, int part)
     for (int i = 0; i < n; i++)
         if (isfinite(samples[i].log_factor[part]))
             sorted[kept++] = samples[i].log_factor[part];
-    if (kept == 0)
-        return 1;
-    qsort(sorted, (size_t)kept, sizeof *sorted, by_value);
-    return fmin(fmax(exp((sorted[(kept - 1) / 2] + sorted[kept / 2]) / 2), 0.25), 4);
+    return fmin(fmax(exp(probe_median(sorted, kept)), 0.25), 4);
 }
 
 static void keep_factors(probe_lines *lines, line_sample *samples, int n)

@@ -188,12 +188,6 @@ static bool coarsen_one(probe_gemm *g)
     return false;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Points drawn from all tables tell how long a point takes; tables are made
  * coarser until all fit the time. */
 static gac_status fit_time(probe *p, probe_gemm *g)
@@ -217,7 +211,7 @@ static gac_status fit_time(probe *p, probe_gemm *g)
     }
     /* Without the slowest tenth, which loaded kernels. */
     int n_usual = n_measured - n_measured / 10;
-    qsort(spent_s, (size_t)n_measured, sizeof *spent_s, by_value);
+    qsort(spent_s, (size_t)n_measured, sizeof *spent_s, probe_by_value);
     for (int i = 0; i < n_usual; i++)
         sum_s += spent_s[i];
     double point_s = n_usual ? sum_s / n_usual : 0;

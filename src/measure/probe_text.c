@@ -16,12 +16,6 @@ json_t *probe_number(double value)
     return json_real(rounded);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 json_t *probe_noise_json(const probe *p)
 {
     size_t n = 0;
@@ -43,7 +37,7 @@ json_t *probe_noise_json(const probe *p)
         hottest = point->temperature_c_max > hottest ? point->temperature_c_max : hottest;
     }
     if (noise)
-        qsort(noise, n, sizeof *noise, by_value);
+        qsort(noise, n, sizeof *noise, probe_by_value);
     json_t *json = json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:o, s:O}",
                              "median_pct", probe_number(n ? noise[n / 2] : 0), "p95_pct",
                              probe_number(n ? noise[n * 95 / 100] : 0), "n_points", (json_int_t)n,

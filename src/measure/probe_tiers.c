@@ -23,18 +23,17 @@ static int64_t power_of(int64_t size)
     return power;
 }
 
-static int by_value(const void *a, const void *b)
+int probe_by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
-/* Sorts values; 0 when there are none. */
-static double median(double *values, int n)
+double probe_median(double *values, int n)
 {
     if (n == 0)
         return 0;
-    qsort(values, (size_t)n, sizeof *values, by_value);
+    qsort(values, (size_t)n, sizeof *values, probe_by_value);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
@@ -83,7 +82,7 @@ static bool is_tier_in(const gac_sweep *sweep, int64_t multiple, double *gains)
             n++;
     if (n < 2)
         return false;
-    double middle = median(gains, n);
+    double middle = probe_median(gains, n);
     return middle > TIER_GAIN && gains[n / 4] > (1 + TIER_GAIN) / 2;
 }
 
@@ -112,7 +111,7 @@ static double tier_penalty(const gac_sweep *sweep, const gac_found_tiers *tiers,
         if (best && probe_tier_of(tiers, sweep->points[i].size) == tier)
             ratios[n++] = time_of(&sweep->points[i]) / best->time_us;
     }
-    return median(ratios, n);
+    return probe_median(ratios, n);
 }
 
 static const char *tier_family(const gac_sweep *sweeps, int n_sweeps, const gac_found_tiers *tiers,
@@ -153,7 +152,7 @@ static void judge_tier(const gac_sweep *sweeps, int n_sweeps, gac_found_tiers *o
         tier->served = tier->served || (penalty > 0 && !isinf(penalty));
         tier->penalty = fmax(tier->penalty, penalty);
     }
-    tier->aligned = tier->served && median(penalties, n) <= ALIGNED_LOSS &&
+    tier->aligned = tier->served && probe_median(penalties, n) <= ALIGNED_LOSS &&
                     tier->penalty <= WORST_LOSS && (t == 0 || out->tier[t - 1].aligned);
     tier->family = tier_family(sweeps, n_sweeps, out, t);
 }
