@@ -196,6 +196,8 @@ gac_status gac_compute_attend(void *state, const gac_attention_call *call, gac_e
     /* Also before a pass that does not need it: a recording may come next. */
     if (status == GAC_OK)
         status = reserve_decode(c, call, err);
+    if (status == GAC_OK)
+        status = gac_compute_launch_pending(c, err);
     if (status)
         return status;
     return c->n_new == 1 ? attend_one(c, call, err) : attend_many(c, call, err);

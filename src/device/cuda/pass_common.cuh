@@ -131,26 +131,38 @@ __device__ __forceinline__ float block_sum(float x, float *spare)
     return warp_sum(lane < n_warps ? spare[lane] : 0.0f);
 }
 
-/* Launches, with overlap as pass_kernels.h says. */
+/* Launches, with overlap as pass_kernels.h says; together: no block starts
+ * unless all can, so that they may wait for each other. */
 template <typename P>
 cudaError_t launch_kernel(void (*kernel)(P), dim3 grid, unsigned n_threads, size_t smem_bytes,
-                          bool overlap, cudaStream_t stream, const P &params)
+                          bool overlap, cudaStream_t stream, const P &params, bool together = false)
 {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = overlap;
+    attributes[1].id = cudaLaunchAttributeCooperative;
+    attributes[1].val.cooperative = together;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(n_threads);
     config.dynamicSmemBytes = smem_bytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = overlap ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = 2;
     cudaError_t code = cudaSuccess;
     if (smem_bytes > 48 << 10)
         code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     (int)smem_bytes);
     return code == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, params) : code;
+}
+
+/* Multiprocessors are to have as much shared memory as they can while the
+ * kernel runs. Those with less of it, for L1, and those with more never run side
+ * by side. */
+template <typename P> cudaError_t prefer_shared(void (*kernel)(P))
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                cudaSharedmemCarveoutMaxShared);
 }
 
 inline gac_status launch_status(cudaError_t code, const char *what, gac_error *err)

@@ -6,9 +6,12 @@ gac_status gac_compute_embed(void *state, const gac_matrix *table, gac_rows *out
     gac_cuda_compute *c = state;
     if (table->n_direct != 1 || table->first.n || !out->residual || out->ld != table->width)
         return gac_error_set(err, GAC_USAGE, "an embedding is one dense table, to residual rows");
-    gac_status status = gac_embed_launch(
-        c->options.dtype, table->direct[0].weight, table->direct[0].ld, table->n_logical,
-        c->pass + 1, out->data, out->ld, c->batch * c->n_new, out->width, c->cuda->stream, err);
+    gac_status status = gac_compute_launch_pending(c, err);
+    if (status)
+        return status;
+    status = gac_embed_launch(c->options.dtype, table->direct[0].weight, table->direct[0].ld,
+                              table->n_logical, c->pass + 1, out->data, out->ld,
+                              c->batch * c->n_new, out->width, c->cuda->stream, err);
     c->chained = true;
     return status;
 }
@@ -45,6 +48,8 @@ gac_status gac_compute_logits(void *state, const gac_linear_call *call, int64_t 
     gac_linear_rows rows = { first, step, n };
     gac_linear_out out = { c->logits.memory, vocab, GAC_SKINNY_FLOAT };
     status = gac_compute_product(c, call, rows, out, err);
+    if (status == GAC_OK)
+        status = gac_compute_launch_pending(c, err);
     c->n_logits = status == GAC_OK ? n : 0;
     c->vocab = vocab;
     return status;

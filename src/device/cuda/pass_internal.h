@@ -2,7 +2,8 @@
  *
  * pass_state.c keeps what a pass stands on: rows, caches, recordings.
  * pass_matrix.c puts weights on the device, pass_linear.c multiplies
- * with them (own kernels for a few rows, pass_lt.c for many),
+ * with them (own kernels for a few rows, those of one or two put off and
+ * launched together; pass_lt.c for many),
  * pass_attend.c attends and pass_head.c has both ends of the model.
  *
  * Sizes are logical (what the model has) or physical (what lies in memory):
@@ -53,6 +54,10 @@ typedef struct gac_cuda_compute {
     void *staged[2];  /* the same on the device */
     cudaEvent_t staged_at[2];
     unsigned long long *worst_at; /* on the device: see gac_convert_args */
+
+    gac_skinny_args pending[GAC_STREAM_MAX_PRODUCTS]; /* that wait for gac_compute_launch_pending */
+    int n_pending;
+    gac_scratch stream_state; /* of gac_stream_launch */
 
     bool recording;
     bool chained; /* the last thing on the stream is a kernel of ours: the next may overlap it */
@@ -151,6 +156,9 @@ typedef struct gac_linear_out {
     gac_skinny_mode mode;
 } gac_linear_out;
 
+/* Launches products that were put off. To be called before anything else goes
+ * on the stream, and before memory that they know is let go. */
+gac_status gac_compute_launch_pending(gac_cuda_compute *c, gac_error *err);
 gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
                                gac_linear_rows rows, gac_linear_out out, gac_error *err);
 

@@ -125,6 +125,23 @@ bool gac_skinny_takes(int64_t m, int64_t width);
 bool gac_skinny_takes_float(int64_t m, int64_t width);
 gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, gac_error *err);
 
+/* ---- One row times weights, again and again (pass_stream.cu) ------------- */
+
+enum {
+    GAC_STREAM_MAX_PRODUCTS = 8,
+    GAC_STREAM_MAX_BLOCKS = 1023,
+    GAC_STREAM_STATE_BYTES = (1 + GAC_STREAM_MAX_BLOCKS) * 4
+};
+
+/* Whether gac_stream_launch takes these products: of one or two rows each, on a
+ * device that has what it needs. */
+bool gac_stream_takes(const gac_skinny_args *args, int n);
+/* n products one after another, of as many rows and one dtype, whatever they
+ * say of overlap. state: GAC_STREAM_STATE_BYTES, zero before the first call; no
+ * two launches at once may share it. */
+gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
+                             cudaStream_t stream, gac_error *err);
+
 /* ---- Attention with a cache ---------------------------------------------- */
 
 /* What both kernels below are told. Rows of qkv hold the q heads, the k heads

@@ -77,13 +77,40 @@ static gac_skinny_args skinny_call(gac_cuda_compute *c, const source *in, int64_
                               .width = in->width,
                               .x_ld = in->ld,
                               .y = out.y,
-                              .y_ld = out.y_ld,
-                              .overlap = c->chained };
+                              .y_ld = out.y_ld };
 }
 
+/* Products of one row are put off, to be launched together. */
 static gac_status launch_skinny(gac_cuda_compute *c, const gac_skinny_args *args, gac_error *err)
 {
-    gac_status status = gac_skinny_launch(args, c->cuda->stream, err);
+    c->pending[c->n_pending] = *args;
+    if (gac_stream_takes(c->pending, c->n_pending + 1)) {
+        c->n_pending++;
+        return c->n_pending == GAC_STREAM_MAX_PRODUCTS ? gac_compute_launch_pending(c, err)
+                                                       : GAC_OK;
+    }
+    gac_status status = gac_compute_launch_pending(c, err);
+    if (status)
+        return status;
+    c->pending[0] = *args;
+    if (gac_stream_takes(c->pending, 1)) {
+        c->n_pending = 1;
+        return GAC_OK;
+    }
+    c->pending[0].overlap = c->chained;
+    status = gac_skinny_launch(c->pending, c->cuda->stream, err);
+    c->chained = true;
+    return status;
+}
+
+gac_status gac_compute_launch_pending(gac_cuda_compute *c, gac_error *err)
+{
+    int n = c->n_pending;
+    if (n == 0)
+        return GAC_OK;
+    c->n_pending = 0;
+    gac_status status =
+        gac_stream_launch(c->pending, n, c->stream_state.memory, c->chained, c->cuda->stream, err);
     c->chained = true;
     return status;
 }
@@ -108,7 +135,7 @@ static gac_status multiply_few(gac_cuda_compute *c, const stage *s, int64_t m, g
 
 static gac_status multiply_many(gac_cuda_compute *c, const stage *s, int64_t m, gac_error *err)
 {
-    gac_status status = GAC_OK;
+    gac_status status = gac_compute_launch_pending(c, err);
     bool to_float = s->out.mode == GAC_SKINNY_FLOAT || s->out.mode == GAC_SKINNY_ADD;
     for (int i = 0; i < s->n_pieces && status == GAC_OK;) {
         const gac_piece *p = &s->pieces[i];
@@ -172,6 +199,9 @@ static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_
         return GAC_OK;
     if (x->residual && few && gac_skinny_takes_float(rows.n, matrix->width))
         return GAC_OK;
+    gac_status status = gac_compute_launch_pending(c, err);
+    if (status)
+        return status;
     gac_norm_args args = { .dtype = c->options.dtype,
                            .from_float = x->residual,
                            .x = x->data,
@@ -185,7 +215,7 @@ static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_
                            .n = rows.n,
                            .eps = call->eps,
                            .overlap = c->chained };
-    gac_status status = gac_norm_launch(&args, c->cuda->stream, err);
+    status = gac_norm_launch(&args, c->cuda->stream, err);
     c->chained = true;
     *out = (source){ .x = c->x.memory, .ld = matrix->width, .width = matrix->width };
     return status;
@@ -268,6 +298,8 @@ static gac_status multiply_all(gac_cuda_compute *c, const gac_linear_call *call,
         status = multiply(c, &second, m, few, err);
     if (status == GAC_OK && !few)
         status = add_bias(c, &direct, m, err);
+    if (status == GAC_OK && gated)
+        status = gac_compute_launch_pending(c, err);
     if (status == GAC_OK && gated) {
         status = gac_silu_launch(c->options.dtype, c->wide.memory, matrix->n_out, out.y, out.y_ld,
                                  m, matrix->n_out / 2, c->cuda->stream, err);

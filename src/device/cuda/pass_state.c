@@ -80,6 +80,9 @@ gac_status gac_compute_reserve(gac_cuda_compute *c, gac_scratch *scratch, size_t
 
 gac_status gac_compute_wait(gac_cuda_compute *c, const char *what, gac_error *err)
 {
+    gac_status status = gac_compute_launch_pending(c, err);
+    if (status)
+        return status;
     cudaError_t code = cudaStreamSynchronize(c->cuda->stream);
     return code == cudaSuccess ? GAC_OK : gac_cuda_error(err, code, what);
 }
@@ -112,8 +115,8 @@ static void close_compute(void *state)
     cudaStreamSynchronize(c->cuda->stream);
     drop_recording(c);
     gac_lt_free(c);
-    gac_scratch *all[] = { &c->x,        &c->latent, &c->wide,   &c->split,
-                           &c->counters, &c->logits, &c->targets };
+    gac_scratch *all[] = { &c->x,        &c->latent,       &c->wide,   &c->split,
+                           &c->counters, &c->stream_state, &c->logits, &c->targets };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         release(c, all[i]);
     for (int i = 0; i < 2; i++) {
@@ -153,7 +156,9 @@ static gac_status open_pass(gac_cuda_compute *c, gac_error *err)
         memset(memory, 0, n_bytes);
         code = cudaEventCreateWithFlags(&c->pass_copied, cudaEventDisableTiming);
     }
-    return code == cudaSuccess ? GAC_OK : gac_cuda_error(err, code, "cudaHostAlloc");
+    if (code != cudaSuccess)
+        return gac_cuda_error(err, code, "cudaHostAlloc");
+    return gac_compute_reserve(c, &c->stream_state, GAC_STREAM_STATE_BYTES, "a barrier", true, err);
 }
 
 /* GAC_CUDA_FEW in the environment moves the border between our kernel and
@@ -324,6 +329,11 @@ static gac_status rows_read(void *state, const gac_rows *rows, int64_t first, in
         if (!codes)
             return gac_error_no_memory(err);
     }
+    gac_status status = gac_compute_launch_pending(c, err);
+    if (status) {
+        free(codes);
+        return status;
+    }
     cudaError_t code = cudaMemcpy2DAsync(
         to, wide * element, (char *)rows->data + (size_t)first * (size_t)rows->ld * element,
         (size_t)rows->ld * element, wide * element, (size_t)n, cudaMemcpyDeviceToHost,
@@ -412,6 +422,8 @@ static gac_status begin(void *state, const int32_t *ids, int64_t batch, int64_t 
         !gac_mul_i64(batch, n_new, &n) || n > c->options.max_rows)
         return gac_error_set(err, GAC_USAGE, "a pass of %lld times %lld tokens after %lld",
                              (long long)batch, (long long)n_new, (long long)n_past);
+    /* Rows that the pass before did not come to are read by nobody. */
+    c->n_pending = 0;
     /* The copy of the pass before may still read what is written here. */
     cudaError_t code = cudaEventSynchronize(c->pass_copied);
     if (code == cudaSuccess) {
@@ -442,7 +454,10 @@ static gac_status record(void *state, bool start, gac_error *err)
     gac_cuda_compute *c = state;
     cudaGraph_t graph = NULL;
     cudaError_t code;
+    gac_status status = gac_compute_launch_pending(c, err);
     c->chained = false;
+    if (start && status)
+        return status;
     if (start) {
         drop_recording(c);
         code = cudaStreamBeginCapture(c->cuda->stream, cudaStreamCaptureModeRelaxed);
@@ -453,14 +468,14 @@ static gac_status record(void *state, bool start, gac_error *err)
         return gac_error_set(err, GAC_USAGE, "no recording was started");
     c->recording = false;
     code = cudaStreamEndCapture(c->cuda->stream, &graph);
-    if (code == cudaSuccess)
+    if (code == cudaSuccess && status == GAC_OK)
         code = cudaGraphInstantiate(&c->recorded, graph, 0);
-    if (code == cudaSuccess)
+    if (code == cudaSuccess && status == GAC_OK)
         code = cudaGraphUpload(c->recorded, c->cuda->stream);
     if (graph)
         cudaGraphDestroy(graph);
     if (code == cudaSuccess)
-        return GAC_OK;
+        return status;
     drop_recording(c);
     cudaGetLastError();
     return gac_cuda_error(err, code, "recording of a pass");

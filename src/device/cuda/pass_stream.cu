@@ -1,0 +1,664 @@
+/* Products of one or two rows, one after another, in one launch: as fast as
+ * the weights come out of memory.
+ *
+ * Rows of weights are cut into pieces of up to 2 KB. The pieces of a block go
+ * round its warps, and each warp has a ring in shared memory that bulk copies
+ * fill: a warp waits for its next piece, takes it into registers, sends for
+ * the piece that the place is free for, and multiplies. Warps know nothing of
+ * each other until the last piece of a product; then the block adds up the
+ * sums of pieces, always in the same order.
+ *
+ * There is one block to a multiprocessor, and every block has an equal share
+ * of every product. Before blocks read what others wrote, they wait until all
+ * of them have. The rings do not wait: they are filled with the weights of the
+ * next product by then, and those of the first one before the kernel waits for
+ * the one before it. */
+#include "pass_common.cuh"
+
+namespace
+{
+
+constexpr int N_WARPS = 16, N_THREADS = 32 * N_WARPS;
+constexpr int PIECE = 1024; /* numbers, at most */
+constexpr int CHUNK = 256;  /* of which a lane has 8 */
+constexpr int N_CHUNKS = PIECE / CHUNK;
+constexpr int MAX_SLOTS = 5;         /* of a ring */
+constexpr int MAX_BYTES = 192 << 10; /* of a block: what runs beside it needs some */
+constexpr int MAX_SEGMENTS = 32;     /* of all products */
+constexpr int MAX_N = 1 << 22;       /* of y: times GAC_STREAM_MAX_BLOCKS it is an unsigned */
+constexpr int MAX_ROWS = 2;
+constexpr int MAX_FLOAT_WIDTH = 8192; /* of F32 rows that are normed here */
+constexpr int N_FLOATS = MAX_FLOAT_WIDTH / (4 * N_THREADS);
+
+/* Weights that give some columns of y, or gate or up of all of them. */
+struct segment {
+    const void *w;     /* (n, ld) */
+    const float *bias; /* (n) or NULL */
+    int ld, n, k, x_start, y_start;
+    int n_pieces, length; /* pieces of a row, and how long each but the last is */
+    bool is_first;        /* of its product */
+};
+
+struct one_product {
+    const void *x;     /* (m, x_ld), F32 or half */
+    const float *norm; /* (n_norm) or NULL */
+    void *y;           /* (m, y_ld) */
+    int64_t x_ld, y_ld;
+    int64_t cost;        /* of all its rows of weights: numbers / 8 */
+    unsigned block_cost; /* that of a block */
+    int first, end;      /* its segments; GATED has two, gate and up */
+    int width, n_norm;
+    float eps;
+    bool from_float;
+    gac_skinny_mode mode;
+};
+
+struct params {
+    one_product products[GAC_STREAM_MAX_PRODUCTS];
+    segment segments[MAX_SEGMENTS];
+    unsigned *arrived; /* blocks that finished a product, of all launches */
+    unsigned *done;    /* (blocks) products that each finished, likewise */
+    int n_products, n_segments;
+    int n_slots, max_width; /* max_width: of x */
+};
+
+/* The rows of a segment that a block multiplies with, and how many pieces of
+ * the product come before them. */
+struct run {
+    int row, n_rows, first_piece;
+};
+
+/* Where a block's rows of a segment start, with cost that of the rows before
+ * it. GATED: the same rows of both. */
+__host__ __device__ inline int first_row(const one_product &p, const segment &s, unsigned cost,
+                                         unsigned block, unsigned n_blocks)
+{
+    const unsigned n = (unsigned)s.n, each = (unsigned)s.k / 8;
+    if (p.mode == GAC_SKINNY_GATED)
+        return (int)(n * block / n_blocks);
+    const unsigned wanted = p.block_cost * block;
+    const unsigned row = wanted < cost ? 0 : (wanted - cost + each - 1) / each;
+    return (int)min(row, n);
+}
+
+/* Fills in the runs of a product; gives its pieces. */
+__host__ __device__ inline int divide(const params &p, int product, unsigned block,
+                                      unsigned n_blocks, run *runs)
+{
+    const one_product &one = p.products[product];
+    unsigned cost = 0;
+    int n_pieces = 0;
+    for (int s = one.first; s < one.end; s++) {
+        const segment &seg = p.segments[s];
+        const int row = first_row(one, seg, cost, block, n_blocks);
+        const int end = first_row(one, seg, cost, block + 1, n_blocks);
+        runs[s] = run{ row, end - row, n_pieces };
+        n_pieces += (end - row) * seg.n_pieces;
+        cost += (unsigned)seg.n * ((unsigned)seg.k / 8);
+    }
+    return n_pieces;
+}
+
+/* Addresses in shared memory are numbers below: so the compiler keeps them,
+ * where it would find out again and again where shared memory is. */
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+    asm volatile("" : "+r"(at));
+    return at;
+}
+
+__device__ __forceinline__ uint4 load_shared(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+/* The kernel is not launched where these do nothing. */
+#if __CUDA_ARCH__ >= 900
+
+__device__ __forceinline__ void start_barrier(uint32_t barrier)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+
+/* What was written to barriers is seen by copies. */
+__device__ __forceinline__ void publish_barriers()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* n_bytes, a multiple of 16, to shared memory; barrier tells when they are
+ * there. */
+__device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t n_bytes,
+                                     uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(barrier), "r"(n_bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(to), "l"(from), "r"(n_bytes), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t phase)
+{
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(phase)
+                     : "memory");
+}
+
+#else
+
+__device__ __forceinline__ void start_barrier(uint32_t)
+{
+}
+__device__ __forceinline__ void publish_barriers()
+{
+}
+__device__ __forceinline__ void copy(uint32_t, const void *, uint32_t, uint32_t)
+{
+}
+__device__ __forceinline__ void wait_for(uint32_t, uint32_t)
+{
+}
+
+#endif
+
+/* The block has finished a product. */
+__device__ __forceinline__ void arrive(unsigned *arrived)
+{
+    __syncthreads();
+    if (threadIdx.x == 0)
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
+}
+
+/* So many have arrived, and what they wrote is seen. */
+__device__ __forceinline__ void await(const unsigned *arrived, unsigned n)
+{
+    if (threadIdx.x == 0) {
+        unsigned now;
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                         : "=r"(now)
+                         : "l"(arrived)
+                         : "memory");
+        while ((int)(now - n) < 0);
+    }
+    __syncthreads();
+}
+
+/* A piece in a ring: when it is there, and which numbers of x it is multiplied
+ * with. */
+struct __align__(16) ticket
+{
+    uint64_t barrier;
+    int start, n;
+};
+
+/* The piece that a warp will send for: every N_WARPS-th of the block's, in
+ * each product. */
+template <typename T> struct cursor {
+    const T *row;
+    int n_rows;               /* from this one on, of the segment */
+    int s;                    /* the segment, n_segments at the end */
+    int piece;                /* of the row */
+    int n_pieces;             /* of every row of the segment */
+    int next_row, next_piece; /* so many further is the next one */
+};
+
+/* Takes up the segment c.s, with c.piece counted from the block's first there,
+ * or one after it. */
+template <typename T>
+__device__ __forceinline__ void enter(const params &p, const run *runs, int warp, cursor<T> &c)
+{
+    for (; c.s < p.n_segments; c.s++) {
+        const segment &from = p.segments[c.s];
+        const run r = runs[c.s];
+        if (from.is_first)
+            c.piece = warp;
+        const int i = c.piece / from.n_pieces;
+        c.piece -= i * from.n_pieces;
+        if (i < r.n_rows) {
+            c.row = (const T *)from.w + (int64_t)(r.row + i) * from.ld;
+            c.n_rows = r.n_rows - i;
+            c.n_pieces = from.n_pieces;
+            c.next_row = N_WARPS / from.n_pieces;
+            c.next_piece = N_WARPS % from.n_pieces;
+            break;
+        }
+        c.piece += (i - r.n_rows) * from.n_pieces;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void advance(const params &p, const run *runs, int warp, cursor<T> &c)
+{
+    int n = c.next_row;
+    c.piece += c.next_piece;
+    if (c.piece >= c.n_pieces) {
+        c.piece -= c.n_pieces;
+        n++;
+    }
+    c.row += n * p.segments[c.s].ld;
+    c.n_rows -= n;
+    if (c.n_rows <= 0) {
+        c.piece -= c.n_rows * c.n_pieces;
+        c.s++;
+        enter(p, runs, warp, c);
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void send_for(const params &p, const cursor<T> &c, uint32_t place,
+                                         uint32_t ticket_at, ticket *t)
+{
+    const segment &s = p.segments[c.s];
+    const int start = c.piece * s.length, n = min(s.length, s.k - start);
+    t->start = s.x_start + start;
+    t->n = n;
+    copy(place, c.row + start, (uint32_t)n * 2, ticket_at);
+}
+
+/* The product of a piece and the same numbers of x. Lane (g, t) of the warp has
+ * 8 numbers of either at a time, as words 0 to 3; those of x lie in shared
+ * memory in the order 0, 2, 1, 3. Given to m16n8k16 so, words 0 and 1 of group g
+ * are row g of one matrix, words 2 and 3 row g + 8; the words of the weights are
+ * column g of the other. Wanted is the diagonal of the product in which the
+ * words are the same. */
+template <typename T> struct product {
+    float low[4] = {}, high[4] = {};
+
+    __device__ __forceinline__ void add(uint4 w, uint4 x)
+    {
+        mma_16816<T>(low, x.x, x.y, x.z, x.w, w.x, w.y);
+        mma_16816<T>(high, x.x, x.y, x.z, x.w, w.z, w.w);
+    }
+
+    /* In every lane. */
+    __device__ __forceinline__ float total() const
+    {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        const float sum = g % 2 ? low[1] + high[3] : low[0] + high[2];
+        return warp_sum(t == g / 2 ? sum : 0.0f);
+    }
+};
+
+/* Eight numbers of x where product::add wants them. */
+template <typename T> __device__ __forceinline__ void put_eight(T *xs, int c, uint4 v)
+{
+    ((uint4 *)xs)[c] = uint4{ v.x, v.z, v.y, v.w };
+}
+
+/* Four of them, from number c on. */
+template <typename T> __device__ __forceinline__ void put_four(T *xs, int c, uint2 v)
+{
+    uint32_t *to = (uint32_t *)xs + c / 8 * 4 + c % 8 / 4;
+    to[0] = v.x;
+    to[2] = v.y;
+}
+
+/* Half x to shared memory, (M, width). */
+template <typename T, int M> __device__ __forceinline__ void stage_half(const one_product &p, T *xs)
+{
+    for (int r = 0; r < M; r++) {
+        const uint4 *x = (const uint4 *)((const T *)p.x + r * p.x_ld);
+        for (int c = threadIdx.x; c < p.width / 8; c += N_THREADS)
+            put_eight(xs + r * p.width, c, __ldcg(x + c));
+    }
+}
+
+/* The norm, before x is there to be normed. */
+__device__ __forceinline__ void read_norm(const one_product &p, float4 (&norm)[N_FLOATS])
+{
+#pragma unroll
+    for (int i = 0; i < N_FLOATS; i++) {
+        const int c = 4 * (threadIdx.x + i * N_THREADS);
+        norm[i] = float4{ 1, 1, 1, 1 };
+        if (!p.norm || c >= p.width)
+            continue;
+        norm[i] =
+            float4{ c < p.n_norm ? p.norm[c] : 0, c + 1 < p.n_norm ? p.norm[c + 1] : 0,
+                    c + 2 < p.n_norm ? p.norm[c + 2] : 0, c + 3 < p.n_norm ? p.norm[c + 3] : 0 };
+    }
+}
+
+/* F32 x to shared memory, normed, as half; spare is (M, N_WARPS). */
+template <typename T, int M>
+__device__ __forceinline__ void stage_float(const one_product &p, T *xs,
+                                            const float4 (&norm)[N_FLOATS], float *spare)
+{
+    for (int r = 0; r < M; r++) {
+        const float *from = (const float *)p.x + r * p.x_ld;
+        float4 v[N_FLOATS];
+        float sum = 0, scale = 1;
+#pragma unroll
+        for (int i = 0; i < N_FLOATS; i++) {
+            const int c = 4 * (threadIdx.x + i * N_THREADS);
+            v[i] = c < p.width ? __ldcg((const float4 *)(from + c)) : float4{ 0, 0, 0, 0 };
+        }
+#pragma unroll
+        for (int i = 0; i < N_FLOATS; i++)
+            sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+        if (p.norm) {
+            sum = block_sum(sum, spare + r * N_WARPS);
+            scale = rsqrtf(sum / (float)p.n_norm + p.eps);
+        }
+#pragma unroll
+        for (int i = 0; i < N_FLOATS; i++) {
+            const int c = 4 * (threadIdx.x + i * N_THREADS);
+            if (c < p.width)
+                put_four(
+                    xs + r * p.width, c,
+                    uint2{ pack_pair<T>(v[i].x * scale * norm[i].x, v[i].y * scale * norm[i].y),
+                           pack_pair<T>(v[i].z * scale * norm[i].z, v[i].w * scale * norm[i].w) });
+        }
+    }
+}
+
+/* Adds up the pieces of a row of weights, for row i of x. */
+template <int M>
+__device__ __forceinline__ float add_up(const segment &s, const run &r, int row, int i,
+                                        const float *sums)
+{
+    float y = s.bias ? s.bias[row] : 0.0f;
+    for (int q = 0; q < s.n_pieces; q++)
+        y += sums[(r.first_piece + (row - r.row) * s.n_pieces + q) * M + i];
+    return y;
+}
+
+/* What the block has of y, from the pieces' sums (pieces, M). */
+template <typename T, int M>
+__device__ void finish(const params &p, const one_product &one, const run *runs, const float *sums)
+{
+    const bool gated = one.mode == GAC_SKINNY_GATED;
+    for (int s = one.first; s < (gated ? one.first + 1 : one.end); s++) {
+        const run r = runs[s];
+        for (int i = threadIdx.x; i < r.n_rows * M; i += N_THREADS) {
+            const int row = r.row + i / M;
+            const int64_t to = i % M * one.y_ld + p.segments[s].y_start + row;
+            const float y = add_up<M>(p.segments[s], r, row, i % M, sums);
+            if (gated)
+                ((T *)one.y)[to] = from_float<T>(
+                    silu(y) * add_up<M>(p.segments[s + 1], runs[s + 1], row, i % M, sums));
+            else if (one.mode == GAC_SKINNY_SET)
+                ((T *)one.y)[to] = from_float<T>(y);
+            else if (one.mode == GAC_SKINNY_ADD)
+                atomicAdd((float *)one.y + to, y); /* nobody else does: it is only not waited for */
+            else
+                ((float *)one.y)[to] = y;
+        }
+    }
+}
+
+template <typename T, int M>
+__global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_constant__ params p)
+{
+    extern __shared__ __align__(128) char memory[];
+    __shared__ ticket tickets[N_WARPS][MAX_SLOTS];
+    __shared__ run runs[MAX_SEGMENTS];
+    __shared__ int n_pieces[GAC_STREAM_MAX_PRODUCTS];
+    __shared__ float spare[M * N_WARPS];
+    const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
+    T *xs = (T *)memory + N_WARPS * p.n_slots * PIECE; /* (M, width) */
+    float *sums = (float *)(xs + M * p.max_width);     /* (pieces, M) */
+    /* A lane's part of the warp's ring; that of lane 0 is where pieces go. */
+    const uint32_t ring = shared_address((T *)memory + warp * p.n_slots * PIECE + 8 * lane);
+    const uint32_t barriers = shared_address(tickets[warp]);
+    const uint32_t x_at = shared_address(xs + 8 * lane);
+
+    let_next_start();
+    if (threadIdx.x < p.n_products)
+        n_pieces[threadIdx.x] = divide(p, (int)threadIdx.x, blockIdx.x, gridDim.x, runs);
+    if (lane == 0) {
+        for (int i = 0; i < p.n_slots; i++)
+            start_barrier(barriers + i * sizeof(ticket));
+        publish_barriers();
+    }
+    __syncthreads();
+    cursor<T> ahead;
+    ahead.s = 0;
+    ahead.piece = warp;
+    enter(p, runs, warp, ahead);
+    for (int i = 0; i < p.n_slots && ahead.s < p.n_segments; i++) {
+        if (lane == 0)
+            send_for(p, ahead, ring + i * PIECE * 2, barriers + i * sizeof(ticket),
+                     &tickets[warp][i]);
+        advance(p, runs, warp, ahead);
+    }
+    int slot = 0;
+    uint32_t phase = 0;
+    unsigned done = 0;
+    for (int j = 0; j < p.n_products; j++) {
+        const one_product &one = p.products[j];
+        float4 norm[N_FLOATS];
+        if (one.from_float)
+            read_norm(one, norm);
+        if (j == 0) {
+            wait_for_previous();
+            done = __ldcg(p.done + blockIdx.x);
+        } else {
+            await(p.arrived, (done + j) * gridDim.x);
+        }
+        if (one.from_float)
+            stage_float<T, M>(one, xs, norm, spare);
+        else
+            stage_half<T, M>(one, xs);
+        __syncthreads();
+        for (int i = warp; i < n_pieces[j]; i += N_WARPS) {
+            const uint32_t ticket_at = barriers + slot * sizeof(ticket);
+            const uint32_t place = ring + slot * PIECE * 2;
+            const uint4 t = load_shared(ticket_at);
+            const uint32_t x_first = x_at + t.z * 2;
+            const int n = (int)t.w;
+            const uint4 none = { 0, 0, 0, 0 };
+            uint4 w[N_CHUNKS];
+            wait_for(ticket_at, phase);
+#pragma unroll
+            for (int u = 0; u < N_CHUNKS; u++)
+                w[u] = u * CHUNK < n - 8 * lane ? load_shared(place + 2 * u * CHUNK) : none;
+            __syncwarp();
+            if (ahead.s < p.n_segments) {
+                if (lane == 0)
+                    send_for(p, ahead, place, ticket_at, &tickets[warp][slot]);
+                advance(p, runs, warp, ahead);
+            }
+            product<T> y[M];
+#pragma unroll
+            for (int u = 0; u < N_CHUNKS; u++)
+#pragma unroll
+                for (int r = 0; r < M; r++)
+                    y[r].add(w[u], u * CHUNK < n - 8 * lane
+                                       ? load_shared(x_first + 2 * (r * one.width + u * CHUNK))
+                                       : none);
+#pragma unroll
+            for (int r = 0; r < M; r++) {
+                const float total = y[r].total();
+                if (lane == 0)
+                    sums[i * M + r] = total;
+            }
+            slot = slot + 1 == p.n_slots ? 0 : slot + 1;
+            phase ^= slot == 0;
+            __syncwarp();
+        }
+        __syncthreads();
+        finish<T, M>(p, one, runs, sums);
+        arrive(p.arrived);
+    }
+    if (threadIdx.x == 0)
+        p.done[blockIdx.x] = done + p.n_products;
+}
+
+/* Adds a segment; false for what makes no sense. */
+bool add_segment(const gac_skinny_args *a, const gac_skinny_segment &from,
+                 const gac_skinny_weights &w, params &p, one_product &to)
+{
+    if (p.n_segments == MAX_SEGMENTS || from.n < 1 || from.n >= MAX_N || w.k < 8 || w.k % 8 ||
+        w.ld % 8 || w.ld < w.k || w.ld > 1 << 24 || w.x_start % 8 || w.x_start + w.k > a->width ||
+        (uintptr_t)w.weight % 16)
+        return false;
+    segment &seg = p.segments[p.n_segments];
+    seg.is_first = p.n_segments++ == to.first;
+    seg.w = w.weight;
+    seg.bias = w.bias;
+    seg.ld = (int)w.ld;
+    seg.n = (int)from.n;
+    seg.k = (int)w.k;
+    seg.x_start = (int)w.x_start;
+    seg.y_start = (int)from.y_start;
+    seg.n_pieces = (seg.k + PIECE - 1) / PIECE;
+    seg.length = ((seg.k + seg.n_pieces - 1) / seg.n_pieces + 63) / 64 * 64;
+    to.cost += from.n * w.k / 8;
+    return true;
+}
+
+/* Adds a product; false for what makes no sense. */
+bool add_product(const gac_skinny_args *a, params &p)
+{
+    if (p.n_products == GAC_STREAM_MAX_PRODUCTS)
+        return false;
+    one_product &to = p.products[p.n_products++];
+    bool ok = a->m >= 1 && a->m <= MAX_ROWS && a->n_segments >= 1 && a->width >= 8 &&
+              a->width % 8 == 0 && a->x_ld % 8 == 0 && (uintptr_t)a->x % 16 == 0 &&
+              (!a->from_float || a->width <= MAX_FLOAT_WIDTH) && (a->from_float || !a->norm) &&
+              is_half_type(a->dtype);
+    to.x = a->x;
+    to.norm = a->norm;
+    to.y = a->y;
+    to.x_ld = a->x_ld;
+    to.y_ld = a->y_ld;
+    to.first = p.n_segments;
+    for (int s = 0; s < a->n_segments; s++)
+        ok = ok && add_segment(a, a->segments[s], a->segments[s].gate, p, to);
+    if (a->mode == GAC_SKINNY_GATED)
+        ok = ok && a->n_segments == 1 && add_segment(a, a->segments[0], a->segments[0].up, p, to);
+    to.end = p.n_segments;
+    to.width = (int)a->width;
+    to.n_norm = (int)a->n_norm;
+    to.eps = (float)a->eps;
+    to.from_float = a->from_float;
+    to.mode = a->mode;
+    p.max_width = max(p.max_width, to.width);
+    return ok;
+}
+
+/* What the kernel needs to know of the device. */
+struct facts {
+    int version;   /* of its instructions */
+    int n_units;   /* multiprocessors */
+    int max_bytes; /* of shared memory, that a block may have */
+};
+
+cudaError_t ask_device(facts &f)
+{
+    constexpr int OTHER_BYTES = 3 << 10; /* barriers and runs */
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&f.version, cudaDevAttrComputeCapabilityMajor, device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&f.n_units, cudaDevAttrMultiProcessorCount, device);
+    if (code == cudaSuccess)
+        code =
+            cudaDeviceGetAttribute(&f.max_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    f.max_bytes = min(f.max_bytes - OTHER_BYTES, MAX_BYTES);
+    return code;
+}
+
+/* Pieces of a product that a block has, at most. */
+int64_t bound_pieces(const params &p, const one_product &one, int n_blocks)
+{
+    int64_t n = 0;
+    for (int s = one.first; s < one.end; s++) {
+        const segment &seg = p.segments[s];
+        const int64_t rows =
+            one.mode == GAC_SKINNY_GATED ? seg.n / n_blocks + 1 : one.block_cost / (seg.k / 8) + 1;
+        n += min(rows, (int64_t)seg.n) * seg.n_pieces;
+    }
+    return n;
+}
+
+/* Divides the products among the blocks, and the memory of a block; false where
+ * that is not two places for each ring. */
+bool divide_work(params &p, int m, const facts &f, size_t *n_bytes)
+{
+    int64_t most = 0;
+    for (int j = 0; j < p.n_products; j++) {
+        one_product &one = p.products[j];
+        if (one.cost > INT32_MAX || f.n_units > GAC_STREAM_MAX_BLOCKS)
+            return false;
+        one.block_cost = (unsigned)((one.cost + f.n_units - 1) / f.n_units);
+        most = max(most, bound_pieces(p, one, f.n_units));
+    }
+    const int64_t slot_bytes = N_WARPS * PIECE * 2;
+    const int64_t other_bytes =
+        (m * p.max_width * 2 + most * m * (int64_t)sizeof(float) + 15) / 16 * 16;
+    if (other_bytes + 2 * slot_bytes > f.max_bytes)
+        return false;
+    p.n_slots = (int)min((f.max_bytes - other_bytes) / slot_bytes, (int64_t)MAX_SLOTS);
+    *n_bytes = (size_t)(p.n_slots * slot_bytes + other_bytes);
+    return true;
+}
+
+/* Fills in params for n products; false where they cannot go together. */
+bool make_params(const gac_skinny_args *args, int n, const facts &f, params &p, size_t *n_bytes)
+{
+    bool ok = f.version >= 9;
+    for (int i = 0; i < n; i++)
+        ok = ok && args[i].m == args->m && args[i].dtype == args->dtype && add_product(&args[i], p);
+    return ok && divide_work(p, (int)args->m, f, n_bytes);
+}
+
+template <typename T, int M>
+cudaError_t launch(params &p, int n_blocks, size_t n_bytes, bool overlap, cudaStream_t stream)
+{
+    cudaError_t code = prefer_shared(gac_stream_kernel<T, M>);
+    if (code != cudaSuccess)
+        return code;
+    return launch_kernel(gac_stream_kernel<T, M>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
+                         overlap, stream, p, true);
+}
+
+} /* namespace */
+
+extern "C" bool gac_stream_takes(const gac_skinny_args *args, int n)
+{
+    params p = {};
+    facts f = {};
+    size_t n_bytes = 0;
+    return ask_device(f) == cudaSuccess && make_params(args, n, f, p, &n_bytes);
+}
+
+extern "C" gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state,
+                                        bool overlap, cudaStream_t stream, gac_error *err)
+{
+    params p = {};
+    facts f = {};
+    size_t n_bytes = 0;
+    cudaError_t code = ask_device(f);
+    if (code == cudaSuccess && !make_params(args, n, f, p, &n_bytes))
+        return gac_error_set(err, GAC_USAGE, "products of one row, of sizes that make no sense");
+    p.arrived = (unsigned *)state;
+    p.done = p.arrived + 1;
+    if (code == cudaSuccess && args->dtype == GAC_DTYPE_F16)
+        code = args->m == 1 ? launch<__half, 1>(p, f.n_units, n_bytes, overlap, stream)
+                            : launch<__half, 2>(p, f.n_units, n_bytes, overlap, stream);
+    else if (code == cudaSuccess)
+        code = args->m == 1 ? launch<__nv_bfloat16, 1>(p, f.n_units, n_bytes, overlap, stream)
+                            : launch<__nv_bfloat16, 2>(p, f.n_units, n_bytes, overlap, stream);
+    return launch_status(code, "products of one row", err);
+}
