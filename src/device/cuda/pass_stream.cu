@@ -13,266 +13,18 @@
  * of them have. The rings do not wait: they are filled with the weights of the
  * next product by then, and those of the first one before the kernel waits for
  * the one before it. */
-#include "pass_common.cuh"
+#include "pass_stream.cuh"
 
 namespace
 {
 
-constexpr int N_WARPS = 16, N_THREADS = 32 * N_WARPS;
-constexpr int PIECE = 1024; /* numbers, at most */
-constexpr int CHUNK = 256;  /* of which a lane has 8 */
+constexpr int CHUNK = 256; /* numbers of a piece, of which a lane has 8 */
 constexpr int N_CHUNKS = PIECE / CHUNK;
-constexpr int MAX_SLOTS = 5;         /* of a ring */
 constexpr int MAX_BYTES = 192 << 10; /* of a block: what runs beside it needs some */
-constexpr int MAX_SEGMENTS = 32;     /* of all products */
 constexpr int MAX_N = 1 << 22;       /* of y: times GAC_STREAM_MAX_BLOCKS it is an unsigned */
 constexpr int MAX_ROWS = 2;
 constexpr int MAX_FLOAT_WIDTH = 8192; /* of F32 rows that are normed here */
 constexpr int N_FLOATS = MAX_FLOAT_WIDTH / (4 * N_THREADS);
-
-/* Weights that give some columns of y, or gate or up of all of them. */
-struct segment {
-    const void *w;     /* (n, ld) */
-    const float *bias; /* (n) or NULL */
-    int ld, n, k, x_start, y_start;
-    int n_pieces, length; /* pieces of a row, and how long each but the last is */
-    bool is_first;        /* of its product */
-};
-
-struct one_product {
-    const void *x;     /* (m, x_ld), F32 or half */
-    const float *norm; /* (n_norm) or NULL */
-    void *y;           /* (m, y_ld) */
-    int64_t x_ld, y_ld;
-    int64_t cost;        /* of all its rows of weights: numbers / 8 */
-    unsigned block_cost; /* that of a block */
-    int first, end;      /* its segments; GATED has two, gate and up */
-    int width, n_norm;
-    float eps;
-    bool from_float;
-    gac_skinny_mode mode;
-};
-
-struct params {
-    one_product products[GAC_STREAM_MAX_PRODUCTS];
-    segment segments[MAX_SEGMENTS];
-    unsigned *arrived; /* blocks that finished a product, of all launches */
-    unsigned *done;    /* (blocks) products that each finished, likewise */
-    int n_products, n_segments;
-    int n_slots, max_width; /* max_width: of x */
-};
-
-/* The rows of a segment that a block multiplies with, and how many pieces of
- * the product come before them. */
-struct run {
-    int row, n_rows, first_piece;
-};
-
-/* Where a block's rows of a segment start, with cost that of the rows before
- * it. GATED: the same rows of both. */
-__host__ __device__ inline int first_row(const one_product &p, const segment &s, unsigned cost,
-                                         unsigned block, unsigned n_blocks)
-{
-    const unsigned n = (unsigned)s.n, each = (unsigned)s.k / 8;
-    if (p.mode == GAC_SKINNY_GATED)
-        return (int)(n * block / n_blocks);
-    const unsigned wanted = p.block_cost * block;
-    const unsigned row = wanted < cost ? 0 : (wanted - cost + each - 1) / each;
-    return (int)min(row, n);
-}
-
-/* Fills in the runs of a product; gives its pieces. */
-__host__ __device__ inline int divide(const params &p, int product, unsigned block,
-                                      unsigned n_blocks, run *runs)
-{
-    const one_product &one = p.products[product];
-    unsigned cost = 0;
-    int n_pieces = 0;
-    for (int s = one.first; s < one.end; s++) {
-        const segment &seg = p.segments[s];
-        const int row = first_row(one, seg, cost, block, n_blocks);
-        const int end = first_row(one, seg, cost, block + 1, n_blocks);
-        runs[s] = run{ row, end - row, n_pieces };
-        n_pieces += (end - row) * seg.n_pieces;
-        cost += (unsigned)seg.n * ((unsigned)seg.k / 8);
-    }
-    return n_pieces;
-}
-
-/* Addresses in shared memory are numbers below: so the compiler keeps them,
- * where it would find out again and again where shared memory is. */
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
-    asm volatile("" : "+r"(at));
-    return at;
-}
-
-__device__ __forceinline__ uint4 load_shared(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
-
-/* The kernel is not launched where these do nothing. */
-#if __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ void start_barrier(uint32_t barrier)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
-
-/* What was written to barriers is seen by copies. */
-__device__ __forceinline__ void publish_barriers()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/* n_bytes, a multiple of 16, to shared memory; barrier tells when they are
- * there. */
-__device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t n_bytes,
-                                     uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :
-                 : "r"(barrier), "r"(n_bytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1], %2, [%3];"
-                 :
-                 : "r"(to), "l"(from), "r"(n_bytes), "r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t phase)
-{
-    uint32_t done = 0;
-    while (!done)
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(phase)
-                     : "memory");
-}
-
-#else
-
-__device__ __forceinline__ void start_barrier(uint32_t)
-{
-}
-__device__ __forceinline__ void publish_barriers()
-{
-}
-__device__ __forceinline__ void copy(uint32_t, const void *, uint32_t, uint32_t)
-{
-}
-__device__ __forceinline__ void wait_for(uint32_t, uint32_t)
-{
-}
-
-#endif
-
-/* The block has finished a product. */
-__device__ __forceinline__ void arrive(unsigned *arrived)
-{
-    __syncthreads();
-    if (threadIdx.x == 0)
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
-}
-
-/* So many have arrived, and what they wrote is seen. */
-__device__ __forceinline__ void await(const unsigned *arrived, unsigned n)
-{
-    if (threadIdx.x == 0) {
-        unsigned now;
-        do
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                         : "=r"(now)
-                         : "l"(arrived)
-                         : "memory");
-        while ((int)(now - n) < 0);
-    }
-    __syncthreads();
-}
-
-/* A piece in a ring: when it is there, and which numbers of x it is multiplied
- * with. */
-struct __align__(16) ticket
-{
-    uint64_t barrier;
-    int start, n;
-};
-
-/* The piece that a warp will send for: every N_WARPS-th of the block's, in
- * each product. */
-template <typename T> struct cursor {
-    const T *row;
-    int n_rows;               /* from this one on, of the segment */
-    int s;                    /* the segment, n_segments at the end */
-    int piece;                /* of the row */
-    int n_pieces;             /* of every row of the segment */
-    int next_row, next_piece; /* so many further is the next one */
-};
-
-/* Takes up the segment c.s, with c.piece counted from the block's first there,
- * or one after it. */
-template <typename T>
-__device__ __forceinline__ void enter(const params &p, const run *runs, int warp, cursor<T> &c)
-{
-    for (; c.s < p.n_segments; c.s++) {
-        const segment &from = p.segments[c.s];
-        const run r = runs[c.s];
-        if (from.is_first)
-            c.piece = warp;
-        const int i = c.piece / from.n_pieces;
-        c.piece -= i * from.n_pieces;
-        if (i < r.n_rows) {
-            c.row = (const T *)from.w + (int64_t)(r.row + i) * from.ld;
-            c.n_rows = r.n_rows - i;
-            c.n_pieces = from.n_pieces;
-            c.next_row = N_WARPS / from.n_pieces;
-            c.next_piece = N_WARPS % from.n_pieces;
-            break;
-        }
-        c.piece += (i - r.n_rows) * from.n_pieces;
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void advance(const params &p, const run *runs, int warp, cursor<T> &c)
-{
-    int n = c.next_row;
-    c.piece += c.next_piece;
-    if (c.piece >= c.n_pieces) {
-        c.piece -= c.n_pieces;
-        n++;
-    }
-    c.row += n * p.segments[c.s].ld;
-    c.n_rows -= n;
-    if (c.n_rows <= 0) {
-        c.piece -= c.n_rows * c.n_pieces;
-        c.s++;
-        enter(p, runs, warp, c);
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void send_for(const params &p, const cursor<T> &c, uint32_t place,
-                                         uint32_t ticket_at, ticket *t)
-{
-    const segment &s = p.segments[c.s];
-    const int start = c.piece * s.length, n = min(s.length, s.k - start);
-    t->start = s.x_start + start;
-    t->n = n;
-    copy(place, c.row + start, (uint32_t)n * 2, ticket_at);
-}
 
 /* The product of a piece and the same numbers of x. Lane (g, t) of the warp has
  * 8 numbers of either at a time, as words 0 to 3; those of x lie in shared
@@ -406,7 +158,8 @@ __device__ void finish(const params &p, const one_product &one, const run *runs,
 }
 
 template <typename T, int M>
-__global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
+    gac_stream_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char memory[];
     __shared__ ticket tickets[N_WARPS][MAX_SLOTS];
