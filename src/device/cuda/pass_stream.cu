@@ -64,6 +64,29 @@ template <typename T> __device__ __forceinline__ void put_four(T *xs, int c, uin
     to[2] = v.y;
 }
 
+/* A lane's numbers of a piece; n are from its first on. */
+template <typename T>
+__device__ __forceinline__ void take(uint4 (&w)[N_CHUNKS], uint32_t place, int n)
+{
+#pragma unroll
+    for (int u = 0; u < N_CHUNKS; u++)
+        w[u] = u * CHUNK < n ? load_shared(place + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 };
+}
+
+/* Adds their products with the same numbers of the rows of x, which are width
+ * apart. */
+template <typename T, int M>
+__device__ __forceinline__ void multiply(product<T> (&y)[M], const uint4 (&w)[N_CHUNKS], uint32_t x,
+                                         int width, int n)
+{
+#pragma unroll
+    for (int u = 0; u < N_CHUNKS; u++)
+#pragma unroll
+        for (int r = 0; r < M; r++)
+            y[r].add(w[u], u * CHUNK < n ? load_shared(x + 2 * (r * width + u * CHUNK))
+                                         : uint4{ 0, 0, 0, 0 });
+}
+
 /* Half x to shared memory, (M, width). */
 template <typename T, int M> __device__ __forceinline__ void stage_half(const one_product &p, T *xs)
 {
@@ -218,12 +241,9 @@ __global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
             const uint4 t = load_shared(ticket_at);
             const uint32_t x_first = x_at + t.z * 2;
             const int n = (int)t.w;
-            const uint4 none = { 0, 0, 0, 0 };
             uint4 w[N_CHUNKS];
             wait_for(ticket_at, phase);
-#pragma unroll
-            for (int u = 0; u < N_CHUNKS; u++)
-                w[u] = u * CHUNK < n - 8 * lane ? load_shared(place + 2 * u * CHUNK) : none;
+            take<T>(w, place, n - 8 * lane);
             __syncwarp();
             if (ahead.s < p.n_segments) {
                 if (lane == 0)
@@ -231,13 +251,7 @@ __global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
                 advance(p, runs, warp, ahead);
             }
             product<T> y[M];
-#pragma unroll
-            for (int u = 0; u < N_CHUNKS; u++)
-#pragma unroll
-                for (int r = 0; r < M; r++)
-                    y[r].add(w[u], u * CHUNK < n - 8 * lane
-                                       ? load_shared(x_first + 2 * (r * one.width + u * CHUNK))
-                                       : none);
+            multiply<T, M>(y, w, x_first, one.width, n - 8 * lane);
 #pragma unroll
             for (int r = 0; r < M; r++) {
                 const float total = y[r].total();
