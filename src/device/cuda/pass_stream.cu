@@ -180,6 +180,8 @@ __device__ void finish(const params &p, const one_product &one, const run *runs,
     }
 }
 
+/* All in one function: the compiler makes slower code of its parts, and keeps
+ * registers that attention needs beside it. */
 template <typename T, int M>
 __global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
     gac_stream_kernel(const __grid_constant__ params p)
@@ -326,6 +328,7 @@ bool add_product(const gac_skinny_args *a, params &p)
 /* What the kernel needs to know of the device. */
 struct facts {
     int version;   /* of its instructions */
+    int together;  /* whether blocks may wait for each other */
     int n_units;   /* multiprocessors */
     int max_bytes; /* of shared memory, that a block may have */
 };
@@ -337,6 +340,8 @@ cudaError_t ask_device(facts &f)
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&f.version, cudaDevAttrComputeCapabilityMajor, device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&f.together, cudaDevAttrCooperativeLaunch, device);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&f.n_units, cudaDevAttrMultiProcessorCount, device);
     if (code == cudaSuccess)
@@ -384,7 +389,7 @@ bool divide_work(params &p, int m, const facts &f, size_t *n_bytes)
 /* Fills in params for n products; false where they cannot go together. */
 bool make_params(const gac_skinny_args *args, int n, const facts &f, params &p, size_t *n_bytes)
 {
-    bool ok = f.version >= 9;
+    bool ok = f.version >= 9 && f.together;
     for (int i = 0; i < n; i++)
         ok = ok && args[i].m == args->m && args[i].dtype == args->dtype && add_product(&args[i], p);
     return ok && divide_work(p, (int)args->m, f, n_bytes);
