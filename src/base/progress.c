@@ -59,10 +59,10 @@ void gac_progress_step(gac_progress *progress, uint64_t n_done)
 {
     if (!progress || progress->total == 0)
         return;
+    if (n_done > progress->total) /* it was only expected */
+        progress->total = n_done;
     double now = gac_now_s();
     double fraction = (double)n_done / (double)progress->total;
-    if (fraction > 1)
-        fraction = 1;
     /* A bar moves smoothly once work has lasted half a second; a log gets a
      * line every two seconds. */
     if (progress->terminal && now - progress->started_s > 0.5 && now - progress->last_s > 0.1) {
