@@ -237,7 +237,8 @@ typedef struct gac_progress gac_progress;
 /* stream is where to report, usually stderr. NULL when out of memory. */
 gac_progress *gac_progress_create(FILE *stream);
 void gac_progress_free(gac_progress *progress);
-/* unit is the plural of what is counted: "files", "bytes". */
+/* unit is the plural of what is counted: "files", "bytes"; total is how many are
+ * expected. */
 void gac_progress_start(gac_progress *progress, const char *what, const char *unit, uint64_t total);
 void gac_progress_step(gac_progress *progress, uint64_t n_done);
 void gac_progress_finish(gac_progress *progress);
