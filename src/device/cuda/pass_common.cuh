@@ -156,15 +156,6 @@ cudaError_t launch_kernel(void (*kernel)(P), dim3 grid, unsigned n_threads, size
     return code == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, params) : code;
 }
 
-/* Multiprocessors are to have as much shared memory as they can while the
- * kernel runs. Those with less of it, for L1, and those with more never run side
- * by side. */
-template <typename P> cudaError_t prefer_shared(void (*kernel)(P))
-{
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                cudaSharedmemCarveoutMaxShared);
-}
-
 inline gac_status launch_status(cudaError_t code, const char *what, gac_error *err)
 {
     if (code == cudaSuccess)

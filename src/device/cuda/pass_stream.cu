@@ -398,7 +398,10 @@ bool make_params(const gac_skinny_args *args, int n, const facts &f, params &p, 
 template <typename T, int M>
 cudaError_t launch(params &p, int n_blocks, size_t n_bytes, bool overlap, cudaStream_t stream)
 {
-    cudaError_t code = prefer_shared(gac_stream_kernel<T, M>);
+    /* Nothing here lives in L1, as loads under way elsewhere do. */
+    cudaError_t code = cudaFuncSetAttribute(gac_stream_kernel<T, M>,
+                                            cudaFuncAttributePreferredSharedMemoryCarveout,
+                                            cudaSharedmemCarveoutMaxShared);
     if (code != cudaSuccess)
         return code;
     return launch_kernel(gac_stream_kernel<T, M>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
