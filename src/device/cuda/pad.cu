@@ -216,7 +216,9 @@ __global__ void __launch_bounds__(N_THREADS, 6) gac_pad_kernel(const __grid_cons
     while (which + 1 < all.n && (int)blockIdx.x >= all.list[which + 1].first_block)
         which++;
     const job &j = all.list[which];
-    const int index = (int)blockIdx.x - j.first_block;
+    /* From the end on: what was written last is still in the L2 cache, and what
+     * is read first afterwards will be. */
+    const int index = j.n_blocks - 1 - ((int)blockIdx.x - j.first_block);
     if (index < j.n_inner) {
         pad_inner(j, find_block(j, index));
         return;

@@ -103,6 +103,40 @@ __device__ __forceinline__ void wait_for_previous()
 #endif
 }
 
+/* Addresses in shared memory are numbers: so the compiler keeps them,
+ * where it would find out again and again where shared memory is. */
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+    asm volatile("" : "+r"(at));
+    return at;
+}
+
+/* A barrier in shared memory that n arrive at, and waiting for its phases 0 and 1
+ * in turn. */
+__device__ __forceinline__ void start_barrier(uint32_t barrier, int n)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n) : "memory");
+}
+
+__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t phase)
+{
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+#if __CUDA_ARCH__ >= 900
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#else
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#endif
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(phase)
+                     : "memory");
+}
+
 __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll

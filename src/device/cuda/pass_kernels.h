@@ -119,15 +119,13 @@ typedef struct gac_skinny_args {
     bool overlap;
 } gac_skinny_args;
 
-/* Whether x of m rows fits the kernel's memory. */
-bool gac_skinny_takes(int64_t m, int64_t width);
-/* Whether it may be F32. */
-bool gac_skinny_takes_float(int64_t m, int64_t width);
+/* x must be half. */
 gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, gac_error *err);
 
 /* ---- One row times weights, again and again (pass_stream.cu) ------------- */
 
 enum {
+    GAC_STREAM_MAX_ROWS = 2,
     GAC_STREAM_MAX_PRODUCTS = 8,
     GAC_STREAM_MAX_BLOCKS = 1023,
     GAC_STREAM_STATE_BYTES = (1 + GAC_STREAM_MAX_BLOCKS) * 4

@@ -80,7 +80,46 @@ static gac_skinny_args skinny_call(gac_cuda_compute *c, const source *in, int64_
                               .y_ld = out.y_ld };
 }
 
-/* Products of one row are put off, to be launched together. */
+/* Norms m rows, or makes half of them, into c->x. */
+static gac_status norm_rows(gac_cuda_compute *c, source *in, int64_t m, gac_error *err)
+{
+    gac_norm_args args = { .dtype = c->options.dtype,
+                           .from_float = in->from_float,
+                           .x = in->x,
+                           .norm = in->norm,
+                           .out = c->x.memory,
+                           .x_ld = in->ld,
+                           .out_ld = in->width,
+                           .width = in->norm ? in->n_norm : in->width,
+                           .step = 1,
+                           .n = m,
+                           .eps = in->eps,
+                           .overlap = c->chained };
+    c->chained = true;
+    *in = (source){ .x = c->x.memory, .ld = in->width, .width = in->width };
+    return gac_norm_launch(&args, c->cuda->stream, err);
+}
+
+/* The kernel for up to 16 rows, which takes half rows only. */
+static gac_status launch_alone(gac_cuda_compute *c, gac_skinny_args *args, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    if (args->from_float) {
+        source in = { args->x, args->x_ld, args->width, true, args->norm, args->n_norm, args->eps };
+        status = norm_rows(c, &in, args->m, err);
+        args->x = in.x;
+        args->x_ld = in.ld;
+        args->from_float = false;
+        args->norm = NULL;
+    }
+    args->overlap = c->chained;
+    if (status == GAC_OK)
+        status = gac_skinny_launch(args, c->cuda->stream, err);
+    c->chained = true;
+    return status;
+}
+
+/* Products of one or two rows are put off, to be launched together. */
 static gac_status launch_skinny(gac_cuda_compute *c, const gac_skinny_args *args, gac_error *err)
 {
     c->pending[c->n_pending] = *args;
@@ -97,10 +136,7 @@ static gac_status launch_skinny(gac_cuda_compute *c, const gac_skinny_args *args
         c->n_pending = 1;
         return GAC_OK;
     }
-    c->pending[0].overlap = c->chained;
-    status = gac_skinny_launch(c->pending, c->cuda->stream, err);
-    c->chained = true;
-    return status;
+    return launch_alone(c, c->pending, err);
 }
 
 gac_status gac_compute_launch_pending(gac_cuda_compute *c, gac_error *err)
@@ -197,28 +233,12 @@ static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_
                      .eps = call->eps };
     if (!x->residual && !call->norm)
         return GAC_OK;
-    if (x->residual && few && gac_skinny_takes_float(rows.n, matrix->width))
+    if (x->residual && few && rows.n <= GAC_STREAM_MAX_ROWS)
         return GAC_OK;
     gac_status status = gac_compute_launch_pending(c, err);
     if (status)
         return status;
-    gac_norm_args args = { .dtype = c->options.dtype,
-                           .from_float = x->residual,
-                           .x = x->data,
-                           .norm = out->norm,
-                           .out = c->x.memory,
-                           .x_ld = x->ld,
-                           .out_ld = matrix->width,
-                           .width = call->norm ? n_logical : matrix->width,
-                           .first = rows.first,
-                           .step = rows.step,
-                           .n = rows.n,
-                           .eps = call->eps,
-                           .overlap = c->chained };
-    status = gac_norm_launch(&args, c->cuda->stream, err);
-    c->chained = true;
-    *out = (source){ .x = c->x.memory, .ld = matrix->width, .width = matrix->width };
-    return status;
+    return norm_rows(c, out, rows.n, err);
 }
 
 /* The one piece of a module that gate and up are computed from together, or
@@ -313,10 +333,6 @@ gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
 {
     const gac_matrix *matrix = call->matrix;
     bool few = rows.n <= c->few_rows && is_aligned(matrix);
-    bool few_x = few && gac_skinny_takes(rows.n, matrix->width);
-    bool few_z = few && gac_skinny_takes(rows.n, matrix->first.n);
-    if (matrix->n_direct > 0 && matrix->n_second > 0)
-        few_x = few_z = few_x && few_z; /* they share y, to which biases are added in one way */
     source x, latent;
     if (out.mode == GAC_SKINNY_GATED &&
         (matrix->n_modules != 2 || matrix->n_out % 2 || out.y_ld < matrix->n_out / 2))
@@ -324,12 +340,11 @@ gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
     if (out.mode != GAC_SKINNY_GATED && out.y_ld < matrix->n_out)
         return gac_error_set(err, GAC_USAGE, "%lld outputs to rows of %lld numbers",
                              (long long)matrix->n_out, (long long)out.y_ld);
-    gac_status status = prepare(c, call, rows, few_x, &x, err);
+    gac_status status = prepare(c, call, rows, few, &x, err);
     if (status == GAC_OK)
-        status = multiply_first(c, matrix, &x, rows.n, few_x, &latent, err);
+        status = multiply_first(c, matrix, &x, rows.n, few, &latent, err);
     if (status == GAC_OK)
-        status = multiply_all(c, call, rows.n, matrix->n_second > 0 ? few_z : few_x, &x, &latent,
-                              out, err);
+        status = multiply_all(c, call, rows.n, few, &x, &latent, out, err);
     return status;
 }
 

@@ -1,457 +1,315 @@
 /* Up to 16 rows times weights: as fast as the weights come out of memory.
  *
- * A tile is 8 rows of weights, or fewer where blocks then end more evenly. The
- * warps of a block divide its k among them in steps of 32 numbers, so that the
- * four lanes t of group g read 64 bytes in a row of weight row g, 16 each,
- * straight into registers. These eight numbers are taken for the four words
- * that two m16n8k16 products want of lane (g, t): which k they stand for does
- * not matter as long as x is read the same way. x is the other operand, its
- * rows 8 to 15 zero where there are none.
+ * A tile is 8 rows of weights, or of x. There is one block to a multiprocessor,
+ * with an equal share of the tiles, and eight of its warps divide the k of these
+ * tiles among them in steps of 64 numbers. Each of these warps has a ring in
+ * shared memory, and another warp that fills it: for each step with tiles of x
+ * and of the weights, of which up to GROUP share the x. What the warps have of a
+ * group is added up after its last step.
  *
- * Loads of the next chunk are in flight while one is multiplied, also from one
- * tile to the next, and the first ones are issued before the kernel waits for
- * the one before it. Blocks are as many as fit the multiprocessors, and go from
- * tile to tile; so x is brought to shared memory, and normed, once a block. */
-#include "pass_common.cuh"
+ * The warps that fill the rings do not wait for the kernel before this one: they
+ * start with weights, leave gaps for x, and fill these when it is there. */
+#include "pass_skinny.cuh"
 
 namespace
 {
 
-constexpr int N_THREADS = 256, N_WARPS = N_THREADS / 32;
-constexpr int TILE = 8;  /* rows of weights, at most */
-constexpr int STEP = 32; /* numbers of k */
-constexpr int BLOCKS_PER_UNIT = 2;
-constexpr int MAX_X_BYTES = 96 << 10; /* of x in shared memory */
-constexpr int MAX_FLOAT_WIDTH = 8192; /* of F32 rows that are normed here */
-constexpr int MAX_FLOAT_ROWS = 2;
-
-struct weights {
-    const void *w;     /* (n, ld) */
-    const float *bias; /* (n) or NULL */
-    int64_t ld;
-    int k, x_start;
-};
-
-struct segment {
-    weights part[2]; /* gate and up, or one */
-    int n, y_start;
-    int end_tile; /* tiles before it, and its own */
-};
-
-struct params {
-    segment segments[GAC_SKINNY_MAX_SEGMENTS];
-    const void *x;     /* (m, x_ld), F32 or half */
-    const float *norm; /* (n_norm) or NULL */
-    void *y;           /* (m, y_ld) */
-    int64_t x_ld, y_ld;
-    int m, width, n_norm;
-    int pitch; /* of x in shared memory, numbers */
-    int n_tiles, n_segments;
-    int tile_rows;
-    int warps_per_tile; /* 1, 2, 4 or 8 */
-    float eps;
-    bool from_float;
-    gac_skinny_mode mode;
-};
-
-template <typename T_, int M_TILES_, bool GATED_> struct config {
-    using T = T_;
-    static constexpr int M_TILES = M_TILES_; /* groups of 8 rows of x */
-    static constexpr bool GATED = GATED_;    /* two rows of weights for one of y */
-    static constexpr int N_PARTS = GATED ? 2 : 1;
-    static constexpr int CHUNK = 8 / N_PARTS;                 /* steps whose loads go together */
-    static constexpr int SUMS = N_PARTS * M_TILES * 8 * TILE; /* of one warp */
-};
-
-/* Where a lane reads: its row of weights, from its own numbers on. */
-template <class C> struct cursor {
-    const typename C::T *w[C::N_PARTS];
-    int k[C::N_PARTS], x_start[C::N_PARTS];
-    int step, end; /* of this warp */
-};
-
-template <class C> using chunk = uint4[C::N_PARTS][C::CHUNK];
-
-/* Weights are read once and stay out of the L1 cache. */
-__device__ __forceinline__ uint4 load_weights(const void *p)
+/* Four matrices of 8 by 8, each a word in lane (g, t): row g, columns 2t and the
+ * next. Lane 8 i + r says where row r of matrix i is. */
+__device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t from)
 {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(from));
 }
 
-__device__ __forceinline__ int find_segment(const params &p, int tile)
-{
-    int s = 0;
-    while (tile >= p.segments[s].end_tile)
-        s++;
-    return s;
-}
-
-__device__ __forceinline__ int first_tile(const params &p, int s)
-{
-    return s ? p.segments[s - 1].end_tile : 0;
-}
-
+/* x of a step, for each 16 numbers of it as the first operand is wanted: rows
+ * 0 to 7 of the first 8 numbers, rows 8 to 15 of them, and so on. zeros: rows
+ * that there are not. */
 template <class C>
-__device__ __forceinline__ void locate(const params &p, int tile, int part, cursor<C> &at)
+__device__ __forceinline__ void take_x(uint32_t slot, uint32_t zeros, uint32_t (&a)[4][4])
 {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    at.step = at.end = 0;
-    if (tile >= p.n_tiles)
-        return;
-    const int s = find_segment(p, tile);
-    const segment &seg = p.segments[s];
-    /* Lanes without a row read the one before them, at no cost. */
-    int row = (tile - first_tile(p, s)) * p.tile_rows + min(g, p.tile_rows - 1);
-    row = row < seg.n ? row : seg.n - 1;
-    int k_most = 0;
+    const int lane = threadIdx.x % 32, r = lane % 8, is_high = lane / 8 % 2, second = lane / 16;
 #pragma unroll
-    for (int i = 0; i < C::N_PARTS; i++) {
-        at.w[i] = (const typename C::T *)seg.part[i].w + row * seg.part[i].ld + 8 * t;
-        at.k[i] = seg.part[i].k;
-        at.x_start[i] = seg.part[i].x_start;
-        k_most = k_most > at.k[i] ? k_most : at.k[i];
+    for (int i = 0; i < 4; i++) {
+        const uint32_t from = slot + is_high * TILE_BYTES + place_of(r, 2 * i + second);
+        load_matrices(a[i], C::M_TILES == 1 && is_high ? zeros + r * 16 : from);
     }
-    const int n_steps = (k_most + STEP - 1) / STEP;
-    const int each = (n_steps + p.warps_per_tile - 1) / p.warps_per_tile;
-    at.step = part * each;
-    at.end = at.step + each < n_steps ? at.step + each : n_steps;
 }
 
-template <class C> __device__ __forceinline__ void load(chunk<C> &to, const cursor<C> &at)
+/* N tiles of weights. */
+template <class C, int N>
+__device__ __forceinline__ void multiply(float (&c)[C::GROUP][4], const uint32_t (&x)[4][4],
+                                         uint32_t tiles)
 {
-    const int t = threadIdx.x % 4;
 #pragma unroll
-    for (int u = 0; u < C::CHUNK; u++)
+    for (int h = 0; h < 2; h++) {
+        uint32_t w[N][4];
 #pragma unroll
-        for (int i = 0; i < C::N_PARTS; i++) {
-            const int k = (at.step + u) * STEP;
-            to[i][u] = uint4{ 0, 0, 0, 0 };
-            if (at.step + u < at.end && k + 8 * t < at.k[i])
-                to[i][u] = load_weights(at.w[i] + k);
-        }
-}
-
-/* Numbers k to k + 7 of row r of x. */
-template <class C>
-__device__ __forceinline__ uint4 read_x(const params &p, const typename C::T *xs, int r, int k)
-{
-    if (r >= p.m)
-        return uint4{ 0, 0, 0, 0 };
-    return *(const uint4 *)(xs + r * p.pitch + k);
-}
-
-template <class C>
-__device__ __forceinline__ void multiply(const params &p, const typename C::T *xs,
-                                         const chunk<C> &w, const cursor<C> &at,
-                                         float (&sums)[C::N_PARTS][4])
-{
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        for (int i = 0; i < N; i++)
+            load_matrices(w[i], tiles + i * TILE_BYTES +
+                                    place_of(threadIdx.x % 8, 4 * h + threadIdx.x % 32 / 8));
 #pragma unroll
-    for (int u = 0; u < C::CHUNK; u++)
+        for (int q = 0; q < 2; q++)
 #pragma unroll
-        for (int i = 0; i < C::N_PARTS; i++) {
-            const int k = (at.step + u) * STEP + 8 * t;
-            uint4 low = { 0, 0, 0, 0 }, high = { 0, 0, 0, 0 };
-            if (at.step + u < at.end && k < at.k[i]) {
-                low = read_x<C>(p, xs, g, at.x_start[i] + k);
-                if (C::M_TILES > 1)
-                    high = read_x<C>(p, xs, g + 8, at.x_start[i] + k);
+            for (int i = 0; i < N; i++) {
+                const uint32_t(&a)[4] = x[2 * h + q];
+                mma_16816<typename C::T>(c[i], a[0], a[1], a[2], a[3], w[i][2 * q],
+                                         w[i][2 * q + 1]);
             }
-            mma_16816<typename C::T>(sums[i], low.x, high.x, low.y, high.y, w[i][u].x, w[i][u].y);
-            mma_16816<typename C::T>(sums[i], low.z, high.z, low.w, high.w, w[i][u].z, w[i][u].w);
-        }
-}
-
-/* x to shared memory, as half. */
-template <typename T> __device__ void stage_half(const params &p, T *xs)
-{
-    const int n = p.width / 8;
-    for (int r = 0; r < p.m; r++) {
-        const uint4 *from = (const uint4 *)((const T *)p.x + r * p.x_ld);
-        for (int c = threadIdx.x; c < n; c += N_THREADS)
-            ((uint4 *)(xs + r * p.pitch))[c] = __ldcg(from + c);
     }
 }
 
-/* F32 x to shared memory, normed, as half. A thread puts aside what it reads,
- * in raw (m, width), and alone takes it up again. norm (width) lies in shared
- * memory; spare is (m, N_WARPS). */
+/* n of them, up to N. */
+template <class C, int N>
+__device__ __forceinline__ void multiply_some(int n, float (&c)[C::GROUP][4],
+                                              const uint32_t (&x)[4][4], uint32_t tiles)
+{
+    if (n == N)
+        multiply<C, N>(c, x, tiles);
+    else if constexpr (N > 1)
+        multiply_some<C, N - 1>(n, c, x, tiles);
+}
+
+/* A barrier of the warps that multiply. */
+__device__ __forceinline__ void wait_for_warps()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(N_THREADS) : "memory");
+}
+
+/* One number of y; gate: where that of the gate is kept, if there is one. */
 template <typename T>
-__device__ void stage_float(const params &p, T *xs, float *raw, const float *norm, float *spare)
+__device__ __forceinline__ void store(const params &p, const group &of, int row, int column,
+                                      float v, float *gate)
 {
-    const int n = p.width / 4;
-    for (int r = 0; r < p.m; r++) {
-        const float4 *from = (const float4 *)((const float *)p.x + r * p.x_ld);
-        float4 *aside = (float4 *)(raw + r * p.width);
-        float sum = 0, scale = 1;
-        for (int c = threadIdx.x; c < n; c += N_THREADS) {
-            const float4 v = __ldcg(from + c);
-            aside[c] = v;
-            sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        }
-        if (p.norm) {
-            sum = block_sum(sum, spare + r * N_WARPS);
-            scale = rsqrtf(sum / (float)p.n_norm + p.eps);
-        }
-        for (int c = threadIdx.x; c < n; c += N_THREADS) {
-            const float4 v = aside[c];
-            const float4 w = p.norm ? ((const float4 *)norm)[c] : float4{ 1, 1, 1, 1 };
-            ((uint2 *)(xs + r * p.pitch))[c] =
-                uint2{ pack_pair<T>(v.x * scale * w.x, v.y * scale * w.y),
-                       pack_pair<T>(v.z * scale * w.z, v.w * scale * w.w) };
-        }
-    }
-}
-
-template <class C>
-__device__ __forceinline__ void store(const params &p, const segment &seg, int row, int column,
-                                      const float (&y)[C::N_PARTS])
-{
-    using T = typename C::T;
+    const segment &seg = p.segments[of.s];
+    const float *bias = seg.bias[of.part];
     const int64_t at = row * p.y_ld + seg.y_start + column;
-    float v = y[0] + (seg.part[0].bias ? seg.part[0].bias[column] : 0.0f);
-    if constexpr (C::GATED) {
-        const float up = y[1] + (seg.part[1].bias ? seg.part[1].bias[column] : 0.0f);
-        ((T *)p.y)[at] = from_float<T>(silu(v) * up);
-    } else if (p.mode == GAC_SKINNY_SET) {
+    v += bias ? bias[column] : 0.0f;
+    if (p.mode == GAC_SKINNY_GATED && of.part == 0)
+        *gate = v;
+    else if (p.mode == GAC_SKINNY_GATED)
+        ((T *)p.y)[at] = from_float<T>(silu(*gate) * v);
+    else if (p.mode == GAC_SKINNY_SET)
         ((T *)p.y)[at] = from_float<T>(v);
-    } else if (p.mode == GAC_SKINNY_ADD) {
+    else if (p.mode == GAC_SKINNY_ADD)
         atomicAdd((float *)p.y + at, v); /* nobody else adds to it: it is only not waited for */
-    } else {
+    else
         ((float *)p.y)[at] = v;
-    }
 }
 
-/* Adds up what the warps have of the block's tiles; sums is (N_WARPS, N_PARTS,
- * M_TILES 8, TILE). */
+/* Adds up what the warps have of a group. A thread has two columns of one row,
+ * the same ones for the gate and the up of a tile. */
 template <class C>
-__device__ __forceinline__ void finish_tiles(const params &p, int tile0, const float *sums)
+__device__ __forceinline__ void finish_group(const params &p, const group &of, const char *sums,
+                                             float *gates)
 {
-    const int tiles = N_WARPS / p.warps_per_tile;
-    for (int i = threadIdx.x; i < tiles * p.m * TILE; i += N_THREADS) {
-        const int column = i % TILE, row = i / TILE % p.m, slot = i / TILE / p.m;
-        const int tile = tile0 + slot;
-        if (tile >= p.n_tiles)
-            return;
-        const int s = find_segment(p, tile);
-        const segment &seg = p.segments[s];
-        const int c = (tile - first_tile(p, s)) * p.tile_rows + column;
-        if (column >= p.tile_rows || c >= seg.n)
+    const segment &seg = p.segments[of.s];
+    for (int i = threadIdx.x; i < (of.end - of.start) * 64; i += N_THREADS) {
+        const int tile = i / 64, lane = i % 64 / 2, row = lane / 4 + i % 2 * 8;
+        const int column = (of.start + tile - seg.tile) * TILE + lane % 4 * 2;
+        float *gate = gates + ((of.start - of.span_start) * 64 + i) * 2;
+        float2 sum = { 0, 0 };
+        if (row >= p.m)
             continue;
-        float y[C::N_PARTS];
 #pragma unroll
-        for (int q = 0; q < C::N_PARTS; q++) {
-            y[q] = 0;
-            for (int w = 0; w < p.warps_per_tile; w++)
-                y[q] += sums[(slot * p.warps_per_tile + w) * C::SUMS +
-                             (q * C::M_TILES * 8 + row) * TILE + column];
+        for (int w = 0; w < N_WARPS; w++) {
+            const float2 v =
+                *(const float2 *)(sums + (w * C::GROUP + tile) * SUM_BYTES + i % 64 * 8);
+            sum.x += v.x;
+            sum.y += v.y;
         }
-        store<C>(p, seg, row, c, y);
+        if (column < seg.n)
+            store<typename C::T>(p, of, row, column, sum.x, gate);
+        if (column + 1 < seg.n)
+            store<typename C::T>(p, of, row, column + 1, sum.y, gate + 1);
+    }
+}
+
+/* Multiplies a group, whose steps come through the ring. */
+template <class C>
+__device__ __forceinline__ void multiply_group(const group &of, int n_steps, uint32_t ring,
+                                               ring_state &state, uint32_t zeros,
+                                               ring_place<C> &place, float (&c)[C::GROUP][4])
+{
+    const uint32_t full = shared_address(state.full), empty = shared_address(state.empty);
+    const int n = of.end - of.start;
+#pragma unroll 1
+    for (; n_steps > 0; n_steps--) {
+        const int i = place.n % MAX_STEPS;
+        uint32_t x[4][4];
+        wait_for(full + i * 8, place.n / MAX_STEPS % 2);
+        const uint32_t step = ring + place.take(of), weights = step + C::M_TILES * TILE_BYTES;
+        take_x<C>(step, zeros, x);
+        multiply_some<C, C::GROUP>(n, c, x, weights);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            state.used[i] = place.used;
+            arrive(empty + i * 8);
+        }
     }
 }
 
 template <class C>
-__global__ void __launch_bounds__(N_THREADS, BLOCKS_PER_UNIT)
+__global__ void __launch_bounds__(2 * N_THREADS, 1)
     gac_skinny_kernel(const __grid_constant__ params p)
 {
-    using T = typename C::T;
-    extern __shared__ __align__(16) char memory[];
-    float *sums = (float *)memory;               /* (2, N_WARPS, SUMS) */
-    float *spare = sums + 2 * N_WARPS * C::SUMS; /* (MAX_FLOAT_ROWS, N_WARPS) */
-    T *xs = (T *)(spare + MAX_FLOAT_ROWS * N_WARPS);
-    float *norm = (float *)(xs + p.m * p.pitch); /* (width), then raw (m, width) */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int tiles = N_WARPS / p.warps_per_tile, stride = (int)gridDim.x * tiles;
-    const int part = warp % p.warps_per_tile;
-    int tile0 = (int)blockIdx.x * tiles, tile = tile0 + warp / p.warps_per_tile;
-
-    cursor<C> at;
-    chunk<C> now, next;
+    extern __shared__ __align__(128) char memory[]; /* sums (N_WARPS, GROUP, 32, 4), gates, rings */
+    __shared__ ring_state states[N_WARPS];
+    __shared__ uint4 zeros[TILE];
+    __shared__ uint64_t x_there; /* a barrier */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % N_WARPS;
+    const uint32_t ring =
+        shared_address(memory) + C::SUMS_BYTES + GATES_BYTES + warp * C::RING_BYTES;
+    const int start = cut(p, blockIdx.x), end = cut(p, blockIdx.x + 1);
+    float *gates = (float *)(memory + C::SUMS_BYTES);
+    ring_place<C> place;
     let_next_start();
-    locate<C>(p, tile, part, at);
-    load<C>(now, at);
-    if (p.from_float && p.norm)
-        for (int c = threadIdx.x; c < p.width; c += N_THREADS)
-            norm[c] = c < p.n_norm ? p.norm[c] : 0.0f;
-    wait_for_previous();
+    if (threadIdx.x < N_THREADS && lane < MAX_STEPS) {
+        start_barrier(shared_address(&states[warp].full[lane]), 2 * 32);
+        start_barrier(shared_address(&states[warp].empty[lane]), 1);
+    }
+    if (threadIdx.x < TILE)
+        zeros[threadIdx.x] = uint4{ 0, 0, 0, 0 };
+    if (threadIdx.x == 0)
+        start_barrier(shared_address(&x_there), 1);
     __syncthreads();
-    if (p.from_float)
-        stage_float<T>(p, xs, norm + p.width, norm, spare);
-    else
-        stage_half<T>(p, xs);
-    __syncthreads();
-    for (int turn = 0; tile0 < p.n_tiles; tile0 += stride, turn ^= 1) {
-        float c[C::N_PARTS][4] = {};
-        bool last;
-        do {
-            cursor<C> then = at;
-            then.step += C::CHUNK;
-            last = then.step >= at.end;
-            if (last) {
-                tile += stride;
-                locate<C>(p, tile, part, then);
-            }
-            load<C>(next, then);
-            multiply<C>(p, xs, now, at, c);
-            at = then;
+    if (threadIdx.x >= N_THREADS) {
+        fill_ring<C>(p, start, end, ring, states[warp], shared_address(&x_there));
+        return;
+    }
+    if (threadIdx.x == 0) {
+        wait_for_previous();
+        arrive(shared_address(&x_there));
+    }
+    for (group of = first_group<C>(p, start, end); of.start < end;
+         of = group_after<C>(p, end, of)) {
+        int first;
+        float c[C::GROUP][4] = {};
+        multiply_group<C>(of, share_of(p.segments[of.s].k[of.part], &first), ring, states[warp],
+                          shared_address(zeros), place, c);
+        wait_for_warps(); /* the last sums have been added up */
 #pragma unroll
-            for (int i = 0; i < C::N_PARTS; i++)
-#pragma unroll
-                for (int u = 0; u < C::CHUNK; u++)
-                    now[i][u] = next[i][u];
-        } while (!last);
-        float *mine = sums + (turn * N_WARPS + warp) * C::SUMS;
-#pragma unroll
-        for (int i = 0; i < C::N_PARTS; i++)
-#pragma unroll
-            for (int h = 0; h < C::M_TILES; h++)
-                *(float2 *)(mine + ((i * C::M_TILES + h) * 8 + g) * TILE + 2 * t) =
-                    float2{ c[i][2 * h], c[i][2 * h + 1] };
-        /* One barrier is enough: these sums are written again two turns later. */
-        __syncthreads();
-        finish_tiles<C>(p, tile0, sums + turn * N_WARPS * C::SUMS);
+        for (int q = 0; q < C::GROUP; q++)
+            if (q < of.end - of.start)
+                *(float4 *)(memory + (warp * C::GROUP + q) * SUM_BYTES + lane * 16) =
+                    float4{ c[q][0], c[q][1], c[q][2], c[q][3] };
+        wait_for_warps();
+        finish_group<C>(p, of, memory, gates);
     }
 }
 
-/* Tiles of tile_rows rows. */
-int count_tiles(const params &p, int tile_rows)
-{
-    int n = 0;
-    for (int s = 0; s < p.n_segments; s++)
-        n += (p.segments[s].n + tile_rows - 1) / tile_rows;
-    return n;
-}
+/* What the kernel needs to know of the device. */
+struct facts {
+    int n_units;   /* multiprocessors */
+    int max_bytes; /* of shared memory, that a block may have */
+};
 
-/* Divides the segments into tiles, as low as they can be without a turn more of
- * the blocks: these take one tile after another, and the one with the most rows
- * is waited for. tiles: that a block takes at once. */
-void divide_rows(params &p, int n_blocks, int tiles)
+cudaError_t ask_device(facts &f)
 {
-    const int each = n_blocks * tiles;
-    const int most = (count_tiles(p, TILE) + each - 1) / each * each;
-    p.tile_rows = TILE;
-    while (p.tile_rows > 1 && count_tiles(p, p.tile_rows - 1) <= most)
-        p.tile_rows--;
-    p.n_tiles = 0;
-    for (int s = 0; s < p.n_segments; s++) {
-        p.n_tiles += (p.segments[s].n + p.tile_rows - 1) / p.tile_rows;
-        p.segments[s].end_tile = p.n_tiles;
-    }
-}
-
-template <class C> cudaError_t launch(params &p, bool overlap, cudaStream_t stream)
-{
-    int device = 0, n_units = 0;
+    int device = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
-    if (code != cudaSuccess)
-        return code;
-    size_t n_bytes = (2 * N_WARPS * C::SUMS + MAX_FLOAT_ROWS * N_WARPS) * sizeof(float) +
-                     (size_t)p.m * p.pitch * 2;
-    if (p.from_float)
-        n_bytes += (size_t)(p.m + 1) * p.width * sizeof(float);
-    const int tiles = N_WARPS / p.warps_per_tile;
-    int n_blocks = (count_tiles(p, TILE) + tiles - 1) / tiles;
-    n_blocks = min(n_blocks, n_units * BLOCKS_PER_UNIT);
-    divide_rows(p, n_blocks, tiles);
-    return launch_kernel(gac_skinny_kernel<C>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
-                         overlap, stream, p);
+        code = cudaDeviceGetAttribute(&f.n_units, cudaDevAttrMultiProcessorCount, device);
+    if (code == cudaSuccess)
+        code =
+            cudaDeviceGetAttribute(&f.max_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    return code;
 }
 
-template <typename T> cudaError_t launch_type(params &p, bool overlap, cudaStream_t stream)
+constexpr int count_bytes(int group, int ring)
 {
-    const bool gated = p.mode == GAC_SKINNY_GATED;
-    if (p.m <= 8)
-        return gated ? launch<config<T, 1, true>>(p, overlap, stream)
-                     : launch<config<T, 1, false>>(p, overlap, stream);
-    return gated ? launch<config<T, 2, true>>(p, overlap, stream)
-                 : launch<config<T, 2, false>>(p, overlap, stream);
+    return N_WARPS * (group * SUM_BYTES + ring * TILE_BYTES) + GATES_BYTES;
 }
 
-/* Rows of x are 64 bytes, mod 128, apart: the two rows that eight lanes read
- * at once lie in different banks. */
-int x_pitch(int64_t width)
+template <typename T, int GROUP, int RING>
+cudaError_t launch(const params &p, int n_blocks, bool overlap, cudaStream_t stream)
 {
-    return (int)((width + 31) / 64 * 64 + 32);
+    const auto kernel = p.m <= TILE ? gac_skinny_kernel<config<T, 1, GROUP, RING>>
+                                    : gac_skinny_kernel<config<T, 2, GROUP, RING>>;
+    return launch_kernel(kernel, dim3((unsigned)n_blocks), 2 * N_THREADS,
+                         (size_t)count_bytes(GROUP, RING), overlap, stream, p);
 }
 
-weights make_weights(const gac_skinny_weights &w)
+/* As much shared memory as there is; groups no larger than blocks have tiles, as
+ * every step is then in less code. */
+template <typename T>
+cudaError_t launch_type(const params &p, const facts &f, bool overlap, cudaStream_t stream)
 {
-    return weights{ w.weight, w.bias, w.ld, (int)w.k, (int)w.x_start };
+    constexpr int FEW = 4, MANY = 7;
+    constexpr int OTHER_BYTES = 3 << 10; /* barriers and zeros */
+    const int n_tiles = p.segments[p.n_segments - 1].end_tile;
+    if (f.max_bytes < count_bytes(MANY, 23) + OTHER_BYTES)
+        return launch<T, FEW, FEW + 2>(p, f.n_units, overlap, stream);
+    if (n_tiles > FEW * f.n_units)
+        return launch<T, MANY, 23>(p, f.n_units, overlap, stream);
+    return launch<T, FEW, 24>(p, f.n_units, overlap, stream);
 }
 
-/* Fills in the segments; false for what makes no sense. */
-bool make_segments(const gac_skinny_args *a, params &p)
+/* Fills in a segment; false for what makes no sense. */
+bool make_segment(const gac_skinny_args *a, const gac_skinny_segment &from, segment &to)
 {
-    int64_t k_most = 0;
     const int n_parts = a->mode == GAC_SKINNY_GATED ? 2 : 1;
-    for (int s = 0; s < a->n_segments; s++) {
-        const gac_skinny_segment &from = a->segments[s];
-        const gac_skinny_weights *parts[2] = { &from.gate, &from.up };
-        if (from.n < 1 || from.n > 1 << 24)
+    const gac_skinny_weights *parts[2] = { &from.gate, &from.up };
+    if (from.n < 1 || from.n > 1 << 24)
+        return false;
+    for (int i = 0; i < n_parts; i++) {
+        const gac_skinny_weights &w = *parts[i];
+        if (w.k < 8 || w.k % 8 || w.ld % 8 || w.ld < w.k || w.ld > 1 << 24 || w.x_start % 8 ||
+            w.x_start + w.k > a->width || (uintptr_t)w.weight % 16)
             return false;
-        for (int i = 0; i < n_parts; i++) {
-            const gac_skinny_weights &w = *parts[i];
-            if (w.k < 8 || w.k % 8 || w.ld % 8 || w.ld < w.k || w.x_start % 8 ||
-                w.x_start + w.k > a->width || (uintptr_t)w.weight % 16)
-                return false;
-            p.segments[s].part[i] = make_weights(w);
-            k_most = k_most > w.k ? k_most : w.k;
-        }
-        p.segments[s].n = (int)from.n;
-        p.segments[s].y_start = (int)from.y_start;
+        to.w[i] = w.weight;
+        to.bias[i] = w.bias;
+        to.ld[i] = (int)w.ld;
+        to.k[i] = (int)w.k;
+        to.x_start[i] = (int)w.x_start;
+        to.cost += ((int)w.k + STEP - 1) / STEP;
     }
-    /* As few warps to a tile as keep to one chunk of loads each. */
-    const int64_t chunk_k = STEP * 8 / n_parts;
-    p.warps_per_tile = 1;
-    while (p.warps_per_tile < N_WARPS && p.warps_per_tile * chunk_k < k_most)
-        p.warps_per_tile *= 2;
-    p.n_segments = a->n_segments;
+    to.n = (int)from.n;
+    to.y_start = (int)from.y_start;
+    to.end_tile = to.tile + (to.n + TILE - 1) / TILE;
     return true;
 }
 
+/* Fills in all of them, and divides their tiles among the blocks. */
+bool make_segments(const gac_skinny_args *a, int n_blocks, params &p)
+{
+    int64_t cost = 0;
+    if (a->n_segments < 1 || a->n_segments > GAC_SKINNY_MAX_SEGMENTS)
+        return false;
+    for (int s = 0; s < a->n_segments; s++) {
+        segment &to = p.segments[s];
+        to.tile = s ? p.segments[s - 1].end_tile : 0;
+        if (!make_segment(a, a->segments[s], to))
+            return false;
+        cost += (int64_t)(to.end_tile - to.tile) * to.cost;
+    }
+    p.n_segments = a->n_segments;
+    p.block_cost = (unsigned)((cost + n_blocks - 1) / n_blocks);
+    return cost <= INT32_MAX / 2; /* and so is n_blocks times block_cost an unsigned */
+}
+
 } /* namespace */
-
-extern "C" bool gac_skinny_takes(int64_t m, int64_t width)
-{
-    return m <= GAC_SKINNY_MAX_ROWS && m * (width + 64) * 2 <= MAX_X_BYTES;
-}
-
-extern "C" bool gac_skinny_takes_float(int64_t m, int64_t width)
-{
-    return m <= MAX_FLOAT_ROWS && width <= MAX_FLOAT_WIDTH;
-}
 
 extern "C" gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream,
                                         gac_error *err)
 {
     params p = {};
-    if (args->m < 1 || args->n_segments < 1 || args->n_segments > GAC_SKINNY_MAX_SEGMENTS ||
-        args->width < 8 || args->width % 8 || !gac_skinny_takes(args->m, args->width) ||
+    facts f = {};
+    cudaError_t code = ask_device(f);
+    if (code != cudaSuccess)
+        return launch_status(code, "product of few rows", err);
+    if (args->m < 1 || args->m > GAC_SKINNY_MAX_ROWS || args->width < 8 || args->width % 8 ||
         args->x_ld % 8 || (uintptr_t)args->x % 16 || !is_half_type(args->dtype) ||
-        !make_segments(args, p) ||
-        (args->from_float && !gac_skinny_takes_float(args->m, args->width)) ||
-        (args->norm && !args->from_float))
+        args->from_float || args->norm || !make_segments(args, f.n_units, p))
         return gac_error_set(err, GAC_USAGE, "a product of few rows, of sizes that make no sense");
     p.x = args->x;
-    p.norm = args->norm;
     p.y = args->y;
     p.x_ld = args->x_ld;
     p.y_ld = args->y_ld;
     p.m = (int)args->m;
-    p.width = (int)args->width;
-    p.n_norm = (int)args->n_norm;
-    p.pitch = x_pitch(args->width);
-    p.eps = (float)args->eps;
-    p.from_float = args->from_float;
     p.mode = args->mode;
-    cudaError_t code = args->dtype == GAC_DTYPE_F16
-                           ? launch_type<__half>(p, args->overlap, stream)
-                           : launch_type<__nv_bfloat16>(p, args->overlap, stream);
+    code = args->dtype == GAC_DTYPE_F16 ? launch_type<__half>(p, f, args->overlap, stream)
+                                        : launch_type<__nv_bfloat16>(p, f, args->overlap, stream);
     return launch_status(code, "product of few rows", err);
 }

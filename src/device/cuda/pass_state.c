@@ -166,7 +166,7 @@ static gac_status open_pass(gac_cuda_compute *c, gac_error *err)
 static void choose_few_rows(gac_cuda_compute *c)
 {
     const char *few = getenv("GAC_CUDA_FEW");
-    c->few_rows = few && *few ? atoi(few) : 8;
+    c->few_rows = few && *few ? atoi(few) : GAC_SKINNY_MAX_ROWS;
     if (c->few_rows > GAC_SKINNY_MAX_ROWS)
         c->few_rows = GAC_SKINNY_MAX_ROWS;
 }

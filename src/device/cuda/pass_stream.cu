@@ -20,9 +20,8 @@ namespace
 
 constexpr int CHUNK = 256; /* numbers of a piece, of which a lane has 8 */
 constexpr int N_CHUNKS = PIECE / CHUNK;
-constexpr int MAX_BYTES = 192 << 10; /* of a block: what runs beside it needs some */
-constexpr int MAX_N = 1 << 22;       /* of y: times GAC_STREAM_MAX_BLOCKS it is an unsigned */
-constexpr int MAX_ROWS = 2;
+constexpr int MAX_BYTES = 192 << 10;  /* of a block: what runs beside it needs some */
+constexpr int MAX_N = 1 << 22;        /* of y: times GAC_STREAM_MAX_BLOCKS it is an unsigned */
 constexpr int MAX_FLOAT_WIDTH = 8192; /* of F32 rows that are normed here */
 constexpr int N_FLOATS = MAX_FLOAT_WIDTH / (4 * N_THREADS);
 
@@ -204,7 +203,7 @@ __global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
         n_pieces[threadIdx.x] = divide(p, (int)threadIdx.x, blockIdx.x, gridDim.x, runs);
     if (lane == 0) {
         for (int i = 0; i < p.n_slots; i++)
-            start_barrier(barriers + i * sizeof(ticket));
+            start_barrier(barriers + i * sizeof(ticket), 1);
         publish_barriers();
     }
     __syncthreads();
@@ -301,7 +300,7 @@ bool add_product(const gac_skinny_args *a, params &p)
     if (p.n_products == GAC_STREAM_MAX_PRODUCTS)
         return false;
     one_product &to = p.products[p.n_products++];
-    bool ok = a->m >= 1 && a->m <= MAX_ROWS && a->n_segments >= 1 && a->width >= 8 &&
+    bool ok = a->m >= 1 && a->m <= GAC_STREAM_MAX_ROWS && a->n_segments >= 1 && a->width >= 8 &&
               a->width % 8 == 0 && a->x_ld % 8 == 0 && (uintptr_t)a->x % 16 == 0 &&
               (!a->from_float || a->width <= MAX_FLOAT_WIDTH) && (a->from_float || !a->norm) &&
               is_half_type(a->dtype);

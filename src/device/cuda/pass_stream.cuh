@@ -82,15 +82,6 @@ __host__ __device__ inline int divide(const params &p, int product, unsigned blo
     return n_pieces;
 }
 
-/* Addresses in shared memory are numbers below: so the compiler keeps them,
- * where it would find out again and again where shared memory is. */
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
-    asm volatile("" : "+r"(at));
-    return at;
-}
-
 __device__ __forceinline__ uint4 load_shared(uint32_t at)
 {
     uint4 v;
@@ -103,11 +94,6 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at)
 
 /* The kernel is not launched where these do nothing. */
 #if __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ void start_barrier(uint32_t barrier)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
 
 /* What was written to barriers is seen by copies. */
 __device__ __forceinline__ void publish_barriers()
@@ -131,32 +117,12 @@ __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t n_b
                  : "memory");
 }
 
-__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t phase)
-{
-    uint32_t done = 0;
-    while (!done)
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(phase)
-                     : "memory");
-}
-
 #else
 
-__device__ __forceinline__ void start_barrier(uint32_t)
-{
-}
 __device__ __forceinline__ void publish_barriers()
 {
 }
 __device__ __forceinline__ void copy(uint32_t, const void *, uint32_t, uint32_t)
-{
-}
-__device__ __forceinline__ void wait_for(uint32_t, uint32_t)
 {
 }
 
