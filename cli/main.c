@@ -1,7 +1,9 @@
 #include "cli.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const command *const commands[] = { &cmd_inspect, &cmd_plan,       &cmd_repair,
                                            &cmd_verify,  &cmd_eval,       &cmd_generate,
@@ -92,8 +94,19 @@ static int dispatch(int argc, char **argv)
     return found ? run_command(found, argc, argv) : unknown_command(argv[1]);
 }
 
+/* A mapped file was cut, or its disk failed: what is read there does not exist. */
+static void end_on_lost_file(int signal)
+{
+    static const char text[] = "gac: a file that was being read became shorter or unreadable\n";
+    (void)signal;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        _exit(GAC_FAILED);
+    _exit(GAC_BAD_INPUT);
+}
+
 int main(int argc, char **argv)
 {
+    signal(SIGBUS, end_on_lost_file);
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == GAC_OK) {
         fprintf(stderr, "gac: cannot write the result\n");
