@@ -28,6 +28,7 @@ done
 mkdir -p "$out"
 export GAC_BACKEND_PATH="${GAC_BACKEND_PATH:-$build/libgac_cuda.so}"
 n_failed=0
+n_runs=0
 
 # sanitize TOOL PROGRAM [ARGUMENTS]: one run, one line. Errors of API calls that
 # the vendor's libraries make and handle are none of ours. A run counts only if
@@ -35,7 +36,8 @@ n_failed=0
 sanitize() {
     tool=$1
     shift
-    log=$out/$tool-$1.txt
+    n_runs=$((n_runs + 1))
+    log=$out/$n_runs-$tool-$1.txt
     program=$build/tests/$1
     label="$tool $*"
     shift
