@@ -135,7 +135,8 @@ gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_of
                          uint64_t n_bytes, gac_error *err);
 
 /* The whole file in memory, read when touched, until it is closed. Touching
- * what another program has cut off meanwhile ends the process (SIGBUS). */
+ * what another program has cut off meanwhile raises SIGBUS; gac itself says so
+ * and ends. */
 gac_status gac_file_map(gac_file *file, const void **data, gac_error *err);
 
 /* Reads a whole file of at most max_bytes. *out is malloc'ed, and has a NUL

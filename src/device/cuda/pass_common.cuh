@@ -198,6 +198,32 @@ inline gac_status launch_status(cudaError_t code, const char *what, gac_error *e
     return gac_error_set(err, GAC_FAILED, "%s: %s", what, cudaGetErrorString(code));
 }
 
+/* What products of few rows need to know of the device. */
+struct facts {
+    int version;   /* of its instructions */
+    int together;  /* whether blocks may wait for each other */
+    int n_units;   /* multiprocessors */
+    int max_bytes; /* of shared memory, that a launch may ask for */
+};
+
+inline cudaError_t ask_device(facts &f)
+{
+    constexpr int OTHER_BYTES = 3 << 10; /* barriers and such, which a launch has anyway */
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&f.version, cudaDevAttrComputeCapabilityMajor, device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&f.together, cudaDevAttrCooperativeLaunch, device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&f.n_units, cudaDevAttrMultiProcessorCount, device);
+    if (code == cudaSuccess)
+        code =
+            cudaDeviceGetAttribute(&f.max_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    f.max_bytes -= OTHER_BYTES;
+    return code;
+}
+
 inline bool is_half_type(gac_dtype dtype)
 {
     return dtype == GAC_DTYPE_F16 || dtype == GAC_DTYPE_BF16;

@@ -5,8 +5,8 @@
  * keys; how many keys there are is read from the device, so that a recorded
  * launch serves every length. Its warps take 16 keys at a time: scores by
  * m16n8k16 products whose k operand is read from memory straight into
- * registers (as in pass_skinny.cu), then softmax and the sum over values in
- * F32. The block that finishes a kv head last brings the shares together. */
+ * registers, then softmax and the sum over values in F32. The block that
+ * finishes a kv head last brings the shares together. */
 #include "pass_heads.cuh"
 
 #include <cmath>

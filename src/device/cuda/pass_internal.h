@@ -28,7 +28,7 @@ typedef struct gac_cuda_compute {
     gac_cuda *cuda;
     gac_compute_options options;
     gac_compute_memory memory;
-    int64_t few_rows; /* that our own kernel multiplies; cublasLt has the others */
+    int64_t few_rows; /* that our own kernels multiply; cublasLt has the others */
 
     int64_t batch, n_new, n_past; /* of the pass */
     int32_t *pass;                /* n_past, then ids (max_rows), on the device */

@@ -43,7 +43,7 @@ gac_status gac_convert_launch(const gac_convert_args *args, cudaStream_t stream,
 
 /* ---- Rows (pass_rows.cu) --------------------------------------------- */
 
-/* out[i] = x[first + step i] / rms * norm, for n rows. */
+/* out[i] = x[i] / rms * norm, for n rows. */
 typedef struct gac_norm_args {
     gac_dtype dtype;
     bool from_float;   /* x is F32, else half */
@@ -52,7 +52,7 @@ typedef struct gac_norm_args {
     void *out;         /* (n, out_ld) half, zeros from width on */
     int64_t x_ld, out_ld;
     int64_t width;
-    int64_t first, step, n;
+    int64_t n;
     double eps;
     bool overlap;
 } gac_norm_args;
@@ -77,7 +77,7 @@ gac_status gac_embed_launch(gac_dtype dtype, const void *table, int64_t ld, int6
 gac_status gac_losses_launch(const float *logits, int64_t vocab, const int32_t *targets,
                              double *out, int64_t n, cudaStream_t stream, gac_error *err);
 
-/* ---- Few rows times weights (pass_skinny.cu) -------------------------- */
+/* ---- Few rows times weights (pass_skinny.cu, pass_stream.cu) ------------ */
 
 enum { GAC_SKINNY_MAX_ROWS = 16, GAC_SKINNY_MAX_SEGMENTS = 16 };
 
@@ -119,7 +119,7 @@ typedef struct gac_skinny_args {
     bool overlap;
 } gac_skinny_args;
 
-/* x must be half. */
+/* Takes half rows only. */
 gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, gac_error *err);
 
 /* ---- One row times weights, again and again (pass_stream.cu) ------------- */

@@ -1,10 +1,10 @@
 /* Products with the weights of a matrix.
  *
- * x is normed into half rows (or as it comes in by the kernel for few rows),
+ * x is normed into half rows (one or two of them by the kernel that reads them),
  * goes through the pieces that read it, and the latent rows that the first
- * factors give go through theirs. A few rows go through our own kernel, which
- * also adds biases, gates, and adds to the residual stream; many through
- * cublasLt, with kernels of ours after it for biases and gates. */
+ * factors give go through theirs. A few rows go through our own kernels, which
+ * also add biases, gate, and add to the residual stream; many through cublasLt,
+ * with kernels of ours after it for biases and gates. */
 #include "pass_internal.h"
 
 /* Rows that a product reads: half, or F32 to be normed on the way. */
@@ -91,7 +91,6 @@ static gac_status norm_rows(gac_cuda_compute *c, source *in, int64_t m, gac_erro
                            .x_ld = in->ld,
                            .out_ld = in->width,
                            .width = in->norm ? in->n_norm : in->width,
-                           .step = 1,
                            .n = m,
                            .eps = in->eps,
                            .overlap = c->chained };

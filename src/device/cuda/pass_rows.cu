@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(NORM_THREADS) gac_norm_kernel(const norm_param
 {
     __shared__ float spare[NORM_THREADS / 32];
     const gac_norm_args &a = p.a;
-    const F *x = (const F *)a.x + (a.first + a.step * (int64_t)blockIdx.x) * a.x_ld;
+    const F *x = (const F *)a.x + (int64_t)blockIdx.x * a.x_ld;
     T *out = (T *)a.out + (int64_t)blockIdx.x * a.out_ld;
     const int width = (int)a.width, ld = (int)a.out_ld;
     float scale = 1;
@@ -47,8 +47,7 @@ __global__ void __launch_bounds__(NORM_THREADS) gac_norm_wide_kernel(const norm_
     constexpr int KEEP = 4; /* 4 * 4 * 512 = 8192 numbers */
     __shared__ float spare[NORM_THREADS / 32];
     const gac_norm_args &a = p.a;
-    const float4 *x =
-        (const float4 *)((const float *)a.x + (a.first + a.step * (int64_t)blockIdx.x) * a.x_ld);
+    const float4 *x = (const float4 *)((const float *)a.x + (int64_t)blockIdx.x * a.x_ld);
     uint2 *out = (uint2 *)((T *)a.out + (int64_t)blockIdx.x * a.out_ld);
     const float4 *norm = (const float4 *)a.norm;
     const int n = (int)(a.width / 4);

@@ -199,24 +199,6 @@ __global__ void __launch_bounds__(2 * N_THREADS, 1)
     }
 }
 
-/* What the kernel needs to know of the device. */
-struct facts {
-    int n_units;   /* multiprocessors */
-    int max_bytes; /* of shared memory, that a block may have */
-};
-
-cudaError_t ask_device(facts &f)
-{
-    int device = 0;
-    cudaError_t code = cudaGetDevice(&device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&f.n_units, cudaDevAttrMultiProcessorCount, device);
-    if (code == cudaSuccess)
-        code =
-            cudaDeviceGetAttribute(&f.max_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    return code;
-}
-
 constexpr int count_bytes(int group, int ring)
 {
     return N_WARPS * (group * SUM_BYTES + ring * TILE_BYTES) + GATES_BYTES;
@@ -237,9 +219,8 @@ template <typename T>
 cudaError_t launch_type(const params &p, const facts &f, bool overlap, cudaStream_t stream)
 {
     constexpr int FEW = 4, MANY = 7;
-    constexpr int OTHER_BYTES = 3 << 10; /* barriers and zeros */
     const int n_tiles = p.segments[p.n_segments - 1].end_tile;
-    if (f.max_bytes < count_bytes(MANY, 23) + OTHER_BYTES)
+    if (f.max_bytes < count_bytes(MANY, 23))
         return launch<T, FEW, FEW + 2>(p, f.n_units, overlap, stream);
     if (n_tiles > FEW * f.n_units)
         return launch<T, MANY, 23>(p, f.n_units, overlap, stream);

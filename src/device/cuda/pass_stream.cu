@@ -324,32 +324,6 @@ bool add_product(const gac_skinny_args *a, params &p)
     return ok;
 }
 
-/* What the kernel needs to know of the device. */
-struct facts {
-    int version;   /* of its instructions */
-    int together;  /* whether blocks may wait for each other */
-    int n_units;   /* multiprocessors */
-    int max_bytes; /* of shared memory, that a block may have */
-};
-
-cudaError_t ask_device(facts &f)
-{
-    constexpr int OTHER_BYTES = 3 << 10; /* barriers and runs */
-    int device = 0;
-    cudaError_t code = cudaGetDevice(&device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&f.version, cudaDevAttrComputeCapabilityMajor, device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&f.together, cudaDevAttrCooperativeLaunch, device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&f.n_units, cudaDevAttrMultiProcessorCount, device);
-    if (code == cudaSuccess)
-        code =
-            cudaDeviceGetAttribute(&f.max_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    f.max_bytes = min(f.max_bytes - OTHER_BYTES, MAX_BYTES);
-    return code;
-}
-
 /* Pieces of a product that a block has, at most. */
 int64_t bound_pieces(const params &p, const one_product &one, int n_blocks)
 {
@@ -376,11 +350,12 @@ bool divide_work(params &p, int m, const facts &f, size_t *n_bytes)
         most = max(most, bound_pieces(p, one, f.n_units));
     }
     const int64_t slot_bytes = N_WARPS * PIECE * 2;
+    const int64_t max_bytes = min(f.max_bytes, MAX_BYTES);
     const int64_t other_bytes =
         (m * p.max_width * 2 + most * m * (int64_t)sizeof(float) + 15) / 16 * 16;
-    if (other_bytes + 2 * slot_bytes > f.max_bytes)
+    if (other_bytes + 2 * slot_bytes > max_bytes)
         return false;
-    p.n_slots = (int)min((f.max_bytes - other_bytes) / slot_bytes, (int64_t)MAX_SLOTS);
+    p.n_slots = (int)min((max_bytes - other_bytes) / slot_bytes, (int64_t)MAX_SLOTS);
     *n_bytes = (size_t)(p.n_slots * slot_bytes + other_bytes);
     return true;
 }
