@@ -1,6 +1,7 @@
 #include "cli.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,11 +95,15 @@ static int dispatch(int argc, char **argv)
     return found ? run_command(found, argc, argv) : unknown_command(argv[1]);
 }
 
-/* A mapped file was cut, or its disk failed: what is read there does not exist. */
+/* A mapped file was cut, or its disk failed: what is read there does not exist.
+ * All threads that read there come here; the first one speaks. */
 static void end_on_lost_file(int signal)
 {
     static const char text[] = "gac: a file that was being read became shorter or unreadable\n";
+    static atomic_flag is_said = ATOMIC_FLAG_INIT;
     (void)signal;
+    while (atomic_flag_test_and_set(&is_said))
+        pause();
     if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
         _exit(GAC_FAILED);
     _exit(GAC_BAD_INPUT);
