@@ -44,7 +44,7 @@ sanitize() {
     start=$(date +%s)
     code=0
     options=
-    [ "$tool" != synccheck ] || options="--num-cuda-barriers 131072"
+    [ "$tool" != synccheck ] || options="--num-cuda-barriers 65536"
     # shellcheck disable=SC2086
     "$sanitizer" --tool "$tool" $options --error-exitcode 9 --report-api-errors no \
         --kernel-regex kns=gac_ "$program" "$@" >"$log" 2>&1 || code=$?

@@ -7,7 +7,7 @@
 namespace
 {
 
-constexpr int NORM_THREADS = 512, ROW_THREADS = 256, LOSS_THREADS = 1024;
+constexpr int NORM_THREADS = 256, ROW_THREADS = 256, LOSS_THREADS = 1024;
 
 struct norm_params {
     gac_norm_args a;
@@ -41,10 +41,9 @@ __global__ void __launch_bounds__(NORM_THREADS) gac_norm_kernel(const norm_param
 }
 
 /* Rows of float4: one thread keeps up to KEEP of them, and reads once. */
-template <typename T>
+template <typename T, int KEEP>
 __global__ void __launch_bounds__(NORM_THREADS) gac_norm_wide_kernel(const norm_params p)
 {
-    constexpr int KEEP = 4; /* 4 * 4 * 512 = 8192 numbers */
     __shared__ float spare[NORM_THREADS / 32];
     const gac_norm_args &a = p.a;
     const float4 *x = (const float4 *)((const float *)a.x + (int64_t)blockIdx.x * a.x_ld);
@@ -82,10 +81,14 @@ cudaError_t launch_norm(const gac_norm_args *a, bool overlap, cudaStream_t strea
 {
     const norm_params p = { *a };
     const dim3 grid((unsigned)a->n);
+    constexpr int KEEP = 4; /* registers, so that other blocks fit beside it */
+    constexpr int WIDE = 4 * KEEP * NORM_THREADS; /* numbers */
     const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->norm | (uintptr_t)a->out) % 16 == 0;
-    if (a->from_float && a->norm && aligned && a->width % 4 == 0 && a->width <= 16 * NORM_THREADS &&
+    if (a->from_float && a->norm && aligned && a->width % 4 == 0 && a->width <= 2 * WIDE &&
         a->out_ld == a->width && a->x_ld % 4 == 0)
-        return launch_kernel(gac_norm_wide_kernel<T>, grid, NORM_THREADS, 0, overlap, stream, p);
+        return launch_kernel(a->width <= WIDE ? gac_norm_wide_kernel<T, KEEP>
+                                              : gac_norm_wide_kernel<T, 2 * KEEP>,
+                             grid, NORM_THREADS, 0, overlap, stream, p);
     if (a->from_float)
         return launch_kernel(gac_norm_kernel<float, T>, grid, NORM_THREADS, 0, overlap, stream, p);
     return launch_kernel(gac_norm_kernel<T, T>, grid, NORM_THREADS, 0, overlap, stream, p);

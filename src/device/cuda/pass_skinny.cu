@@ -1,14 +1,15 @@
 /* Up to 16 rows times weights: as fast as the weights come out of memory.
  *
  * A tile is 8 rows of weights, or of x. There is one block to a multiprocessor,
- * with an equal share of the tiles, and eight of its warps divide the k of these
- * tiles among them in steps of 64 numbers. Each of these warps has a ring in
+ * with its share of the tiles (pass_deal.h), and eight of its warps divide the k of
+ * these tiles among them in steps of 64 numbers. Each of these warps has a ring in
  * shared memory, and another warp that fills it: for each step with tiles of x
  * and of the weights, of which up to GROUP share the x. What the warps have of a
  * group is added up after its last step.
  *
- * The warps that fill the rings do not wait for the kernel before this one: they
- * start with weights, leave gaps for x, and fill these when it is there. */
+ * The warps that fill the rings do not wait for the kernel before this one until
+ * they are full of weights, with gaps for x. The block takes few enough registers
+ * for one of that kernel's to stay beside it where it is a norm. */
 #include "pass_skinny.cuh"
 
 namespace
@@ -151,17 +152,15 @@ __device__ __forceinline__ void multiply_group(const group &of, int n_steps, uin
 }
 
 template <class C>
-__global__ void __launch_bounds__(2 * N_THREADS, 1)
-    gac_skinny_kernel(const __grid_constant__ params p)
+__global__ void __maxnreg__(104) gac_skinny_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char memory[]; /* sums (N_WARPS, GROUP, 32, 4), gates, rings */
     __shared__ ring_state states[N_WARPS];
     __shared__ uint4 zeros[TILE];
-    __shared__ uint64_t x_there; /* a barrier */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % N_WARPS;
     const uint32_t ring =
         shared_address(memory) + C::SUMS_BYTES + GATES_BYTES + warp * C::RING_BYTES;
-    const int start = cut(p, blockIdx.x), end = cut(p, blockIdx.x + 1);
+    const int start = p.cuts[blockIdx.x], end = p.cuts[blockIdx.x + 1];
     float *gates = (float *)(memory + C::SUMS_BYTES);
     ring_place<C> place;
     let_next_start();
@@ -171,24 +170,19 @@ __global__ void __launch_bounds__(2 * N_THREADS, 1)
     }
     if (threadIdx.x < TILE)
         zeros[threadIdx.x] = uint4{ 0, 0, 0, 0 };
-    if (threadIdx.x == 0)
-        start_barrier(shared_address(&x_there), 1);
     __syncthreads();
     if (threadIdx.x >= N_THREADS) {
-        fill_ring<C>(p, start, end, ring, states[warp], shared_address(&x_there));
+        fill_ring<C>(p, start, end, ring, states[warp]);
         return;
-    }
-    if (threadIdx.x == 0) {
-        wait_for_previous();
-        arrive(shared_address(&x_there));
     }
     for (group of = first_group<C>(p, start, end); of.start < end;
          of = group_after<C>(p, end, of)) {
         int first;
         float c[C::GROUP][4] = {};
-        multiply_group<C>(of, share_of(p.segments[of.s].k[of.part], &first), ring, states[warp],
-                          shared_address(zeros), place, c);
-        wait_for_warps(); /* the last sums have been added up */
+        multiply_group<C>(of, share_of(p, of, &first), ring, states[warp], shared_address(zeros),
+                          place, c);
+        if (of.turn > 0)
+            wait_for_warps(); /* the last sums have been added up */
 #pragma unroll
         for (int q = 0; q < C::GROUP; q++)
             if (q < of.end - of.start)
@@ -202,29 +196,6 @@ __global__ void __launch_bounds__(2 * N_THREADS, 1)
 constexpr int count_bytes(int group, int ring)
 {
     return N_WARPS * (group * SUM_BYTES + ring * TILE_BYTES) + GATES_BYTES;
-}
-
-template <typename T, int GROUP, int RING>
-cudaError_t launch(const params &p, int n_blocks, bool overlap, cudaStream_t stream)
-{
-    const auto kernel = p.m <= TILE ? gac_skinny_kernel<config<T, 1, GROUP, RING>>
-                                    : gac_skinny_kernel<config<T, 2, GROUP, RING>>;
-    return launch_kernel(kernel, dim3((unsigned)n_blocks), 2 * N_THREADS,
-                         (size_t)count_bytes(GROUP, RING), overlap, stream, p);
-}
-
-/* As much shared memory as there is; groups no larger than blocks have tiles, as
- * every step is then in less code. */
-template <typename T>
-cudaError_t launch_type(const params &p, const facts &f, bool overlap, cudaStream_t stream)
-{
-    constexpr int FEW = 4, MANY = 7;
-    const int n_tiles = p.segments[p.n_segments - 1].end_tile;
-    if (f.max_bytes < count_bytes(MANY, 23))
-        return launch<T, FEW, FEW + 2>(p, f.n_units, overlap, stream);
-    if (n_tiles > FEW * f.n_units)
-        return launch<T, MANY, 23>(p, f.n_units, overlap, stream);
-    return launch<T, FEW, 24>(p, f.n_units, overlap, stream);
 }
 
 /* Fills in a segment; false for what makes no sense. */
@@ -244,7 +215,7 @@ bool make_segment(const gac_skinny_args *a, const gac_skinny_segment &from, segm
         to.ld[i] = (int)w.ld;
         to.k[i] = (int)w.k;
         to.x_start[i] = (int)w.x_start;
-        to.cost += ((int)w.k + STEP - 1) / STEP;
+        to.cost += count_steps((int)w.k);
     }
     to.n = (int)from.n;
     to.y_start = (int)from.y_start;
@@ -252,8 +223,8 @@ bool make_segment(const gac_skinny_args *a, const gac_skinny_segment &from, segm
     return true;
 }
 
-/* Fills in all of them, and divides their tiles among the blocks. */
-bool make_segments(const gac_skinny_args *a, int n_blocks, params &p)
+/* Fills in all of them. */
+bool make_segments(const gac_skinny_args *a, params &p)
 {
     int64_t cost = 0;
     if (a->n_segments < 1 || a->n_segments > GAC_SKINNY_MAX_SEGMENTS)
@@ -266,8 +237,43 @@ bool make_segments(const gac_skinny_args *a, int n_blocks, params &p)
         cost += (int64_t)(to.end_tile - to.tile) * to.cost;
     }
     p.n_segments = a->n_segments;
-    p.block_cost = (unsigned)((cost + n_blocks - 1) / n_blocks);
-    return cost <= INT32_MAX / 2; /* and so is n_blocks times block_cost an unsigned */
+    return cost <= INT32_MAX;
+}
+
+/* Divides the tiles among the blocks. */
+void deal_tiles(params &p, int n_blocks, int group)
+{
+    gac_deal_segment segments[GAC_SKINNY_MAX_SEGMENTS];
+    for (int s = 0; s < p.n_segments; s++)
+        segments[s] = { p.segments[s].end_tile - p.segments[s].tile, p.segments[s].cost };
+    const gac_deal deal = { segments, p.n_segments,        n_blocks,
+                            group,    p.m <= TILE ? 1 : 2, p.mode == GAC_SKINNY_GATED ? 2 : 1 };
+    gac_deal_tiles(&deal, p.cuts);
+}
+
+template <typename T, int GROUP, int RING>
+cudaError_t launch(params &p, int n_blocks, bool overlap, cudaStream_t stream)
+{
+    const auto kernel = p.m <= TILE ? gac_skinny_kernel<config<T, 1, GROUP, RING>>
+                                    : gac_skinny_kernel<config<T, 2, GROUP, RING>>;
+    deal_tiles(p, n_blocks, GROUP);
+    return launch_kernel(kernel, dim3((unsigned)n_blocks), 2 * N_THREADS,
+                         (size_t)count_bytes(GROUP, RING), overlap, stream, p);
+}
+
+/* As much shared memory as there is; groups no larger than blocks have tiles, as
+ * every step is then in less code. */
+template <typename T>
+cudaError_t launch_type(params &p, const facts &f, bool overlap, cudaStream_t stream)
+{
+    constexpr int FEW = 4, MANY = 7;
+    const int n_tiles = p.segments[p.n_segments - 1].end_tile;
+    const int n_blocks = f.n_units < MAX_BLOCKS ? f.n_units : MAX_BLOCKS;
+    if (f.max_bytes < count_bytes(MANY, 23))
+        return launch<T, FEW, FEW + 2>(p, n_blocks, overlap, stream);
+    if (n_tiles > FEW * n_blocks)
+        return launch<T, MANY, 23>(p, n_blocks, overlap, stream);
+    return launch<T, FEW, 24>(p, n_blocks, overlap, stream);
 }
 
 } /* namespace */
@@ -282,7 +288,7 @@ extern "C" gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_
         return launch_status(code, "product of few rows", err);
     if (args->m < 1 || args->m > GAC_SKINNY_MAX_ROWS || args->width < 8 || args->width % 8 ||
         args->x_ld % 8 || (uintptr_t)args->x % 16 || !is_half_type(args->dtype) ||
-        args->from_float || args->norm || !make_segments(args, f.n_units, p))
+        args->from_float || args->norm || !make_segments(args, p))
         return gac_error_set(err, GAC_USAGE, "a product of few rows, of sizes that make no sense");
     p.x = args->x;
     p.y = args->y;

@@ -4,6 +4,7 @@
 #define GAC_PASS_SKINNY_CUH
 
 #include "pass_common.cuh"
+#include "pass_deal.h"
 
 namespace
 {
@@ -13,9 +14,10 @@ constexpr int N_THREADS = 32 * N_WARPS;
 constexpr int TILE = 8;                     /* rows */
 constexpr int STEP = 64;                    /* numbers of k */
 constexpr int TILE_BYTES = TILE * STEP * 2; /* of a step: eight matrices of 8 by 8 */
-constexpr int SPAN = 16; /* tiles whose gates are kept until their ups are there */
+constexpr int SPAN = 14; /* tiles whose gates are kept until their ups are there */
 constexpr int SUM_BYTES = 32 * sizeof(float4);
 constexpr int GATES_BYTES = SPAN * TILE * GAC_SKINNY_MAX_ROWS * 4;
+constexpr int MAX_BLOCKS = 255;
 constexpr int MAX_STEPS = 16; /* in a ring: a power of two */
 
 /* Weights that give some columns of y: gate and up, or one. */
@@ -33,7 +35,7 @@ struct params {
     const void *x; /* (m, x_ld) half */
     void *y;       /* (m, y_ld) */
     int64_t x_ld, y_ld;
-    unsigned block_cost; /* that of a block's tiles, at most */
+    int cuts[MAX_BLOCKS + 1]; /* the first tile of each block */
     int m, n_segments;
     gac_skinny_mode mode;
 };
@@ -55,6 +57,7 @@ struct group {
     int s, part;
     int start, end;
     int span_start, span_end; /* of them all, whose parts follow one another */
+    int turn;                 /* steps of the groups before it */
 };
 
 /* The step that a warp asks for next. */
@@ -66,32 +69,27 @@ template <class C> struct cursor {
     group of;
 };
 
-/* Steps of a warp, and the first of them. */
-__device__ __forceinline__ int share_of(int k, int *first)
+__host__ __device__ __forceinline__ int count_steps(int k)
 {
-    const int mine = threadIdx.x / 32 % N_WARPS, n = (k + STEP - 1) / STEP;
-    *first = mine * n / N_WARPS;
-    return (mine + 1) * n / N_WARPS - *first;
+    return (k + STEP - 1) / STEP;
 }
 
-/* The first tile of a block; those of all blocks cost about the same. */
-__device__ __forceinline__ int cut(const params &p, unsigned block)
+/* A warp's steps of a group, and the first of them. Where they do not divide
+ * evenly, warps have more of them by turns. */
+__device__ __forceinline__ int share_of(const params &p, const group &g, int *first)
 {
-    unsigned cost = p.block_cost * block;
-    for (int s = 0; s < p.n_segments; s++) {
-        const segment &seg = p.segments[s];
-        const unsigned all = (unsigned)(seg.end_tile - seg.tile) * (unsigned)seg.cost;
-        if (cost < all)
-            return seg.tile + (int)((cost + (unsigned)seg.cost - 1) / (unsigned)seg.cost);
-        cost -= all;
-    }
-    return p.segments[p.n_segments - 1].end_tile;
+    const unsigned n = (unsigned)count_steps(p.segments[g.s].k[g.part]), more = n % N_WARPS;
+    const unsigned mine = (threadIdx.x / 32 - (unsigned)g.turn) % N_WARPS;
+    *first = (int)(mine * (n / N_WARPS) + min(mine, more));
+    return (int)(n / N_WARPS + (mine < more));
 }
 
 /* The group after one, up to the block's last tile; it starts there where there
  * is none. */
 template <class C> __device__ __forceinline__ group group_after(const params &p, int end, group g)
 {
+    if (g.end > g.start)
+        g.turn += count_steps(p.segments[g.s].k[g.part]);
     g.start = g.end;
     if (g.start == g.span_end && g.part == 0 && p.mode == GAC_SKINNY_GATED) {
         g.part = 1;
@@ -113,7 +111,7 @@ template <class C> __device__ __forceinline__ group first_group(const params &p,
 {
     group g = {};
     g.part = 1;
-    g.span_end = g.end = start;
+    g.span_end = g.end = g.start = start;
     return group_after<C>(p, end, g);
 }
 
@@ -126,7 +124,7 @@ template <class C> __device__ __forceinline__ void enter(const params &p, int en
         const segment &seg = p.segments[at.of.s];
         const int part = at.of.part;
         int first;
-        at.steps = share_of(seg.k[part], &first);
+        at.steps = share_of(p, at.of, &first);
         if (at.steps == 0)
             continue;
         const int k = first * STEP + lane % 8 * 8;
@@ -248,26 +246,10 @@ __device__ __forceinline__ void arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* What wait_for waits for. */
-__device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t phase)
-{
-    uint32_t done;
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n"
-                 "}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(phase)
-                 : "memory");
-    return done;
-}
-
-/* Fills a ring with all there is to multiply: weights as soon as there is room,
- * x from when x_there says it is there. */
+/* Fills a ring with all there is to multiply: with weights while there is room,
+ * and with x once the kernel before this one is done. */
 template <class C>
-__device__ void fill_ring(const params &p, int start, int end, uint32_t ring, ring_state &state,
-                          uint32_t x_there)
+__device__ void fill_ring(const params &p, int start, int end, uint32_t ring, ring_state &state)
 {
     const int lane = threadIdx.x % 32;
     const uint32_t mine = ring + place_of(lane / 8, lane % 8);
@@ -281,7 +263,6 @@ __device__ void fill_ring(const params &p, int start, int end, uint32_t ring, ri
     enter<C>(p, end, w);
     x = w;
     while (x.steps > 0) {
-        is_x_there = is_x_there || is_over(x_there, 0);
         if (is_x_there && x_place.n < w_place.n) {
             const int i = x_place.n % MAX_STEPS;
             copy_x<C>(p, x, mine + x_place.take(x.of));
@@ -293,7 +274,8 @@ __device__ void fill_ring(const params &p, int start, int end, uint32_t ring, ri
             arrive_when_there(full + i * 8);
             advance<C>(p, end, w);
         } else if (!is_x_there) {
-            wait_for(x_there, 0);
+            wait_for_previous();
+            is_x_there = true;
         } else {
             const int i = n_freed % MAX_STEPS;
             wait_for(empty + i * 8, n_freed / MAX_STEPS % 2);

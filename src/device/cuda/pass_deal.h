@@ -1,0 +1,37 @@
+/* pass_deal: which block multiplies which tiles, where there are few to each. */
+#ifndef GAC_DEVICE_CUDA_PASS_DEAL_H
+#define GAC_DEVICE_CUDA_PASS_DEAL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Tiles that cost the same, in steps. */
+typedef struct gac_deal_segment {
+    int64_t n_tiles, cost;
+} gac_deal_segment;
+
+typedef struct gac_deal {
+    const gac_deal_segment *segments;
+    int n_segments;
+    int n_blocks;
+    int group;   /* tiles of a segment that a block multiplies together */
+    int x_tiles; /* of x, which cost a group as much as its own */
+    int n_sums;  /* that end a group */
+} gac_deal;
+
+/* cuts[i] gets the first tile of block i, cuts[n_blocks] the one after the last.
+ * Gives the steps that the first block has time for. */
+int64_t gac_deal_tiles(const gac_deal *deal, int *cuts);
+
+/* Of so many steps, those that block i has time for. */
+int64_t gac_deal_time(const gac_deal *deal, int64_t n_steps, int i);
+/* What it costs a block to multiply n tiles of a segment. */
+int64_t gac_deal_cost(const gac_deal *deal, const gac_deal_segment *segment, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
