@@ -125,18 +125,16 @@ gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, g
 /* ---- One row times weights, again and again (pass_stream.cu) ------------- */
 
 enum {
-    GAC_STREAM_MAX_ROWS = 2,
     GAC_STREAM_MAX_PRODUCTS = 8,
     GAC_STREAM_MAX_BLOCKS = 1023,
     GAC_STREAM_STATE_BYTES = (1 + GAC_STREAM_MAX_BLOCKS) * 4
 };
 
-/* Whether gac_stream_launch takes these products: of one or two rows each, on a
- * device that has what it needs. */
+/* Whether gac_stream_launch takes these products: of one row each, on a device
+ * that has what it needs. */
 bool gac_stream_takes(const gac_skinny_args *args, int n);
-/* n products one after another, of as many rows and one dtype, whatever they
- * say of overlap. state: GAC_STREAM_STATE_BYTES, zero before the first call; no
- * two launches at once may share it. */
+/* n products one after another, of one dtype, whatever they say of overlap. state:
+ * GAC_STREAM_STATE_BYTES, zero before the first call; no two launches at once may share it. */
 gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
                              cudaStream_t stream, gac_error *err);
 

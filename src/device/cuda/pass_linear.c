@@ -1,10 +1,10 @@
 /* Products with the weights of a matrix.
  *
- * x is normed into half rows (one or two of them by the kernel that reads them),
- * goes through the pieces that read it, and the latent rows that the first
- * factors give go through theirs. A few rows go through our own kernels, which
- * also add biases, gate, and add to the residual stream; many through cublasLt,
- * with kernels of ours after it for biases and gates. */
+ * x is normed into half rows (one row by the kernel that reads it), goes through
+ * the pieces that read it, and the latent rows that the first factors give go
+ * through theirs. A few rows go through our own kernels, which also add biases,
+ * gate, and add to the residual stream; many through cublasLt, with kernels of
+ * ours after it for biases and gates. */
 #include "pass_internal.h"
 
 /* Rows that a product reads: half, or F32 to be normed on the way. */
@@ -118,7 +118,7 @@ static gac_status launch_alone(gac_cuda_compute *c, gac_skinny_args *args, gac_e
     return status;
 }
 
-/* Products of one or two rows are put off, to be launched together. */
+/* Products of one row are put off, to be launched together. */
 static gac_status launch_skinny(gac_cuda_compute *c, const gac_skinny_args *args, gac_error *err)
 {
     c->pending[c->n_pending] = *args;
@@ -232,7 +232,7 @@ static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_
                      .eps = call->eps };
     if (!x->residual && !call->norm)
         return GAC_OK;
-    if (x->residual && few && rows.n <= GAC_STREAM_MAX_ROWS)
+    if (x->residual && few && rows.n == 1)
         return GAC_OK;
     gac_status status = gac_compute_launch_pending(c, err);
     if (status)

@@ -1,5 +1,5 @@
-/* Products of one or two rows, one after another, in one launch: as fast as
- * the weights come out of memory.
+/* Products of one row, one after another, in one launch: as fast as the weights
+ * come out of memory.
  *
  * Rows of weights are cut into pieces of up to 2 KB. The pieces of a block go
  * round its warps, and each warp has a ring in shared memory that bulk copies
@@ -72,28 +72,22 @@ __device__ __forceinline__ void take(uint4 (&w)[N_CHUNKS], uint32_t place, int n
         w[u] = u * CHUNK < n ? load_shared(place + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 };
 }
 
-/* Adds their products with the same numbers of the rows of x, which are width
- * apart. */
-template <typename T, int M>
-__device__ __forceinline__ void multiply(product<T> (&y)[M], const uint4 (&w)[N_CHUNKS], uint32_t x,
-                                         int width, int n)
+/* Adds their products with the same numbers of x. */
+template <typename T>
+__device__ __forceinline__ void multiply(product<T> &y, const uint4 (&w)[N_CHUNKS], uint32_t x,
+                                         int n)
 {
 #pragma unroll
     for (int u = 0; u < N_CHUNKS; u++)
-#pragma unroll
-        for (int r = 0; r < M; r++)
-            y[r].add(w[u], u * CHUNK < n ? load_shared(x + 2 * (r * width + u * CHUNK))
-                                         : uint4{ 0, 0, 0, 0 });
+        y.add(w[u], u * CHUNK < n ? load_shared(x + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 });
 }
 
-/* Half x to shared memory, (M, width). */
-template <typename T, int M> __device__ __forceinline__ void stage_half(const one_product &p, T *xs)
+/* Half x to shared memory. */
+template <typename T> __device__ __forceinline__ void stage_half(const one_product &p, T *xs)
 {
-    for (int r = 0; r < M; r++) {
-        const uint4 *x = (const uint4 *)((const T *)p.x + r * p.x_ld);
-        for (int c = threadIdx.x; c < p.width / 8; c += N_THREADS)
-            put_eight(xs + r * p.width, c, __ldcg(x + c));
-    }
+    const uint4 *x = (const uint4 *)p.x;
+    for (int c = threadIdx.x; c < p.width / 8; c += N_THREADS)
+        put_eight(xs, c, __ldcg(x + c));
 }
 
 /* The norm, before x is there to be normed. */
@@ -111,64 +105,58 @@ __device__ __forceinline__ void read_norm(const one_product &p, float4 (&norm)[N
     }
 }
 
-/* F32 x to shared memory, normed, as half; spare is (M, N_WARPS). */
-template <typename T, int M>
+/* F32 x to shared memory, normed, as half. */
+template <typename T>
 __device__ __forceinline__ void stage_float(const one_product &p, T *xs,
                                             const float4 (&norm)[N_FLOATS], float *spare)
 {
-    for (int r = 0; r < M; r++) {
-        const float *from = (const float *)p.x + r * p.x_ld;
-        float4 v[N_FLOATS];
-        float sum = 0, scale = 1;
+    const float *from = (const float *)p.x;
+    float4 v[N_FLOATS];
+    float sum = 0, scale = 1;
 #pragma unroll
-        for (int i = 0; i < N_FLOATS; i++) {
-            const int c = 4 * (threadIdx.x + i * N_THREADS);
-            v[i] = c < p.width ? __ldcg((const float4 *)(from + c)) : float4{ 0, 0, 0, 0 };
-        }
+    for (int i = 0; i < N_FLOATS; i++) {
+        const int c = 4 * (threadIdx.x + i * N_THREADS);
+        v[i] = c < p.width ? __ldcg((const float4 *)(from + c)) : float4{ 0, 0, 0, 0 };
+    }
 #pragma unroll
-        for (int i = 0; i < N_FLOATS; i++)
-            sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-        if (p.norm) {
-            sum = block_sum(sum, spare + r * N_WARPS);
-            scale = rsqrtf(sum / (float)p.n_norm + p.eps);
-        }
+    for (int i = 0; i < N_FLOATS; i++)
+        sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+    if (p.norm) {
+        sum = block_sum(sum, spare);
+        scale = rsqrtf(sum / (float)p.n_norm + p.eps);
+    }
 #pragma unroll
-        for (int i = 0; i < N_FLOATS; i++) {
-            const int c = 4 * (threadIdx.x + i * N_THREADS);
-            if (c < p.width)
-                put_four(
-                    xs + r * p.width, c,
-                    uint2{ pack_pair<T>(v[i].x * scale * norm[i].x, v[i].y * scale * norm[i].y),
-                           pack_pair<T>(v[i].z * scale * norm[i].z, v[i].w * scale * norm[i].w) });
-        }
+    for (int i = 0; i < N_FLOATS; i++) {
+        const int c = 4 * (threadIdx.x + i * N_THREADS);
+        if (c < p.width)
+            put_four(xs, c,
+                     uint2{ pack_pair<T>(v[i].x * scale * norm[i].x, v[i].y * scale * norm[i].y),
+                            pack_pair<T>(v[i].z * scale * norm[i].z, v[i].w * scale * norm[i].w) });
     }
 }
 
-/* Adds up the pieces of a row of weights, for row i of x. */
-template <int M>
-__device__ __forceinline__ float add_up(const segment &s, const run &r, int row, int i,
-                                        const float *sums)
+/* Adds up the pieces of a row of weights. */
+__device__ __forceinline__ float add_up(const segment &s, const run &r, int row, const float *sums)
 {
     float y = s.bias ? s.bias[row] : 0.0f;
     for (int q = 0; q < s.n_pieces; q++)
-        y += sums[(r.first_piece + (row - r.row) * s.n_pieces + q) * M + i];
+        y += sums[r.first_piece + (row - r.row) * s.n_pieces + q];
     return y;
 }
 
-/* What the block has of y, from the pieces' sums (pieces, M). */
-template <typename T, int M>
+/* What the block has of y, from the pieces' sums. */
+template <typename T>
 __device__ void finish(const params &p, const one_product &one, const run *runs, const float *sums)
 {
     const bool gated = one.mode == GAC_SKINNY_GATED;
     for (int s = one.first; s < (gated ? one.first + 1 : one.end); s++) {
         const run r = runs[s];
-        for (int i = threadIdx.x; i < r.n_rows * M; i += N_THREADS) {
-            const int row = r.row + i / M;
-            const int64_t to = i % M * one.y_ld + p.segments[s].y_start + row;
-            const float y = add_up<M>(p.segments[s], r, row, i % M, sums);
+        for (int i = threadIdx.x; i < r.n_rows; i += N_THREADS) {
+            const int row = r.row + i, to = p.segments[s].y_start + row;
+            const float y = add_up(p.segments[s], r, row, sums);
             if (gated)
-                ((T *)one.y)[to] = from_float<T>(
-                    silu(y) * add_up<M>(p.segments[s + 1], runs[s + 1], row, i % M, sums));
+                ((T *)one.y)[to] =
+                    from_float<T>(silu(y) * add_up(p.segments[s + 1], runs[s + 1], row, sums));
             else if (one.mode == GAC_SKINNY_SET)
                 ((T *)one.y)[to] = from_float<T>(y);
             else if (one.mode == GAC_SKINNY_ADD)
@@ -181,18 +169,17 @@ __device__ void finish(const params &p, const one_product &one, const run *runs,
 
 /* All in one function: the compiler makes slower code of its parts, and keeps
  * registers that attention needs beside it. */
-template <typename T, int M>
-__global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
-    gac_stream_kernel(const __grid_constant__ params p)
+template <typename T>
+__global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char memory[];
     __shared__ ticket tickets[N_WARPS][MAX_SLOTS];
     __shared__ run runs[MAX_SEGMENTS];
     __shared__ int n_pieces[GAC_STREAM_MAX_PRODUCTS];
-    __shared__ float spare[M * N_WARPS];
+    __shared__ float spare[N_WARPS];
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
-    T *xs = (T *)memory + N_WARPS * p.n_slots * PIECE; /* (M, width) */
-    float *sums = (float *)(xs + M * p.max_width);     /* (pieces, M) */
+    T *xs = (T *)memory + N_WARPS * p.n_slots * PIECE;
+    float *sums = (float *)(xs + p.max_width);
     /* A lane's part of the warp's ring; that of lane 0 is where pieces go. */
     const uint32_t ring = shared_address((T *)memory + warp * p.n_slots * PIECE + 8 * lane);
     const uint32_t barriers = shared_address(tickets[warp]);
@@ -232,9 +219,9 @@ __global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
             await(p.arrived, (done + j) * gridDim.x);
         }
         if (one.from_float)
-            stage_float<T, M>(one, xs, norm, spare);
+            stage_float(one, xs, norm, spare);
         else
-            stage_half<T, M>(one, xs);
+            stage_half(one, xs);
         __syncthreads();
         for (int i = warp; i < n_pieces[j]; i += N_WARPS) {
             const uint32_t ticket_at = barriers + slot * sizeof(ticket);
@@ -251,20 +238,17 @@ __global__ void __launch_bounds__(N_THREADS, M == 1 ? 2 : 1)
                     send_for(p, ahead, place, ticket_at, &tickets[warp][slot]);
                 advance(p, runs, warp, ahead);
             }
-            product<T> y[M];
-            multiply<T, M>(y, w, x_first, one.width, n - 8 * lane);
-#pragma unroll
-            for (int r = 0; r < M; r++) {
-                const float total = y[r].total();
-                if (lane == 0)
-                    sums[i * M + r] = total;
-            }
+            product<T> y;
+            multiply(y, w, x_first, n - 8 * lane);
+            const float total = y.total();
+            if (lane == 0)
+                sums[i] = total;
             slot = slot + 1 == p.n_slots ? 0 : slot + 1;
             phase ^= slot == 0;
             __syncwarp();
         }
         __syncthreads();
-        finish<T, M>(p, one, runs, sums);
+        finish<T>(p, one, runs, sums);
         arrive(p.arrived);
     }
     if (threadIdx.x == 0)
@@ -300,15 +284,12 @@ bool add_product(const gac_skinny_args *a, params &p)
     if (p.n_products == GAC_STREAM_MAX_PRODUCTS)
         return false;
     one_product &to = p.products[p.n_products++];
-    bool ok = a->m >= 1 && a->m <= GAC_STREAM_MAX_ROWS && a->n_segments >= 1 && a->width >= 8 &&
-              a->width % 8 == 0 && a->x_ld % 8 == 0 && (uintptr_t)a->x % 16 == 0 &&
-              (!a->from_float || a->width <= MAX_FLOAT_WIDTH) && (a->from_float || !a->norm) &&
-              is_half_type(a->dtype);
+    bool ok = a->m == 1 && a->n_segments >= 1 && a->width >= 8 && a->width % 8 == 0 &&
+              (uintptr_t)a->x % 16 == 0 && (!a->from_float || a->width <= MAX_FLOAT_WIDTH) &&
+              (a->from_float || !a->norm) && is_half_type(a->dtype);
     to.x = a->x;
     to.norm = a->norm;
     to.y = a->y;
-    to.x_ld = a->x_ld;
-    to.y_ld = a->y_ld;
     to.first = p.n_segments;
     for (int s = 0; s < a->n_segments; s++)
         ok = ok && add_segment(a, a->segments[s], a->segments[s].gate, p, to);
@@ -339,7 +320,7 @@ int64_t bound_pieces(const params &p, const one_product &one, int n_blocks)
 
 /* Divides the products among the blocks, and the memory of a block; false where
  * that is not two places for each ring. */
-bool divide_work(params &p, int m, const facts &f, size_t *n_bytes)
+bool divide_work(params &p, const facts &f, size_t *n_bytes)
 {
     int64_t most = 0;
     for (int j = 0; j < p.n_products; j++) {
@@ -351,8 +332,7 @@ bool divide_work(params &p, int m, const facts &f, size_t *n_bytes)
     }
     const int64_t slot_bytes = N_WARPS * PIECE * 2;
     const int64_t max_bytes = min(f.max_bytes, MAX_BYTES);
-    const int64_t other_bytes =
-        (m * p.max_width * 2 + most * m * (int64_t)sizeof(float) + 15) / 16 * 16;
+    const int64_t other_bytes = (p.max_width * 2 + most * (int64_t)sizeof(float) + 15) / 16 * 16;
     if (other_bytes + 2 * slot_bytes > max_bytes)
         return false;
     p.n_slots = (int)min((max_bytes - other_bytes) / slot_bytes, (int64_t)MAX_SLOTS);
@@ -365,20 +345,20 @@ bool make_params(const gac_skinny_args *args, int n, const facts &f, params &p, 
 {
     bool ok = f.version >= 9 && f.together;
     for (int i = 0; i < n; i++)
-        ok = ok && args[i].m == args->m && args[i].dtype == args->dtype && add_product(&args[i], p);
-    return ok && divide_work(p, (int)args->m, f, n_bytes);
+        ok = ok && args[i].dtype == args->dtype && add_product(&args[i], p);
+    return ok && divide_work(p, f, n_bytes);
 }
 
-template <typename T, int M>
+template <typename T>
 cudaError_t launch(params &p, int n_blocks, size_t n_bytes, bool overlap, cudaStream_t stream)
 {
     /* Nothing here lives in L1, as loads under way elsewhere do. */
-    cudaError_t code = cudaFuncSetAttribute(gac_stream_kernel<T, M>,
-                                            cudaFuncAttributePreferredSharedMemoryCarveout,
-                                            cudaSharedmemCarveoutMaxShared);
+    cudaError_t code =
+        cudaFuncSetAttribute(gac_stream_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);
     if (code != cudaSuccess)
         return code;
-    return launch_kernel(gac_stream_kernel<T, M>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
+    return launch_kernel(gac_stream_kernel<T>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
                          overlap, stream, p, true);
 }
 
@@ -404,10 +384,8 @@ extern "C" gac_status gac_stream_launch(const gac_skinny_args *args, int n, void
     p.arrived = (unsigned *)state;
     p.done = p.arrived + 1;
     if (code == cudaSuccess && args->dtype == GAC_DTYPE_F16)
-        code = args->m == 1 ? launch<__half, 1>(p, f.n_units, n_bytes, overlap, stream)
-                            : launch<__half, 2>(p, f.n_units, n_bytes, overlap, stream);
+        code = launch<__half>(p, f.n_units, n_bytes, overlap, stream);
     else if (code == cudaSuccess)
-        code = args->m == 1 ? launch<__nv_bfloat16, 1>(p, f.n_units, n_bytes, overlap, stream)
-                            : launch<__nv_bfloat16, 2>(p, f.n_units, n_bytes, overlap, stream);
+        code = launch<__nv_bfloat16>(p, f.n_units, n_bytes, overlap, stream);
     return launch_status(code, "products of one row", err);
 }

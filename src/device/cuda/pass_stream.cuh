@@ -23,10 +23,9 @@ struct segment {
 };
 
 struct one_product {
-    const void *x;     /* (m, x_ld), F32 or half */
+    const void *x;     /* (width), F32 or half */
     const float *norm; /* (n_norm) or NULL */
-    void *y;           /* (m, y_ld) */
-    int64_t x_ld, y_ld;
+    void *y;
     int64_t cost;        /* of all its rows of weights: numbers / 8 */
     unsigned block_cost; /* that of a block */
     int first, end;      /* its segments; GATED has two, gate and up */
