@@ -7,7 +7,11 @@ Both lenses live in this one process, so that they use the same card, clock,
 cuBLAS and cuDNN: PyTorch through tools/pytorch_lens.py, ours through libgac.so.
 Every call gets as many operand sets and as many calls per sample on both sides,
 and samples are taken in turns (A B, B A, ...), so that heat and the power limit
-meet both alike. Afterwards PyTorch's profiler records the kernels of one call of
+meet both alike. Where operands lie in memory makes a few percent by itself, so
+every call gets several places on both sides, one after another, and what is
+compared is the median over them of the ratio of the medians of samples. Operands
+either come from memory (three times the L2 cache) or, where the plug-in does not
+take as many sets, from the cache, but not from both by chance. Afterwards PyTorch's profiler records the kernels of one call of
 each lens. A pair is of the same path when these are the same names in the same
 order; all pairs are in the result, and agreement is counted over those.
 """
@@ -28,9 +32,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 from pytorch_lens import Declined, Lens, torch  # noqa: E402
 
 LIMIT_PCT = 5.0
-N_ROUNDS = 13
+N_PLACES = 5
+N_ROUNDS = 5      # in each
 SAMPLE_US = 600
-LOOK_EVERY = 4    # rounds between looks at the card
 MAX_CALLS = 2000  # per sample
 MAX_SETS = 64     # what the plug-in takes at most
 DTYPES = {"F16": 13, "BF16": 14}  # gac_dtype
@@ -186,47 +190,70 @@ class Pair:
 
     def __init__(self, gac, lens, job):
         self.gac, self.lens, self.job = gac, lens, job
-        n_sets = max(2, 3 * lens.l2_bytes // lens.set_bytes(job) + 1)
-        self.n_sets = min(MAX_SETS, n_sets)
+        self.n_sets = max(2, 3 * lens.l2_bytes // lens.set_bytes(job) + 1)
+        if self.n_sets > MAX_SETS:
+            self.n_sets = max(2, lens.l2_bytes // 4 // lens.set_bytes(job))
         self.once = gac.create(job, 1)  # for the kernels' names
-        self.task = gac.create(job, self.n_sets)
+        self.task, self.sets = None, []
         lens.dtype = {"F16": torch.float16, "BF16": torch.bfloat16}[job["dtype"]]
         self.function = lens.call(job)
-        self.sets = [lens.operands(job) for _ in range(self.n_sets)]
 
     def backend(self):
         return self.lens.backend(self.job)
 
-    def measure(self):
-        """Samples of both, and the clocks seen."""
+    def move(self):
+        """To other memory: what it had is free only afterwards."""
+        task = self.gac.create(self.job, self.n_sets)
+        sets = [self.lens.operands(self.job) for _ in range(self.n_sets)]
+        self.shrink()
+        self.task, self.sets = task, sets
+
+    def choose_calls(self):
+        """Calls of a sample."""
+        call_us = min(self.gac.time(self.task, self.n_sets) for _ in range(3))
+        n_calls = min(MAX_CALLS, math.ceil(SAMPLE_US / call_us))
+        return math.ceil(n_calls / self.n_sets) * self.n_sets
+
+    def measure_place(self, n_calls, seen):
+        """Samples of both where they are now."""
         gac, lens = self.gac, self.lens
         with self.backend():
-            lens.try_call(self.job, self.function, self.sets[0])
-            call_us = min(gac.time(self.task, self.n_sets) for _ in range(3))
-            n_calls = min(MAX_CALLS, math.ceil(SAMPLE_US / call_us))
-            n_calls = math.ceil(n_calls / self.n_sets) * self.n_sets
             graph = lens.capture(lens.repeat(self.function, self.sets, n_calls))
         if graph is None:
             raise RuntimeError("PyTorch's call cannot be captured")
         sides = {"native": lambda: gac.time(self.task, n_calls),
                  "pytorch": lambda: lens.clock_replay(graph, n_calls) / n_calls}
-        samples, clocks, throttle = {"native": [], "pytorch": []}, [], 0
-        for i in range(-2, N_ROUNDS):  # two rounds to warm up
+        samples = {"native": [], "pytorch": []}
+        for i in range(-1, N_ROUNDS):  # one round to warm up
             for name in ("native", "pytorch") if i % 2 else ("pytorch", "native"):
                 took = sides[name]()
                 if i >= 0:
-                    samples[name].append(took)
-            if i % LOOK_EVERY == 0:
-                now = gac.look()
-                clocks.append(now.clock_mhz)
-                throttle |= now.throttle
-        return {"n_calls": n_calls, "n_sets": self.n_sets, "samples_us": samples,
+                    samples[name].append(round(took, 4))
+        seen.append(gac.look())
+        return samples
+
+    def measure(self):
+        """Samples of both in all places, and the clocks seen."""
+        seen, places, n_calls = [], [], 0
+        for _ in range(N_PLACES):
+            self.move()
+            if n_calls == 0:
+                with self.backend():
+                    self.lens.try_call(self.job, self.function, self.sets[0])
+                n_calls = self.choose_calls()
+            places.append(self.measure_place(n_calls, seen))
+        clocks = [now.clock_mhz for now in seen]
+        throttle = 0
+        for now in seen:
+            throttle |= now.throttle
+        return {"n_calls": n_calls, "n_sets": self.n_sets, "places": places,
                 "clock_mhz": [min(clocks), max(clocks)], "throttle": throttle}
 
     def shrink(self):
         """Leaves what naming the kernels needs."""
-        self.gac.free(self.task)
-        self.sets = self.sets[:1]
+        if self.task:
+            self.gac.free(self.task)
+        self.task, self.sets = None, self.sets[:1]
 
     def call_native(self):
         self.gac.run(self.once)
@@ -277,8 +304,10 @@ def compare(gac, lens, jobs, seconds):
             pair = Pair(gac, lens, job)
             row.update(pair.measure())
             pairs.append((row, pair))
-        except (Refused, Declined, RuntimeError) as e:
+        except (Refused, Declined) as e:
             row["declined"] = " ".join(str(e).split())[:200]
+        except RuntimeError as e:
+            row["failed"] = " ".join(str(e).split())[:200]
         row["took_s"] = round(time.monotonic() - start, 2)
         if pair:
             pair.shrink()
@@ -297,11 +326,12 @@ def compare(gac, lens, jobs, seconds):
 # The result
 
 def finish(row):
-    if "samples_us" not in row:
+    if "places" not in row:
         return
-    medians = {side: statistics.median(x) for side, x in row["samples_us"].items()}
-    row["native_us"], row["pytorch_us"] = medians["native"], medians["pytorch"]
-    row["ratio"] = medians["native"] / medians["pytorch"]
+    medians = [{side: statistics.median(place[side]) for side in place} for place in row["places"]]
+    for side in ("native", "pytorch"):
+        row[f"{side}_us"] = statistics.median(x[side] for x in medians)
+    row["ratio"] = statistics.median(x["native"] / x["pytorch"] for x in medians)
     names = row.get("kernels")
     row["same_path"] = bool(names and names["native"] and names["native"] == names["pytorch"])
 
@@ -334,7 +364,8 @@ def main():
     if cudnn:
         os.environ.setdefault("GAC_CUDNN", cudnn)
     gac = Gac(args.library)
-    result = {"schema": "gac.agreement/2", "limit_pct": LIMIT_PCT, "n_rounds": N_ROUNDS,
+    result = {"schema": "gac.agreement/3", "limit_pct": LIMIT_PCT, "n_places": N_PLACES,
+              "n_rounds": N_ROUNDS,
               "sample_us": SAMPLE_US, "machine": {**lens.machine(), "gac": gac.info,
                                                   "cublas": loaded_library(r"libcublasLt\.so")}}
     jobs = gemm_jobs() + sdpa_jobs()
@@ -348,7 +379,8 @@ def main():
     for kind in ("gemm", "sdpa"):
         timed = [r for r in rows if r["call"].startswith(kind) and "ratio" in r]
         same = [r for r in timed if r["same_path"]]
-        part = {"n_declined": sum(r["call"].startswith(kind) and "declined" in r for r in rows)}
+        part = {f"n_{end}": sum(r["call"].startswith(kind) and end in r for r in rows)
+                for end in ("declined", "failed")}
         for name, group in (("same_path", same),
                             ("other_path", [r for r in timed if not r["same_path"]])):
             if group:
@@ -361,10 +393,16 @@ def main():
     result["calls"] = rows
     for row in rows:
         if "ratio" in row and (abs(row["ratio"] - 1) > LIMIT_PCT / 100 or not row["same_path"]):
+            places = " ".join(f"{statistics.median(p['native']):.2f}/"
+                              f"{statistics.median(p['pytorch']):.2f}" for p in row["places"])
             print(f"{row['ratio']:.3f} {row['native_us']:9.2f} {row['pytorch_us']:9.2f} "
-                  f"{'same ' if row['same_path'] else 'other'} {row['call']} {row['clock_mhz']}")
+                  f"{'same ' if row['same_path'] else 'other'} {row['call']} {row['clock_mhz']} "
+                  f"places {places}")
     if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(result, indent=1)
+        text = re.sub(r"\[\s+([-\d.,\s]+?)\s+\]",
+                      lambda x: "[" + " ".join(x.group(1).split()) + "]", text)
+        args.out.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
