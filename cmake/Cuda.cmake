@@ -41,6 +41,12 @@ foreach(thing "GAC_NVCC;nvcc" "GAC_CUDA_INCLUDE;cublasLt.h" "GAC_CUDNN_INCLUDE;c
     list(APPEND missing ${name})
   endif()
 endforeach()
+if(GAC_NVCC)
+  execute_process(COMMAND ${GAC_NVCC} --version OUTPUT_VARIABLE said ERROR_QUIET)
+  if(said MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.4)
+    list(APPEND missing "nvcc of CUDA 12.4 or later") # __maxnreg__
+  endif()
+endif()
 if(missing)
   list(JOIN missing ", " missing)
   if(GAC_CUDA STREQUAL AUTO)
