@@ -41,7 +41,7 @@ sanitize() {
     program=$build/tests/$1
     label="$tool $*"
     options=
-    # Up to 257 barriers in each of 132 blocks; told of 131072 it runs out of memory.
+    # Up to 256 barriers in each of 132 blocks; told of 131072 it runs out of memory.
     [ "$tool $1" != "synccheck dump_logits" ] || options="--num-cuda-barriers 65536"
     shift
     start=$(date +%s)
@@ -71,11 +71,13 @@ sanitize memcheck test_ops
 sanitize memcheck test_passes small 1
 # Without cuDNN and cuBLAS no vendor's kernel runs, so that these tools can: token
 # by token, and few of them at once.
+sanitize racecheck test_passes few 1
+sanitize initcheck test_passes few 1
 ids=$(mktemp)
 tiny=$(cd "$(dirname "$0")/../../models/tiny" && pwd)
-printf '\005\0\0\0\006\0\0\0\007\0\0\0\010\0\0\0' >"$ids"
+for i in 1 2 3 4; do printf '\005\0\0\0\006\0\0\0\007\0\0\0\010\0\0\0'; done >"$ids"
 export GAC_CUDNN=/nowhere
-for n in 1 4; do
+for n in 1 4 16; do
     sanitize racecheck dump_logits "$tiny" cuda F16 "$n" "$ids" /dev/null
     sanitize initcheck dump_logits "$tiny" cuda F16 "$n" "$ids" /dev/null
     sanitize synccheck dump_logits "$tiny" cuda F16 "$n" "$ids" /dev/null

@@ -120,6 +120,22 @@ static void is_near_the_best(void **state)
     }
 }
 
+/* What was measured, so that nobody changes it by chance. */
+static void late_blocks_have_less_time(void **state)
+{
+    (void)state;
+    gac_deal_segment gate_up = { 1792, 128 };
+    gac_deal d = { &gate_up, 1, 132, 7, 2, 2 };
+    int cuts[MAX_BLOCKS + 1];
+    assert_int_equal(gac_deal_time(&d, 10000, 0), 10000);
+    assert_int_equal(gac_deal_time(&d, 10000, 66), 9750);
+    assert_int_equal(gac_deal_time(&d, 10000, 109), 9588); /* the last that starts in time */
+    assert_int_equal(gac_deal_time(&d, 10000, 120), 9546 - 28);
+    assert_int_equal(gac_deal_time(&d, 10000, 131), 9504 - 57);
+    gac_deal_tiles(&d, cuts);
+    assert_true(cuts[132] - cuts[131] < cuts[1] - cuts[0]);
+}
+
 static void one_tile_goes_to_one_block(void **state)
 {
     (void)state;
@@ -137,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deals_the_products_of_an_8b),
         cmocka_unit_test(is_near_the_best),
+        cmocka_unit_test(late_blocks_have_less_time),
         cmocka_unit_test(one_tile_goes_to_one_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,8 +28,6 @@ int64_t gac_deal_tiles(const gac_deal *deal, int *cuts);
 
 /* Of so many steps, those that block i has time for. */
 int64_t gac_deal_time(const gac_deal *deal, int64_t n_steps, int i);
-/* What it costs a block to multiply n tiles of a segment. */
-int64_t gac_deal_cost(const gac_deal *deal, const gac_deal_segment *segment, int64_t n);
 
 #ifdef __cplusplus
 }

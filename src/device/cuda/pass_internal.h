@@ -2,7 +2,7 @@
  *
  * pass_state.c keeps what a pass stands on: rows, caches, recordings.
  * pass_matrix.c puts weights on the device, pass_linear.c multiplies
- * with them (own kernels for a few rows, those of one or two put off and
+ * with them (own kernels for a few rows, those of one put off and
  * launched together; pass_lt.c for many),
  * pass_attend.c attends and pass_head.c has both ends of the model.
  *

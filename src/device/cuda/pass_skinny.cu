@@ -9,7 +9,8 @@
  *
  * The warps that fill the rings do not wait for the kernel before this one until
  * they are full of weights, with gaps for x. The block takes few enough registers
- * for one of that kernel's to stay beside it where it is a norm. */
+ * for one of that kernel's to stay beside it where it is a norm of up to 4096
+ * numbers. */
 #include "pass_skinny.cuh"
 
 namespace
