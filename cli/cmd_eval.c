@@ -268,6 +268,12 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
         status = engine_args_open_tokenizer(c, &o->engine);
     if (status == GAC_OK && o->text)
         status = cli_read_tokens(c, o->engine.tokenizer, o->text, &ids, &n_ids);
+    if (status == GAC_OK && o->text && n_ids < 2) {
+        char q[256];
+        status = gac_error_set(&c->error, GAC_BAD_INPUT,
+                               "%s: a text of %zu tokens; perplexity needs two",
+                               gac_quote(q, sizeof q, o->text), n_ids);
+    }
     if (status == GAC_OK)
         status = check_target(c, o);
     if (status == GAC_OK)

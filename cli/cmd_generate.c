@@ -34,7 +34,7 @@ typedef struct generate_command {
     int32_t eos[MAX_EOS];
     double start_s, first_s, end_s; /* first_s: when the first token was there */
     bool streams;
-    gac_progress *progress; /* of a text that does not stream */
+    gac_progress *progress;
     uint64_t n_made;
 } generate_command;
 
@@ -237,8 +237,14 @@ static gac_status size_engine(cli *c, generate_command *o)
 static bool show(void *context, int32_t id, const char *text, size_t n_bytes)
 {
     generate_command *o = context;
-    if (!(o->first_s > 0))
+    if (!(o->first_s > 0)) {
         o->first_s = gac_now_s();
+        gac_engine_watch(o->engine.engine, NULL, 0, false);
+        gac_progress_finish(o->progress); /* of the prompt */
+        if (!o->streams)
+            gac_progress_start(o->progress, "generating", "tokens",
+                               (uint64_t)o->options.max_tokens);
+    }
     if (!o->streams) {
         gac_progress_step(o->progress, ++o->n_made);
         return true;
@@ -314,15 +320,21 @@ static gac_status generate(cli *c, generate_command *o, char **arguments)
     if (status != GAC_OK)
         return status;
     o->streams = !c->json;
-    o->progress = o->streams ? NULL : c->progress;
+    o->progress = c->progress;
     o->options.show = show;
     o->options.show_context = o;
-    gac_progress_start(o->progress, "generating", "tokens", (uint64_t)o->options.max_tokens);
+    if (!o->ids_text)
+        status = gac_engine_check_text(o->engine.engine, o->prompt, o->n_prompt, &c->error);
+    if (status != GAC_OK)
+        return status;
+    gac_progress_start(o->progress, "prompt", "tokens", (uint64_t)o->n_prompt);
+    gac_engine_watch(o->engine.engine, o->progress, 0, true);
     o->start_s = gac_now_s();
     status = gac_engine_generate(o->engine.engine, o->engine.tokenizer, o->prompt, o->n_prompt,
                                  &o->options, &g, &c->error);
     o->end_s = gac_now_s();
-    gac_progress_finish(o->progress);
+    if (!o->streams || !(o->first_s > 0))
+        gac_progress_finish(o->progress);
     if (status == GAC_OK)
         status = report(c, o, &g);
     gac_generation_dispose(&g);

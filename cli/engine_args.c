@@ -44,9 +44,22 @@ gac_status engine_args_take(cli *c, engine_args *a, int letter)
         return GAC_OK;
     default:
         status = cli_number(c, "--threads", optarg, 1, &n);
-        a->options.n_threads = n < 4096 ? (int)n : 4096;
+        a->options.n_threads = n < INT_MAX ? (int)n : INT_MAX;
         return status;
     }
+}
+
+/* Where tensors and config.json differ, the reader should know what is run. */
+static void show_notes(cli *c, const gac_model *model, const char *path)
+{
+    enum { MOST = 3 };
+    char q[256];
+    int32_t n = gac_model_n_notes(model);
+    gac_quote(q, sizeof q, path);
+    for (int32_t i = 0; i < n && i < MOST; i++)
+        gac_log_write(&c->log, 0, "%s: note: %s", q, gac_model_note(model, i));
+    if (n > MOST)
+        gac_log_write(&c->log, 0, "%s: %d more notes: gac inspect", q, (int)(n - MOST));
 }
 
 gac_status engine_args_open(cli *c, engine_args *a, const char *path)
@@ -57,6 +70,8 @@ gac_status engine_args_open(cli *c, engine_args *a, const char *path)
     a->options.progress = c->progress;
     a->options.log = &c->log;
     gac_status status = cli_open_model(c, path, &a->checkpoint, &a->model);
+    if (status == GAC_OK)
+        show_notes(c, a->model, path);
     if (status == GAC_OK)
         status = gac_engine_model_context(a->model, &a->limit, &c->error);
     return status;

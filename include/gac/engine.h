@@ -132,6 +132,17 @@ gac_status gac_engine_reserve(gac_engine *engine, int64_t batch, int64_t context
 gac_status gac_engine_forward(gac_engine *engine, const int32_t *ids, int64_t batch, int64_t n_new,
                               int64_t n_past, float *logits, gac_error *err);
 
+/* Passes step progress from now on, layer by layer: to n_done, and where
+ * counts_tokens is set to that and the tokens of a sequence so far. NULL: they no
+ * longer do. */
+void gac_engine_watch(gac_engine *engine, gac_progress *progress, uint64_t n_done,
+                      bool counts_tokens);
+
+/* GAC_BAD_INPUT where tokens of a text are none of the model's: its tokenizer is
+ * that of another. */
+gac_status gac_engine_check_text(const gac_engine *engine, const int32_t *ids, size_t n_ids,
+                                 gac_error *err);
+
 /* Logits of the last pass, of rows first to first + n - 1 of (batch, n_new):
  * (n, vocab), any n. */
 gac_status gac_engine_logits(gac_engine *engine, int64_t first, int64_t n, float *out,

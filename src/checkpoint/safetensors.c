@@ -254,6 +254,9 @@ static gac_status bad_length(const gac_file *file, uint64_t length, gac_error *e
 {
     char q[256];
     gac_quote(q, sizeof q, gac_file_path(file));
+    if ((length & 0xffffffff) == 0x46554747) /* "GGUF" */
+        return gac_error_set(err, GAC_BAD_INPUT,
+                             "%s: a GGUF file; gac convert makes a directory of it", q);
     if (length > GAC_MAX_HEADER_BYTES)
         return gac_error_set(err, GAC_BAD_INPUT,
                              "%s: offset 0: header of %llu bytes, more than the %d allowed", q,

@@ -109,6 +109,8 @@ static gac_status run_one(comparison *s, const gac_model *model, bool second, ga
         return status;
     gac_engine_describe(engine, &info);
     status = second ? check_vocab(s, model, &info, err) : prepare(s, &info, err);
+    if (status == GAC_OK)
+        status = gac_engine_check_text(engine, s->ids, (size_t)out->n_ids, err);
     gac_progress_start(s->options->progress, second ? "second model" : "first model", "tokens",
                        (uint64_t)out->n_ids);
     for (int64_t first = 0; first < out->n_ids && status == GAC_OK; first += CHUNK_IDS) {

@@ -193,6 +193,13 @@ static gac_status run_head(gac_engine *e, int64_t first, int64_t step, int64_t n
     return e->compute.ops->logits(e->compute.state, &call, first, step, n, err);
 }
 
+/* A part of a pass is done, of n_parts; the head counts as one layer. */
+static void step(const gac_engine *e, int64_t part, int64_t n_parts)
+{
+    double n = (double)e->last_n_past + (double)e->last_n_new * (double)part / (double)n_parts;
+    gac_progress_step(e->watched, e->watched_from + (e->watched_counts ? (uint64_t)n : 0));
+}
+
 /* Everything between begin and the logits of each last token. */
 static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_error *err)
 {
@@ -201,6 +208,7 @@ static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_erro
         status = run_attention(e, i, err);
         if (status == GAC_OK)
             status = run_mlp(e, i, err);
+        step(e, i + 1, e->net.n_layers + 1);
     }
     return status == GAC_OK ? run_head(e, n_new - 1, n_new, batch, err) : status;
 }
@@ -263,13 +271,35 @@ gac_status gac_engine_forward(gac_engine *e, const int32_t *ids, int64_t batch, 
     if (status != GAC_OK)
         return status;
     status = ops->begin(state, ids, batch, n_new, n_past, err);
+    e->last_n_past = n_past;
+    e->last_n_new = n_new;
     if (status == GAC_OK)
         status = n_new == 1 ? run_decode(e, batch, err) : run_pass(e, batch, n_new, err);
     e->last_batch = status == GAC_OK ? batch : 0;
-    e->last_n_new = n_new;
     if (status == GAC_OK && logits)
         return ops->logits_read(state, logits, err);
     return status == GAC_OK ? ops->finish(state, err) : status;
+}
+
+void gac_engine_watch(gac_engine *e, gac_progress *progress, uint64_t n_done, bool counts_tokens)
+{
+    e->watched = progress;
+    e->watched_from = n_done;
+    e->watched_counts = counts_tokens;
+}
+
+gac_status gac_engine_check_text(const gac_engine *e, const int32_t *ids, size_t n_ids,
+                                 gac_error *err)
+{
+    char q[256];
+    for (size_t i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || ids[i] >= e->net.vocab)
+            return gac_error_set(err, GAC_BAD_INPUT,
+                                 "%s: its tokenizer makes %d of token %zu of the text, but the "
+                                 "embedding has %lld rows",
+                                 gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)),
+                                 ids[i], i, (long long)e->net.vocab);
+    return GAC_OK;
 }
 
 gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out, gac_error *err)
@@ -298,6 +328,7 @@ static gac_status pass_losses(gac_engine *e, const int32_t *targets, int64_t n, 
         status = run_head(e, done, 1, some, err);
         if (status == GAC_OK)
             status = e->compute.ops->losses(e->compute.state, targets + done, losses + done, err);
+        step(e, e->net.n_layers, e->net.n_layers + 1);
     }
     return status;
 }

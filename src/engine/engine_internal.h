@@ -90,6 +90,10 @@ struct gac_engine {
     int64_t room_batch, room_context; /* as the cache is divided */
     int64_t recorded_batch;           /* of the decode pass that was recorded; 0: none */
     int64_t last_batch, last_n_new;   /* of the last pass; 0 before */
+    int64_t last_n_past;
+    gac_progress *watched; /* by gac_engine_watch, or NULL */
+    uint64_t watched_from;
+    bool watched_counts;
     double load_s;
 };
 

@@ -58,6 +58,8 @@ gac_status gac_engine_perplexity(gac_engine *engine, const int32_t *ids, size_t 
         return gac_error_set(err, GAC_USAGE, "perplexity needs two tokens, the text has %zu",
                              n_ids);
     gac_status status = choose_window(engine, options->window, &window, err);
+    if (status == GAC_OK)
+        status = gac_engine_check_text(engine, ids, n_ids, err);
     if (status != GAC_OK)
         return status;
     int64_t n_windows = (int64_t)(n_ids / (size_t)window) + (n_ids % (size_t)window >= 2);
@@ -66,13 +68,17 @@ gac_status gac_engine_perplexity(gac_engine *engine, const int32_t *ids, size_t 
     double *losses = malloc((size_t)window * sizeof *losses);
     if (!losses)
         return gac_error_no_memory(err);
-    gac_progress_start(options->progress, "perplexity", "windows", (uint64_t)n_windows);
+    uint64_t n_tokens = (uint64_t)n_windows * (uint64_t)window;
+    gac_progress_start(options->progress, "perplexity", "tokens",
+                       n_tokens < n_ids ? n_tokens : (uint64_t)n_ids);
     for (int64_t i = 0; i < n_windows && status == GAC_OK; i++) {
         size_t first = (size_t)(i * window), left = n_ids - first;
         int64_t n = left < (size_t)window ? (int64_t)left : window;
+        gac_engine_watch(engine, options->progress, (uint64_t)first, true);
         status = add_window(engine, ids, first, n, losses, &sum, err);
-        gac_progress_step(options->progress, (uint64_t)i + 1);
+        gac_progress_step(options->progress, (uint64_t)first + (uint64_t)n);
     }
+    gac_engine_watch(engine, NULL, 0, false);
     gac_progress_finish(options->progress);
     free(losses);
     if (status != GAC_OK)

@@ -166,6 +166,8 @@ static gac_status likelihood(gac_engine *engine, gac_tokenizer *tokenizer, int64
     if (status == GAC_OK)
         status = gac_tokenizer_encode(tokenizer, context, strlen(context), true, &context_ids,
                                       &n_context, err);
+    if (status == GAC_OK)
+        status = gac_engine_check_text(engine, ids, n_ids, err);
     if (status != GAC_OK || n_ids <= n_context)
         goto done; /* merged into the context: nothing to predict, certain */
     size_t most = (size_t)max_context + 1; /* the last token is not put in */

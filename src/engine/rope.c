@@ -35,13 +35,13 @@ static gac_status read_type(const net *of, const json_t **settings, const char *
 {
     static const char *const places[] = { "rope_parameters", "rope_scaling" };
     static const char *const keys[] = { "rope_type", "type" };
-    *settings = NULL;
+    const char *key = gac_rotary_key(of->config);
+    *settings = key ? json_object_get(of->config, key) : NULL;
     *type = NULL;
-    for (int i = 0; i < 2 && !*settings; i++) {
+    for (int i = 0; i < 2; i++) {
         const json_t *value = json_object_get(of->config, places[i]);
         if (value && !json_is_null(value) && !json_is_object(value))
             return bad_rope(of, err, "the rotary settings are not an object");
-        *settings = json_is_object(value) ? value : NULL;
     }
     for (int i = 0; i < 2 && !*type; i++) {
         const json_t *value = json_object_get(*settings, keys[i]);
@@ -72,6 +72,8 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
     out->base = gac_json_number_or(settings, "rope_theta",
                                    gac_json_number_or(of->config, "rope_theta", 10000));
     out->max_length = gac_json_number_or(of->config, "max_position_embeddings", 2048);
+    if (!(out->max_length > 0))
+        return bad_rope(of, err, "max_position_embeddings is not a length");
     if (gac_json_number_or(settings, "partial_rotary_factor",
                            gac_json_number_or(of->config, "partial_rotary_factor", 1)) != 1)
         return bad_rope(of, err, "a partial rotation is not run here");

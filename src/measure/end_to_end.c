@@ -66,9 +66,11 @@ static gac_status take_samples(run *r, const char *what, gac_error *err)
 {
     gac_timing *t = &r->out->timing;
     gac_progress_start(r->progress, what, "samples", (uint64_t)r->rules.max_samples);
+    gac_engine_watch(r->engine, r->progress, 0, false);
     gac_status status = warm_up(r, err);
     double start = now_us();
     while (status == GAC_OK && !is_done(r, now_us() - start)) {
+        gac_engine_watch(r->engine, r->progress, (uint64_t)t->n_samples, false);
         status = one_pass(r, &t->samples_us[t->n_samples], err);
         if (status == GAC_OK) {
             t->n_samples++;
@@ -76,6 +78,7 @@ static gac_status take_samples(run *r, const char *what, gac_error *err)
         }
         gac_progress_step(r->progress, (uint64_t)t->n_samples);
     }
+    gac_engine_watch(r->engine, NULL, 0, false);
     gac_progress_finish(r->progress);
     if (status == GAC_OK && t->median_us > 0)
         r->out->tokens_per_s = (double)(r->out->batch * r->n_new) / t->median_us * 1e6;
@@ -134,11 +137,13 @@ static gac_status fill_cache(run *r, int64_t n_past, int64_t chunk, gac_error *e
 {
     gac_status status = GAC_OK;
     gac_progress_start(r->progress, "filling the cache", "tokens", (uint64_t)n_past);
+    gac_engine_watch(r->engine, r->progress, 0, true);
     for (int64_t at = 0; at < n_past && status == GAC_OK; at += chunk) {
         int64_t n = n_past - at < chunk ? n_past - at : chunk;
         status = gac_engine_forward(r->engine, r->ids, r->out->batch, n, at, NULL, err);
         gac_progress_step(r->progress, (uint64_t)(at + n));
     }
+    gac_engine_watch(r->engine, NULL, 0, false);
     gac_progress_finish(r->progress);
     return status;
 }

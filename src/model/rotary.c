@@ -6,6 +6,13 @@
 
 #include "base/json_reader.h"
 
+const char *gac_rotary_key(const json_t *config)
+{
+    if (json_object_size(json_object_get(config, "rope_scaling")) > 0)
+        return "rope_scaling";
+    return json_is_object(json_object_get(config, "rope_parameters")) ? "rope_parameters" : NULL;
+}
+
 bool gac_rotary_check(const json_t *config, const json_t *settings, const char *type, char *text,
                       size_t size)
 {

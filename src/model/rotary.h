@@ -8,6 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The key of the settings that count: rope_scaling where there are any in it, as
+ * in transformers, else rope_parameters. NULL where a config has neither. */
+const char *gac_rotary_key(const json_t *config);
+
 /* What a config or its rotary settings, which may be NULL, state has to be a
  * number, and what the type needs has to be stated: a default in its place would
  * be wrong. False with the fault in text. */

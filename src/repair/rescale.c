@@ -43,9 +43,8 @@ typedef struct rotary {
 static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
 {
     char q[80], text[160];
-    const json_t *settings = json_object_get(config, "rope_parameters");
-    if (!json_is_object(settings))
-        settings = json_object_get(config, "rope_scaling");
+    const char *key = gac_rotary_key(config);
+    const json_t *settings = key ? json_object_get(config, key) : NULL;
     const char *type = json_string_value(json_object_get(settings, "rope_type"));
     if (!type)
         type = json_string_value(json_object_get(settings, "type"));
@@ -92,10 +91,11 @@ static gac_status state_frequencies(json_t *config, int64_t from, int64_t to, ga
                   r.base, "short_factor", factors, "long_factor", factors, "factor", 1.0,
                   "attention_factor", 1.0, "original_max_position_embeddings", (json_int_t)length);
     json_decref(factors);
-    bool parameters = json_is_object(json_object_get(config, "rope_parameters"));
-    if (!parameters)
+    const char *key = gac_rotary_key(config);
+    if (!key)
+        key = "rope_scaling";
+    if (strcmp(key, "rope_scaling") == 0)
         json_object_set_new(config, "rope_theta", json_real(r.base));
-    const char *key = parameters ? "rope_parameters" : "rope_scaling";
     return json_object_set_new(config, key, stated) == 0 ? GAC_OK : gac_error_no_memory(err);
 }
 

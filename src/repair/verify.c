@@ -87,6 +87,8 @@ static void check_names(comparison *c)
             if (gac_checkpoint_find(checkpoints[1 - side], name) >= 0)
                 continue;
             c->out->same_tensors = false;
+            if (side == 0)
+                c->out->lossless = false;
             differ(c->out, name, side ? "is extra" : "is missing", 0);
         }
 }

@@ -101,6 +101,8 @@ class Rotary(ConfigCase):
                     self.refused(f'"{key}" is not a number')
         self.make("llama", lambda c: c.update(max_position_embeddings="512"))
         self.refused('"max_position_embeddings" is not a number')
+        self.make("llama", lambda c: c.update(max_position_embeddings=-5))
+        self.refused("config.json: max_position_embeddings is not a length")
 
     def test_needed(self):
         for model in ("linear", "dynamic", "llama3", "yarn"):
@@ -115,6 +117,24 @@ class Rotary(ConfigCase):
         for value in (5, ["linear"]):
             self.setting("llama-linear", "rope_type", value)
             self.refused("not a string")
+
+    def test_of_two_settings_rope_scaling_counts(self):
+        """As in transformers: rope_scaling unless it is empty."""
+        def state(scaling):
+            self.make("llama-linear", lambda c: c.update(
+                rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+                rope_scaling=scaling))
+            return self.gac("verify", os.path.join(MODELS, "llama-linear"), self.folder,
+                            "--forward")
+        result = state({"rope_type": "linear", "factor": 2.0})
+        self.assertIn("bit-exact, all", result.stdout)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(state({"rope_type": "linear", "factor": 4.0}).returncode, 5)
+        self.assertEqual(state({}).returncode, 5)
+        state({"rope_type": "linear"})
+        self.refused('type linear needs "factor"')
+        state({"rope_type": "new"})
+        self.refused('type "new" is not known')
 
     def test_null_is_nothing(self):
         self.make("llama", lambda c: c.update(rope_parameters=None, rope_scaling=None))
@@ -193,6 +213,44 @@ class Layout(ConfigCase):
             self.refused(f'"{full}" is missing')
         self.make("llama", None, lambda t: t.update({full: ("F32", [8], bytes(32))}))
         self.refused(f'"{full}": family llama has none')
+
+
+class Texts(ConfigCase):
+    """Texts that a model cannot be given."""
+
+    def write(self, name, data):
+        path = os.path.join(os.path.dirname(self.folder), name)
+        with open(path, "wb") as file:
+            file.write(data)
+        return path
+
+    def test_tokens_of_another_model(self):
+        def cut(tensors):
+            dtype, shape, data = tensors["model.embed_tokens.weight"]
+            tensors["model.embed_tokens.weight"] = (dtype, [300, shape[1]],
+                                                    data[:300 * shape[1] * 2])
+        self.make(os.path.join(ROOT, "models", "tiny"), lambda c: c.update(vocab_size=300), cut)
+        text = self.write("text", b"The file system is mounted by the kernel. " * 4)
+        says = r"/m: its tokenizer makes \d+ of token \d+ of the text, but the embedding has 300 rows"
+        for result in (self.gac("generate", self.folder, "The file system", "-q"),
+                       self.gac("eval", self.folder, "--perplexity", text, "-q"),
+                       self.gac("verify", self.folder, self.folder, "--forward", "--tokens", text,
+                                "-q")):
+            self.assertEqual(result.returncode, 3, result.stderr)
+            self.assertRegex(result.stderr, says)
+        self.refused("token 1 is 300, outside 0 to 299", code=2, result=self.gac(
+            "generate", self.folder, "--ids", "1,300", "-q"))
+
+    def test_no_text(self):
+        path = self.write("text", b"")
+        self.refused(f"{path}: a text of ", result=self.gac(
+            "eval", os.path.join(ROOT, "models", "tiny"), "--perplexity", path, "-q"))
+
+    def test_gguf_is_not_safetensors(self):
+        path = self.write("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+        for command in (("inspect", path), ("eval", path, "--prefill", "1x4")):
+            self.refused("m.gguf: a GGUF file; gac convert makes a directory of it",
+                         result=self.gac(*command, "-q"))
 
 
 class Repaired(ConfigCase):

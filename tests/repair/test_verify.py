@@ -62,10 +62,13 @@ class Detects(RepairCase):
 
     def test_missing_and_extra(self):
         name = "model.layers.0.input_layernorm.weight"
-        self.damaged({n: t for n, t in self.tensors.items() if n != name}, name)
+        answer = self.damaged({n: t for n, t in self.tensors.items() if n != name}, name)
+        self.assertEqual((answer["same_tensors"], answer["lossless"]), (False, False))
         inv_freq = "model.layers.0.self_attn.rotary_emb.inv_freq"
         self.damaged({n: t for n, t in self.tensors.items() if n != inv_freq}, inv_freq)
-        self.damaged({**self.tensors, "extra.weight": ("F32", (1,), bytes(4))}, "extra.weight")
+        answer = self.damaged({**self.tensors, "extra.weight": ("F32", (1,), bytes(4))},
+                              "extra.weight")
+        self.assertEqual((answer["same_tensors"], answer["lossless"]), (False, True))
 
     def test_swapped(self):
         a, b = (f"model.layers.{i}.self_attn.q_u_proj.weight" for i in range(2))

@@ -64,6 +64,25 @@ void gac_engine_describe(const gac_engine *engine, gac_engine_info *out)
                               .dtype = GAC_DTYPE_F32 };
 }
 
+void gac_engine_watch(gac_engine *engine, gac_progress *progress, uint64_t n_done,
+                      bool counts_tokens)
+{
+    (void)engine;
+    (void)progress;
+    (void)n_done;
+    (void)counts_tokens;
+}
+
+gac_status gac_engine_check_text(const gac_engine *engine, const int32_t *ids, size_t n_ids,
+                                 gac_error *err)
+{
+    (void)engine;
+    (void)ids;
+    (void)n_ids;
+    (void)err;
+    return GAC_OK;
+}
+
 gac_status gac_engine_reserve(gac_engine *engine, int64_t batch, int64_t context, gac_error *err)
 {
     if (batch < 1 || context < 1 || context > engine->f.max_context)
