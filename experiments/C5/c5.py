@@ -10,7 +10,7 @@ Checkpoints of the 8B shape in F16 with random weights, made here:
   allocated  factorised a little smaller, then grown by `gac plan --strategy solve` to at
              most the bytes of falls: every rank right from the start, same budget
 Each is run by `gac eval` (falls as it is, too, without the engine's own padding) and, from
-the same files, by transformers: eager prefill, decode replayed as a CUDA graph. Fixed
+the same files, by transformers: eager prefill, decode eager and replayed as a CUDA graph. Fixed
 token counts, a real cache, prefill and decode apart, every model loaded once per lens.
 """
 import argparse
@@ -153,8 +153,11 @@ def main():
     work = pathlib.Path(args.work)
     work.mkdir(parents=True, exist_ok=True)
     import torch
+    import transformers
     result = {"schema": "gac.c5/1", "command": sys.argv, "gpu": torch.cuda.get_device_name(),
-              "torch": torch.__version__, "layers": args.layers, "variants": {}}
+              "driver": run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+              "torch": torch.__version__, "transformers": transformers.__version__,
+              "cudnn": torch.backends.cudnn.version(), "layers": args.layers, "variants": {}}
     write(base(args.layers), work / "dense")
     both_lenses(args, "dense", work / "dense", result)
     shutil.rmtree(work / "dense")

@@ -4,7 +4,7 @@
 Reads the shapes of each checkpoint's linear layers from its safetensors headers
 (the data may be sparse: time does not depend on values), builds the same Llama
 in transformers with random weights on the GPU, factorised layers as two
-matrices, and times prefill (eager) and decode (replayed as a CUDA graph).
+matrices, and times prefill (eager) and decode (replayed as a CUDA graph, and eager).
 `gac inspect --json` on the same checkpoints is what it is held against:
     python3 experiments/advice/measure.py --shapes shapes.json --out measured.json
 """
@@ -78,6 +78,8 @@ def measure(config, model):
             for _ in range(2):
                 decode()
         torch.cuda.synchronize()
+        ms, samples = median_ms(decode, 9)
+        rows[f"decode_eager:{batch}@{length}"] = {"ms": ms, "samples_ms": samples}
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             decode()
