@@ -155,7 +155,8 @@ def main():
     import torch
     import transformers
     result = {"schema": "gac.c5/1", "command": sys.argv, "gpu": torch.cuda.get_device_name(),
-              "driver": run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+              "driver": run("nvidia-smi", "--query-gpu=driver_version",
+                            "--format=csv,noheader").decode().strip(),
               "torch": torch.__version__, "transformers": transformers.__version__,
               "cudnn": torch.backends.cudnn.version(), "layers": args.layers, "variants": {}}
     write(base(args.layers), work / "dense")
