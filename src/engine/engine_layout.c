@@ -49,7 +49,10 @@ static gac_status need_module(const net *n, int32_t layer, const char *name, con
     snprintf(full, sizeof full, "layers.%d.%s", layer, name);
     *out = gac_model_find_module(n->model, full);
     if (!*out)
-        return refuse(n, err, "%s%s is missing", gac_model_prefix(n->model), full);
+        return refuse(n, err, "%s%s is missing%s", gac_model_prefix(n->model), full,
+                      json_object_get(n->config, "block_configs")
+                          ? "; layers that block_configs leave a block out of are not run here"
+                          : "");
     if ((*out)->quantised)
         return refuse(n, err, "%s%s is quantised, which is not run here",
                       gac_model_prefix(n->model), full);
