@@ -71,8 +71,6 @@ gac_status engine_args_open(cli *c, engine_args *a, const char *path)
     a->options.log = &c->log;
     gac_status status = cli_open_model(c, path, &a->checkpoint, &a->model);
     if (status == GAC_OK)
-        show_notes(c, a->model, path);
-    if (status == GAC_OK)
         status = gac_engine_model_context(a->model, &a->limit, &c->error);
     return status;
 }
@@ -89,7 +87,10 @@ gac_status engine_args_open_tokenizer(cli *c, engine_args *a)
 
 gac_status engine_args_start(cli *c, engine_args *a)
 {
-    return gac_engine_open(a->model, &a->options, &a->engine, &c->error);
+    gac_status status = gac_engine_open(a->model, &a->options, &a->engine, &c->error);
+    if (status == GAC_OK)
+        show_notes(c, a->model, a->path);
+    return status;
 }
 
 void engine_args_dispose(engine_args *a)

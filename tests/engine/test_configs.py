@@ -246,6 +246,15 @@ class Texts(ConfigCase):
         self.refused(f"{path}: a text of ", result=self.gac(
             "eval", os.path.join(ROOT, "models", "tiny"), "--perplexity", path, "-q"))
 
+    def test_notes_say_what_is_run(self):
+        """head_dim contradicts the number of heads; tensors fit both."""
+        self.make(os.path.join(ROOT, "models", "tiny"), lambda c: c.update(head_dim=64))
+        run = ("generate", self.folder, "The file", "--max-tokens", 2)
+        result = self.gac(*run)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("self_attn: read as 3 heads of 64; 6 heads of 32 would fit", result.stderr)
+        self.assertEqual(self.gac(*run, "-q").stderr, "")
+
     def test_gguf_is_not_safetensors(self):
         path = self.write("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
         for command in (("inspect", path), ("eval", path, "--prefill", "1x4")):

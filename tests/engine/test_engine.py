@@ -94,7 +94,8 @@ class Perplexity(EngineCase):
     def test_text_too_short(self):
         with open(self.text_file, "w", encoding="utf-8"):
             pass
-        self.refused(2, ["two tokens"], "eval", self.model, "--perplexity", self.text_file)
+        self.refused(3, [self.text_file, "perplexity needs two"], "eval", self.model,
+                     "--perplexity", self.text_file)
 
 
 class Speed(EngineCase):
