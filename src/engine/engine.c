@@ -193,10 +193,10 @@ static gac_status run_head(gac_engine *e, int64_t first, int64_t step, int64_t n
     return e->compute.ops->logits(e->compute.state, &call, first, step, n, err);
 }
 
-/* A part of a pass is done, of n_parts; the head counts as one layer. */
-static void step(const gac_engine *e, int64_t part, int64_t n_parts)
+/* So many layers of a pass are done; the head counts as one more. */
+static void step(const gac_engine *e, int32_t n_layers)
 {
-    double n = (double)e->last_n_past + (double)e->last_n_new * (double)part / (double)n_parts;
+    int64_t n = e->last_n_past + e->last_n_new * n_layers / (e->net.n_layers + 1);
     gac_progress_step(e->watched, e->watched_from + (e->watched_counts ? (uint64_t)n : 0));
 }
 
@@ -208,7 +208,7 @@ static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_erro
         status = run_attention(e, i, err);
         if (status == GAC_OK)
             status = run_mlp(e, i, err);
-        step(e, i + 1, e->net.n_layers + 1);
+        step(e, i + 1);
     }
     return status == GAC_OK ? run_head(e, n_new - 1, n_new, batch, err) : status;
 }
@@ -328,7 +328,7 @@ static gac_status pass_losses(gac_engine *e, const int32_t *targets, int64_t n, 
         status = run_head(e, done, 1, some, err);
         if (status == GAC_OK)
             status = e->compute.ops->losses(e->compute.state, targets + done, losses + done, err);
-        step(e, e->net.n_layers, e->net.n_layers + 1);
+        step(e, e->net.n_layers);
     }
     return status;
 }
