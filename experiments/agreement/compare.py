@@ -16,7 +16,6 @@ each lens. A pair is of the same path when these are the same names in the same
 order; all pairs are in the result, and agreement is counted over those.
 """
 import argparse
-import ctypes
 import json
 import math
 import os
@@ -29,6 +28,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
+from native_lens import Gac, Refused, loaded_library  # noqa: E402
 from pytorch_lens import Declined, Lens, torch  # noqa: E402
 
 LIMIT_PCT = 5.0
@@ -37,106 +37,7 @@ N_ROUNDS = 5      # in each
 SAMPLE_US = 600
 MAX_CALLS = 2000  # per sample
 MAX_SETS = 64     # what the plug-in takes at most
-DTYPES = {"F16": 13, "BF16": 14}  # gac_dtype
 PROFILE_CHUNK = 128
-
-
-# libgac.so: the structures of include/gac/device.h
-
-class GemmShape(ctypes.Structure):
-    _fields_ = [(x, ctypes.c_int64) for x in ("m", "n", "k")] + [("row_major", ctypes.c_bool)]
-
-
-class SdpaShape(ctypes.Structure):
-    _fields_ = [(x, ctypes.c_int64) for x in ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv",
-                                              "qk_head", "v_head")] + [("causal", ctypes.c_bool)]
-
-
-class SdpaCall(ctypes.Structure):
-    _fields_ = [("shape", SdpaShape), ("path", ctypes.c_int), ("stored_head", ctypes.c_int64),
-                ("scale", ctypes.c_double)]
-
-
-class PadShape(ctypes.Structure):
-    _fields_ = [(x, ctypes.c_int64) for x in ("n_rows", "n_from", "n_to")]
-
-
-class TaskSpec(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int), ("dtype", ctypes.c_int), ("gemm", GemmShape),
-                ("sdpa", SdpaCall), ("pad", PadShape), ("copy_bytes", ctypes.c_int64),
-                ("n_sets", ctypes.c_int)]
-
-
-class Telemetry(ctypes.Structure):
-    _fields_ = [("clock_mhz", ctypes.c_int), ("memory_clock_mhz", ctypes.c_int),
-                ("temperature_c", ctypes.c_int), ("power_w", ctypes.c_double),
-                ("throttle", ctypes.c_uint)]
-
-
-class Error(ctypes.Structure):
-    _fields_ = [("status", ctypes.c_int), ("text", ctypes.c_char * 768)]
-
-
-class Info(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char * 96), ("arch", ctypes.c_char * 16)] + \
-               [(x, ctypes.c_char * 32) for x in ("driver", "runtime", "blas", "dnn")] + \
-               [(x, ctypes.c_int64) for x in ("n_units", "l2_bytes", "memory_bytes",
-                                              "max_clock_mhz")]
-
-
-class Refused(Exception):
-    """What libgac.so said."""
-
-
-class Gac:
-    """The device of libgac.so, and tasks on it."""
-
-    def __init__(self, library):
-        self.lib = ctypes.CDLL(str(library))
-        self.lib.gac_device_describe.restype = ctypes.POINTER(Info)
-        self.lib.gac_task_free.restype = None
-        self.device = ctypes.c_void_p()
-        self.ask("gac_device_open", b"cuda", ctypes.byref(self.device))
-        info = self.lib.gac_device_describe(self.device).contents
-        self.info = {name: getattr(info, name).decode() if kind is not ctypes.c_int64
-                     else getattr(info, name) for name, kind in Info._fields_}
-
-    def ask(self, name, *arguments):
-        error = Error()
-        if getattr(self.lib, name)(*arguments, ctypes.byref(error)):
-            raise Refused(error.text.decode())
-
-    def create(self, job, n_sets):
-        spec = TaskSpec(dtype=DTYPES[job["dtype"]], n_sets=n_sets)
-        if job["op"] == "gemm":
-            spec.gemm = GemmShape(job["m"], job["n"], job["k"], job["row_major"])
-        else:
-            spec.kind = 1
-            spec.sdpa.shape = SdpaShape(*(job[x] for x in (
-                "batch", "q_heads", "kv_heads", "n_q", "n_kv", "qk_head", "v_head", "causal")))
-            spec.sdpa.scale = job["scale"]
-            spec.sdpa.path = job.get("gac_path", 0)
-            spec.sdpa.stored_head = job.get("stored_head", 0)
-        task = ctypes.c_void_p()
-        self.ask("gac_task_create", self.device, ctypes.byref(spec), ctypes.byref(task))
-        return task
-
-    def time(self, task, n_calls):
-        """Microseconds per call of a sample of n_calls, replayed as a graph."""
-        time_us = ctypes.c_double()
-        self.ask("gac_task_time", task, n_calls, ctypes.c_bool(True), ctypes.byref(time_us))
-        return time_us.value
-
-    def run(self, task):
-        self.ask("gac_task_run", task)
-
-    def free(self, task):
-        self.lib.gac_task_free(task)
-
-    def look(self):
-        now = Telemetry()
-        self.ask("gac_device_telemetry", self.device, ctypes.byref(now))
-        return now
 
 
 # Calls
@@ -342,13 +243,6 @@ def summarise(rows):
     return {"n_calls": len(ratios), "median_ratio": statistics.median(ratios),
             "least_ratio": ratios[0], "largest_ratio": ratios[-1], "n_within": inside,
             "within_limit_pct": 100 * inside / len(ratios)}
-
-
-def loaded_library(pattern):
-    """The file of a library that this process has loaded."""
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        found = re.search(r"(/\S*" + pattern + r"\S*)", maps.read())
-    return found.group(1) if found else None
 
 
 def main():

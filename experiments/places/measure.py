@@ -7,7 +7,6 @@ Measures the groups of candidates in tests/data/heldout, which `gac probe` drew 
 random and measured once, anew: every shape in several places in memory, in turns.
 """
 import argparse
-import ctypes
 import json
 import math
 import pathlib
@@ -16,10 +15,10 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "experiments" / "agreement"))
-from compare import Gac, GemmShape, Refused, TaskSpec  # noqa: E402
+sys.path.insert(0, str(ROOT / "tools"))
+from native_lens import Gac, Refused, loaded_library  # noqa: E402
 
-DTYPES = {"F16": (13, 2), "BF16": (14, 2), "F8_E4M3": (7, 1)}  # gac_dtype, bytes
+SIZES = {"F16": 2, "BF16": 2, "F8_E4M3": 1}  # bytes
 N_PLACES = 5
 N_ROUNDS = 5
 SAMPLE_US = 300
@@ -29,22 +28,19 @@ MAX_SETS = 64
 
 def count_sets(l2_bytes, dtype, m, n, k):
     """As the plug-in does: more than three times the cache."""
-    size = DTYPES[dtype][1]
+    size = SIZES[dtype]
     bytes_of_set = size * (m * k + n * k) + 2 * m * n
     return min(MAX_SETS, max(2, 3 * l2_bytes // bytes_of_set + 1))
 
 
 def measure(gac, dtype, m, n, k):
-    """Medians in every place, microseconds."""
+    """Medians in every place, microseconds, and the clock afterwards."""
     n_sets = count_sets(gac.info["l2_bytes"], dtype, m, n, k)
-    spec = TaskSpec(dtype=DTYPES[dtype][0], n_sets=n_sets)
-    spec.gemm = GemmShape(m, n, k, False)
+    job = {"op": "gemm", "dtype": dtype, "m": m, "n": n, "k": k, "row_major": False}
     tasks = []
     try:
         for _ in range(N_PLACES):
-            task = ctypes.c_void_p()
-            gac.ask("gac_task_create", gac.device, ctypes.byref(spec), ctypes.byref(task))
-            tasks.append(task)
+            tasks.append(gac.create(job, n_sets))
         call_us = min(gac.time(tasks[0], n_sets) for _ in range(2))
         n_calls = min(MAX_CALLS, math.ceil(SAMPLE_US / call_us))
         n_calls = math.ceil(n_calls / n_sets) * n_sets
@@ -54,7 +50,7 @@ def measure(gac, dtype, m, n, k):
                 sample = gac.time(task, n_calls)
                 if i >= 0:
                     took.append(sample)
-        return [round(statistics.median(x), 4) for x in samples]
+        return [round(statistics.median(x), 4) for x in samples], gac.look().clock_mhz
     finally:
         for task in tasks:
             gac.free(task)
@@ -67,7 +63,8 @@ def main():
     parser.add_argument("-o", "--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     gac = Gac(args.library)
-    result = {"schema": "gac.places/1", "machine": gac.info, "n_places": N_PLACES,
+    result = {"schema": "gac.places/2", "machine": gac.info,
+              "cublas": loaded_library(r"libcublasLt\.so"), "n_places": N_PLACES,
               "n_rounds": N_ROUNDS, "sample_us": SAMPLE_US, "dtypes": {}}
     for dtype in ("F8_E4M3", "F16", "BF16"):
         held_out = json.loads((ROOT / f"tests/data/heldout/h200_{dtype.lower()}.json").read_text())
@@ -78,7 +75,7 @@ def main():
             rows = []
             for m, n, k, once_us in group:
                 try:
-                    rows.append([m, n, k, once_us, measure(gac, dtype, m, n, k)])
+                    rows.append([m, n, k, once_us, *measure(gac, dtype, m, n, k)])
                 except Refused as e:
                     print(dtype, m, n, k, e)
             groups.append(rows)
