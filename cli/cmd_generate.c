@@ -333,8 +333,7 @@ static gac_status generate(cli *c, generate_command *o, char **arguments)
     status = gac_engine_generate(o->engine.engine, o->engine.tokenizer, o->prompt, o->n_prompt,
                                  &o->options, &g, &c->error);
     o->end_s = gac_now_s();
-    if (!o->streams || !(o->first_s > 0))
-        gac_progress_finish(o->progress);
+    gac_progress_finish(o->progress);
     if (status == GAC_OK)
         status = report(c, o, &g);
     gac_generation_dispose(&g);

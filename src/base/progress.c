@@ -80,8 +80,12 @@ void gac_progress_step(gac_progress *progress, uint64_t n_done)
 
 void gac_progress_finish(gac_progress *progress)
 {
-    if (progress && progress->shown && progress->terminal)
+    if (!progress)
+        return;
+    if (progress->shown && progress->terminal)
         fprintf(progress->stream, "\r\033[K");
+    progress->shown = false;
+    progress->total = 0;
 }
 
 void gac_log_write(const gac_log *log, int level, const char *format, ...)

@@ -238,6 +238,15 @@ static gac_status run_decode(gac_engine *e, int64_t batch, gac_error *err)
     return status;
 }
 
+/* The first id that is none of the model's, n where there is none. */
+static int64_t find_outside(const gac_engine *e, const int32_t *ids, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && ids[i] >= 0 && ids[i] < e->net.vocab)
+        i++;
+    return i;
+}
+
 static gac_status check_pass(const gac_engine *e, const int32_t *ids, int64_t batch, int64_t n_new,
                              int64_t n_past, gac_error *err)
 {
@@ -255,10 +264,10 @@ static gac_status check_pass(const gac_engine *e, const int32_t *ids, int64_t ba
     if (n_past > e->room_context - n_new)
         return gac_error_set(err, GAC_USAGE, "%lld tokens, but the context has room for %lld",
                              (long long)n_past + (long long)n_new, (long long)e->room_context);
-    for (int64_t i = 0; i < batch * n_new; i++)
-        if (ids[i] < 0 || ids[i] >= e->net.vocab)
-            return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld",
-                                 (long long)(i % n_new), ids[i], (long long)e->net.vocab - 1);
+    int64_t i = find_outside(e, ids, batch * n_new);
+    if (i < batch * n_new)
+        return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld",
+                             (long long)(i % n_new), ids[i], (long long)e->net.vocab - 1);
     return GAC_OK;
 }
 
@@ -292,14 +301,14 @@ gac_status gac_engine_check_text(const gac_engine *e, const int32_t *ids, size_t
                                  gac_error *err)
 {
     char q[256];
-    for (size_t i = 0; i < n_ids; i++)
-        if (ids[i] < 0 || ids[i] >= e->net.vocab)
-            return gac_error_set(err, GAC_BAD_INPUT,
-                                 "%s: its tokenizer makes %d of token %zu of the text, but the "
-                                 "embedding has %lld rows",
-                                 gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)),
-                                 ids[i], i, (long long)e->net.vocab);
-    return GAC_OK;
+    int64_t i = find_outside(e, ids, (int64_t)n_ids);
+    if (i == (int64_t)n_ids)
+        return GAC_OK;
+    return gac_error_set(err, GAC_BAD_INPUT,
+                         "%s: its tokenizer makes %d of token %lld of the text, but the embedding "
+                         "has %lld rows",
+                         gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)), ids[i],
+                         (long long)i, (long long)e->net.vocab);
 }
 
 gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out, gac_error *err)
@@ -337,7 +346,7 @@ gac_status gac_engine_losses(gac_engine *e, const int32_t *ids, int64_t n_ids, d
                              gac_error *err)
 {
     int64_t n = n_ids - 1;
-    if (n >= 0 && (ids[n] < 0 || ids[n] >= e->net.vocab))
+    if (n >= 0 && find_outside(e, ids + n, 1) == 0)
         return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld", (long long)n,
                              ids[n], (long long)e->net.vocab - 1);
     gac_status status = gac_engine_reserve(e, 1, e->options.max_context, err);

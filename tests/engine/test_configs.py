@@ -197,6 +197,12 @@ class Layout(ConfigCase):
         self.refused("the model allows 8192", self.gac("eval", self.folder, "--prefill", "1x8193"),
                      2)
 
+    def test_layer_without_a_block(self):
+        recipe = os.path.join(ROOT, "tools", "make_checkpoint.py")
+        subprocess.run([sys.executable, recipe, "deci", self.folder, "--fill", "7"], check=True,
+                       capture_output=True)
+        self.refused("is missing; layers that block_configs leave a block out of are not run here")
+
     def test_head_is_missing(self):
         for model in ("llama", "llama-tied"):
             self.make(model, lambda c: c.update(tie_word_embeddings=False),

@@ -133,8 +133,9 @@ enum {
 /* Whether gac_stream_launch takes these products: of one row each, on a device
  * that has what it needs. */
 bool gac_stream_takes(const gac_skinny_args *args, int n);
-/* n products one after another, of one dtype, whatever they say of overlap. state:
- * GAC_STREAM_STATE_BYTES, zero before the first call; no two launches at once may share it. */
+/* n products one after another, of one dtype, whatever they say of overlap.
+ * state: GAC_STREAM_STATE_BYTES, zero before the first call; no two launches at
+ * once may share it. */
 gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
                              cudaStream_t stream, gac_error *err);
 
