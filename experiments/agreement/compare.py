@@ -11,9 +11,10 @@ meet both alike. Where operands lie in memory makes a few percent by itself, so
 every call gets several places on both sides, one after another, and what is
 compared is the median over them of the ratio of the medians of samples. Operands
 either come from memory (three times the L2 cache) or, where the plug-in does not
-take as many sets, from the cache, but not from both by chance. Afterwards PyTorch's profiler records the kernels of one call of
-each lens. A pair is of the same path when these are the same names in the same
-order; all pairs are in the result, and agreement is counted over those.
+take as many sets, from the cache, but not from both by chance. Afterwards
+PyTorch's profiler records the kernels of one call of each lens. A pair is of the
+same path when these are the same names in the same order; all pairs are in the
+result, and agreement is counted over those.
 """
 import argparse
 import json
