@@ -144,11 +144,9 @@ __device__ __forceinline__ void multiply_group(const group &of, int n_steps, uin
         const uint32_t step = ring + place.take(of), weights = step + C::M_TILES * TILE_BYTES;
         take_x<C>(step, zeros, x);
         multiply_some<C, C::GROUP>(n, c, x, weights);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
+        if (threadIdx.x % 32 == 0)
             state.used[i] = place.used;
-            arrive(empty + i * 8);
-        }
+        arrive(empty + i * 8);
     }
 }
 
@@ -167,7 +165,7 @@ __global__ void __maxnreg__(104) gac_skinny_kernel(const __grid_constant__ param
     let_next_start();
     if (threadIdx.x < N_THREADS && lane < MAX_STEPS) {
         start_barrier(shared_address(&states[warp].full[lane]), 2 * 32);
-        start_barrier(shared_address(&states[warp].empty[lane]), 1);
+        start_barrier(shared_address(&states[warp].empty[lane]), 32);
     }
     if (threadIdx.x < TILE)
         zeros[threadIdx.x] = uint4{ 0, 0, 0, 0 };
