@@ -37,6 +37,11 @@ class Telemetry(ctypes.Structure):
                 ("throttle", ctypes.c_uint)]
 
 
+class Kernel(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 256), ("time_us", ctypes.c_double),
+                ("grid", ctypes.c_int64 * 3), ("block", ctypes.c_int64 * 3)]
+
+
 class Error(ctypes.Structure):
     _fields_ = [("status", ctypes.c_int), ("text", ctypes.c_char * 768)]
 
@@ -93,6 +98,12 @@ class Gac:
 
     def run(self, task):
         self.ask("gac_task_run", task)
+
+    def kernels(self, task):
+        """What one call launches: names and grids."""
+        found, n = (Kernel * 8)(), ctypes.c_int()
+        self.ask("gac_task_kernels", task, found, len(found), ctypes.byref(n))
+        return [(x.name.decode(), list(x.grid)) for x in found[:min(n.value, len(found))]]
 
     def free(self, task):
         self.lib.gac_task_free(task)

@@ -4,7 +4,8 @@
     python3 experiments/places/measure.py --library build/libgac.so -o h200.json     # with GAC_BACKEND_PATH
 
 Measures the groups of candidates in tests/data/heldout, which `gac probe` drew at
-random and measured once, anew: every shape in several places in memory, in turns.
+random and measured once, anew: every shape in several places in memory, and all
+of a group in turns, so that the clock of the moment is the same for all.
 """
 import argparse
 import json
@@ -16,7 +17,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from native_lens import Gac, Refused, loaded_library  # noqa: E402
+from native_lens import Gac, loaded_library  # noqa: E402
 
 SIZES = {"F16": 2, "BF16": 2, "F8_E4M3": 1}  # bytes
 N_PLACES = 5
@@ -33,27 +34,38 @@ def count_sets(l2_bytes, dtype, m, n, k):
     return min(MAX_SETS, max(2, 3 * l2_bytes // bytes_of_set + 1))
 
 
-def measure(gac, dtype, m, n, k):
-    """Medians in every place, microseconds, and the clock afterwards."""
+def prepare(gac, dtype, m, n, k):
+    """A task for each place, and the calls of a sample."""
     n_sets = count_sets(gac.info["l2_bytes"], dtype, m, n, k)
     job = {"op": "gemm", "dtype": dtype, "m": m, "n": n, "k": k, "row_major": False}
-    tasks = []
-    try:
-        for _ in range(N_PLACES):
-            tasks.append(gac.create(job, n_sets))
-        call_us = min(gac.time(tasks[0], n_sets) for _ in range(2))
-        n_calls = min(MAX_CALLS, math.ceil(SAMPLE_US / call_us))
-        n_calls = math.ceil(n_calls / n_sets) * n_sets
-        samples = [[] for _ in tasks]
-        for i in range(-1, N_ROUNDS):  # one round to warm up
-            for task, took in zip(tasks, samples):
-                sample = gac.time(task, n_calls)
+    tasks = [gac.create(job, n_sets) for _ in range(N_PLACES)]
+    call_us = min(gac.time(tasks[0], n_sets) for _ in range(2))
+    n_calls = min(MAX_CALLS, math.ceil(SAMPLE_US / call_us))
+    return tasks, math.ceil(n_calls / n_sets) * n_sets
+
+
+def measure(gac, dtype, group):
+    """Rows: m, n, k, the probe's time, medians in every place (microseconds), the lowest clock,
+    and what ran, each kernel with its grid."""
+    made = [(row, *prepare(gac, dtype, *row[:3])) for row in group]
+    samples = [[[] for _ in range(N_PLACES)] for _ in made]
+    clocks = [[] for _ in made]
+    for i in range(-1, N_ROUNDS):  # one round to warm up
+        for place in range(N_PLACES):
+            for (_, tasks, n_calls), took, clock in zip(made, samples, clocks):
+                gac.time(tasks[place], n_calls)  # another task's graph was there
+                sample = gac.time(tasks[place], n_calls)
                 if i >= 0:
-                    took.append(sample)
-        return [round(statistics.median(x), 4) for x in samples], gac.look().clock_mhz
-    finally:
+                    took[place].append(sample)
+                if i >= 0 and place == 0:
+                    clock.append(gac.look().clock_mhz)
+    ran = [" + ".join(f"{name} {grid}" for name, grid in gac.kernels(tasks[0]))
+           for _, tasks, _ in made]
+    for _, tasks, _ in made:
         for task in tasks:
             gac.free(task)
+    return [[*row, [round(statistics.median(x), 4) for x in took], min(clock), kernels]
+            for (row, _, _), took, clock, kernels in zip(made, samples, clocks, ran)]
 
 
 def main():
@@ -63,7 +75,7 @@ def main():
     parser.add_argument("-o", "--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     gac = Gac(args.library)
-    result = {"schema": "gac.places/2", "machine": gac.info,
+    result = {"schema": "gac.places/3", "machine": gac.info,
               "cublas": loaded_library(r"libcublasLt\.so"), "n_places": N_PLACES,
               "n_rounds": N_ROUNDS, "sample_us": SAMPLE_US, "dtypes": {}}
     for dtype in ("F8_E4M3", "F16", "BF16"):
@@ -72,13 +84,7 @@ def main():
         for group in held_out["ranking"]:
             if time.monotonic() - start > args.seconds:
                 break
-            rows = []
-            for m, n, k, once_us in group:
-                try:
-                    rows.append([m, n, k, once_us, *measure(gac, dtype, m, n, k)])
-                except Refused as e:
-                    print(dtype, m, n, k, e)
-            groups.append(rows)
+            groups.append(measure(gac, dtype, group))
         result["dtypes"][dtype] = groups
         spread = [max(x[4]) / min(x[4]) for rows in groups for x in rows]
         print(f"{dtype}: {len(groups)} of {len(held_out['ranking'])} groups in "
@@ -87,7 +93,7 @@ def main():
               f"{sorted(spread)[len(spread) * 95 // 100]:.3f}, most {max(spread):.3f}")
     text = ",\n".join(json.dumps(x) + ":\n" + json.dumps(y) for x, y in result.pop("dtypes").items())
     args.out.write_text(json.dumps(result)[:-1] + ', "dtypes": {\n' +
-                        text.replace("]], [[", "]],\n[[") + "}}\n", encoding="utf-8")
+                        text.replace("\"]], [[", "\"]],\n[[") + "}}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
