@@ -170,12 +170,13 @@ static bool encode(gac_dtype dtype, const float *from, int64_t n, void *to)
 /* Puts n floats at element first of a tensor. */
 static gac_status put(copying *c, int32_t index, int64_t first, const float *floats, int64_t n)
 {
-    char q[160];
+    char file[160], name[160];
     size_t size = (size_t)gac_dtype_bits(c->dtype) / 8;
     if (!encode(c->dtype, floats, n, c->codes))
         return gac_error_set(c->err, GAC_USAGE,
-                             "tensor \"%s\": a weight is too large for %s; try --dtype %s",
-                             gac_quote(q, sizeof q, c->model->tensors[index].name),
+                             "%s: tensor \"%s\": a weight is too large for %s; try --dtype %s",
+                             gac_quote(file, sizeof file, c->model->path),
+                             gac_quote(name, sizeof name, c->model->tensors[index].name),
                              gac_dtype_name(c->dtype), c->dtype == GAC_DTYPE_F16 ? "BF16" : "F32");
     c->n_done += (uint64_t)n * size;
     gac_progress_step(c->progress, c->n_done);

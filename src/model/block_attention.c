@@ -69,7 +69,7 @@ static gac_status divide(builder *b, const attention_spec *spec, const head_rows
             return GAC_OK;
         return builder_note(b, err,
                             "%s: read as %lld heads of %lld; %lld heads of %lld would fit as well "
-                            "(state head_dim in config.json to decide)",
+                            "(head_dim of config.json decides)",
                             spec->module, (long long)heads.n_q, (long long)heads.qk_size,
                             (long long)sizes.n_q, (long long)sizes.qk_size);
     }
