@@ -29,8 +29,9 @@ static const char help[] =
     "  --model DIR          measure exactly the operator shapes of that model at every size\n"
     "                       gac plan --strategy solve considers, and add them to a contract\n"
     "  --workload W         of that model (default " GAC_DEFAULT_WORKLOAD ")\n"
-    "  --contract BASE      name or file of the contract to add to (default: the bundled one\n"
-    "                       of this GPU, else a fresh probe)\n"
+    "  --allow rescaled     of that model also sizes that plan takes with --allow rescaled\n"
+    "  --contract BASE      name or file of the contract to add to, of this GPU (default: the\n"
+    "                       bundled one, else a fresh probe)\n"
     "  --force              replace existing files\n"
     "  --json, -q, -v, --help\n"
     "\n"
@@ -41,7 +42,7 @@ enum { MAX_DTYPES = 8, MAX_RUNTIME_BYTES = 1 << 20 };
 typedef struct probe_command {
     const char *out, *device, *raw, *runtime, *model, *workload, *base, *attention;
     gac_pytorch pytorch;
-    bool force, workload_given;
+    bool force, workload_given, allow_rescaled;
     gac_dtype dtypes[MAX_DTYPES];
     gac_probe_options options;
 } probe_command;
@@ -76,6 +77,16 @@ static gac_status take_seconds(cli *c, double *out)
     if (end != optarg && *end == 0 && isfinite(*out) && *out > 0)
         return GAC_OK;
     return gac_error_set(&c->error, GAC_USAGE, "--max-time: \"%s\" is not a number of seconds",
+                         gac_quote(q, sizeof q, optarg));
+}
+
+static gac_status take_allow(cli *c, bool *out)
+{
+    char q[80];
+    *out = strcmp(optarg, "rescaled") == 0;
+    if (*out)
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE, "--allow: \"%s\"; the only value is rescaled",
                          gac_quote(q, sizeof q, optarg));
 }
 
@@ -123,10 +134,45 @@ static gac_status take(cli *c, probe_command *o, int letter)
     case 'c':
         o->base = optarg;
         break;
+    case 'a':
+        return take_allow(c, &o->allow_rescaled);
     default:
         o->force = true;
     }
     return status;
+}
+
+/* One to 64 characters that can be seen. */
+static bool is_name(const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *at = text; *at; at++)
+        if (*at <= ' ' || *at > '~')
+            return false;
+    return n >= 1 && n <= 64;
+}
+
+/* What can be told to be wrong before anything is measured. */
+static gac_status check_options(cli *c, const probe_command *o)
+{
+    const char *wrong = NULL;
+    gac_workload workload;
+    if (!o->model && (o->workload_given || o->base || o->allow_rescaled))
+        wrong = "--workload, --allow and --contract go with --model";
+    else if (o->model && o->options.n_dtypes > 1)
+        wrong = "--model takes one dtype: probe once for each, from one file to the next";
+    else if (strcmp(o->attention, "auto") != 0 && strcmp(o->attention, "pytorch") != 0 &&
+             strcmp(o->attention, "own") != 0)
+        wrong = "--attention takes auto, pytorch or own";
+    else if (o->raw && strcmp(o->raw, o->out) == 0)
+        wrong = "-o and --raw name the same file";
+    else if (o->options.name && !is_name(o->options.name))
+        wrong = "--name takes 1 to 64 letters, digits and signs, without spaces";
+    else if (strcmp(o->device, "cpu") == 0 || strcmp(o->device, "reference") == 0)
+        wrong = "--device: a probe measures GPUs: cuda, or cuda:N";
+    if (wrong)
+        return gac_error_set(&c->error, GAC_USAGE, "%s", wrong);
+    return gac_workload_parse(o->workload, &workload, &c->error);
 }
 
 static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *done)
@@ -143,6 +189,7 @@ static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *d
                                              { "model", required_argument, NULL, 'M' },
                                              { "workload", required_argument, NULL, 'w' },
                                              { "contract", required_argument, NULL, 'c' },
+                                             { "allow", required_argument, NULL, 'a' },
                                              { "force", no_argument, NULL, 'F' },
                                              { "attention", required_argument, NULL, 'A' },
                                              CLI_COMMON_OPTIONS };
@@ -155,14 +202,7 @@ static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *d
     if (argc != optind || !o->out)
         return gac_error_set(&c->error, GAC_USAGE,
                              "probe takes -o FILE and no other arguments; see gac probe --help");
-    if (!o->model && (o->workload_given || o->base))
-        return gac_error_set(&c->error, GAC_USAGE, "--workload and --contract go with --model");
-    if (strcmp(o->attention, "auto") != 0 && strcmp(o->attention, "pytorch") != 0 &&
-        strcmp(o->attention, "own") != 0)
-        return gac_error_set(&c->error, GAC_USAGE, "--attention takes auto, pytorch or own");
-    if (o->raw && strcmp(o->raw, o->out) == 0)
-        return gac_error_set(&c->error, GAC_USAGE, "-o and --raw name the same file");
-    return GAC_OK;
+    return check_options(c, o);
 }
 
 /* Refuses an existing target before five minutes of measuring, not after. */
@@ -242,12 +282,25 @@ static gac_status find_base(cli *c, const probe_command *o, gac_device *device, 
     return status;
 }
 
+/* Times of one GPU are none of another's. */
+static gac_status check_base(cli *c, const probe_command *o, gac_device *device,
+                             const gac_contract *base)
+{
+    char q[80];
+    const char *gpu = gac_device_describe(device)->name;
+    if (strcmp(gac_contract_gpu(base), gpu) == 0)
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE, "--contract: %s is of %s, and this is %s", o->base,
+                         gac_quote(q, sizeof q, gac_contract_gpu(base)), gpu);
+}
+
 static gac_status list_shapes(cli *c, const probe_command *o, const gac_model *model,
                               const gac_contract *base, gac_dtype *dtype, gac_plan_shapes *out)
 {
     gac_dtype wanted;
     gac_workload workload;
-    gac_plan_options options = { .workload = &workload, .solve = true, .allow_rescaled = true };
+    gac_plan_options options = { .workload = &workload, .solve = true };
+    options.allow_rescaled = o->allow_rescaled;
     options.target = (gac_target){ .contract = base, .n_gpus = 1 };
     options.max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT;
     const char *name = o->options.n_dtypes > 0 ? gac_dtype_name(o->dtypes[0]) : NULL;
@@ -273,6 +326,8 @@ static gac_status probe_model(cli *c, const probe_command *o, gac_device *device
     }
     fresh.options.dtypes = fresh.dtypes;
     gac_status status = find_base(c, &fresh, device, &base);
+    if (status == GAC_OK)
+        status = check_base(c, o, device, base);
     if (status == GAC_OK)
         status = list_shapes(c, o, model, base, &dtype, &shapes);
     if (status == GAC_OK && !(gemm = calloc(shapes.n_gemm + 1, sizeof *gemm)))
@@ -410,10 +465,10 @@ static gac_status run(cli *c, int argc, char **argv)
         status = choose_attention(c, &o);
     if (status == GAC_OK)
         status = measure(c, &o, device, &contract, &raw);
-    if (status == GAC_OK && o.raw)
-        status = write_file(c, o.raw, o.force, raw);
     if (status == GAC_OK)
         status = write_file(c, o.out, o.force, contract);
+    if (status == GAC_OK && o.raw)
+        status = write_file(c, o.raw, o.force, raw);
     if (status == GAC_OK)
         status = report(c, &o, contract);
     gac_device_close(device);

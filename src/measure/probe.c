@@ -277,13 +277,16 @@ static gac_status contract_json(const findings *f, json_t *accuracy, json_t **ou
     return GAC_OK;
 }
 
+#define MEASURED "the measured contract"
+
 /* Parses what would be written, so that nothing is that cannot be read. */
-static gac_status read_back(const json_t *json, gac_contract **out, gac_error *err)
+static gac_status read_back(const json_t *json, const char *label, gac_contract **out,
+                            gac_error *err)
 {
     char *text = gac_probe_text(json);
     if (!text)
         return gac_error_no_memory(err);
-    gac_status status = gac_contract_parse(text, strlen(text), "the measured contract", out, err);
+    gac_status status = gac_contract_parse(text, strlen(text), label, out, err);
     free(text);
     return status;
 }
@@ -298,7 +301,7 @@ static gac_status drop_told_points(findings *f)
     gac_status status = contract_json(f, accuracy, &draft);
     if (status == GAC_OK) {
         json_object_set_new(draft, "points", json_array());
-        status = read_back(draft, &contract, f->p->err);
+        status = read_back(draft, MEASURED, &contract, f->p->err);
     }
     for (int d = 0; d < f->n && status == GAC_OK; d++) {
         probe_gemm *g = &f->gemm[d];
@@ -326,7 +329,7 @@ static gac_status measure_accuracy(findings *f, json_t *accuracy)
     char text[120];
     gac_status status = contract_json(f, accuracy, &draft);
     if (status == GAC_OK)
-        status = read_back(draft, &contract, f->p->err);
+        status = read_back(draft, MEASURED, &contract, f->p->err);
     for (int d = 0; d < f->n && status == GAC_OK; d++)
         status = probe_accuracy(f->p, contract, &f->gemm[d], f->has_sdpa[d] ? &f->sdpa[d] : NULL,
                                 accuracy);
@@ -371,16 +374,25 @@ gac_status probe_check_runtime(const json_t *runtime, gac_error *err)
     if (status == GAC_OK && json_object_set(json, "runtime", (json_t *)(uintptr_t)runtime) != 0)
         status = gac_error_no_memory(err);
     if (status == GAC_OK)
-        status = read_back(json, &with, err);
+        status = read_back(json, "--runtime", &with, err);
     json_decref(json);
     gac_contract_free(host);
     gac_contract_free(with);
     return status;
 }
 
-static gac_status check_dtypes(const gac_probe_options *options, gac_error *err)
+/* Refuses now what a task would be refused for after minutes. */
+static gac_status check_dtypes(gac_device *device, const gac_probe_options *options, gac_error *err)
 {
     bool half = false;
+    for (int i = 0; i < options->n_dtypes; i++) {
+        gac_task *task = NULL;
+        gac_task_spec spec = probe_gemm_spec(options->dtypes[i], 16, 128, 128);
+        gac_status status = gac_task_create(device, &spec, &task, err);
+        gac_task_free(task);
+        if (status == GAC_USAGE)
+            return status;
+    }
     for (int i = 0; i < options->n_dtypes; i++)
         half = half || is_half(options->dtypes[i]);
     if (options->n_dtypes < 1 || options->n_dtypes > MAX_DTYPES)
@@ -402,7 +414,7 @@ gac_status gac_probe_run(gac_device *device, const gac_probe_options *options,
     double floor_us = INFINITY;
     gac_status status = probe_start(&p, device, options, raw != NULL, err);
     if (status == GAC_OK)
-        status = check_dtypes(options, err);
+        status = check_dtypes(device, options, err);
     if (status == GAC_OK)
         status = probe_check_runtime(options->runtime, err);
     findings *f = calloc(1, sizeof *f);
@@ -426,7 +438,7 @@ gac_status gac_probe_run(gac_device *device, const gac_probe_options *options,
     if (status == GAC_OK)
         status = contract_json(f, accuracy, &json);
     if (status == GAC_OK)
-        status = read_back(json, &check, err);
+        status = read_back(json, MEASURED, &check, err);
     if (status == GAC_OK) {
         *contract = json_incref(json);
         if (raw)

@@ -365,9 +365,9 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
     const char *dtype = gac_dtype_name(gemm->dtype);
     json_t *part = NULL;
     ranking r = { 0 };
-    int n_ranked = p->options->quick ? N_RANKED / QUICK_PART : N_RANKED;
-    probe_begin(p, "held-out shapes", dtype,
-                (size_t)(p->options->quick ? N_GEMM / QUICK_PART : N_GEMM));
+    int part_of_all = p->options->quick ? QUICK_PART : 1, n_ranked = N_RANKED / part_of_all;
+    size_t n_shapes = (size_t)((N_GEMM + (sdpa ? N_SDPA : 0)) / part_of_all);
+    probe_begin(p, "held-out shapes", dtype, n_shapes + (size_t)n_ranked);
     gac_status status = hold_out_gemm(p, contract, gemm, &part);
     if (status == GAC_OK)
         json_object_set_new(part_of(accuracy, "gemm"), dtype, part);
@@ -376,8 +376,10 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
         if (status == GAC_OK)
             json_object_set_new(part_of(accuracy, "sdpa"), dtype, part);
     }
-    for (int i = 0; i < n_ranked && status == GAC_OK; i++)
+    for (int i = 0; i < n_ranked && status == GAC_OK; i++) {
         status = rank_near(p, contract, gemm, &r);
+        probe_step(p, n_shapes + (size_t)i + 1);
+    }
     probe_finish(p);
     if (status != GAC_OK)
         return status;

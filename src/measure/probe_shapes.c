@@ -89,33 +89,58 @@ static void judge_pace(probe *p, size_t n_done, size_t n_all)
                n_done, p->options->max_time_s);
 }
 
-static gac_status measure_gemm(probe *p, gac_dtype dtype, const gac_gemm_shape *shapes, size_t n,
-                               size_t n_all, json_t *points)
+/* The dtype that a contract names under key for one of its own, or that one. */
+static gac_status other_dtype(const gac_contract *base, const char *section, gac_dtype dtype,
+                              const char *key, gac_dtype *out, gac_error *err)
 {
-    gac_status status = GAC_OK;
+    json_t *json = NULL;
+    gac_status status = gac_contract_json(base, &json, err);
+    json_t *rules = json_object_get(json_object_get(json, section), gac_dtype_name(dtype));
+    const char *other = json_string_value(json_object_get(rules, key));
+    if (!other || !gac_dtype_parse(other, out))
+        *out = dtype;
+    json_decref(json);
+    return status;
+}
+
+/* What a dtype declines is measured in the one that serves it then. */
+static gac_status measure_gemm(probe *p, const gac_contract *base, gac_dtype dtype,
+                               const gac_gemm_shape *shapes, size_t n, size_t n_all, json_t *points)
+{
+    gac_dtype next;
+    gac_status status = other_dtype(base, "gemm", dtype, "falls_back_to", &next, p->err);
     for (size_t i = 0; i < n && status == GAC_OK; i++) {
         probe_point point;
         gac_task_spec spec = probe_gemm_spec(dtype, shapes[i].m, shapes[i].n, shapes[i].k);
         status = probe_measure(p, &spec, &point);
+        if (status == GAC_OK && point.outcome == PROBE_DECLINED && next != dtype) {
+            spec.dtype = next;
+            status = probe_measure(p, &spec, &point);
+        }
         judge_pace(p, i + 1, n_all);
         probe_step(p, i + 1);
         if (status == GAC_OK && point.outcome == PROBE_MEASURED)
             json_array_append_new(
-                points, json_pack("{s:I, s:I, s:I, s:s, s:o}", "m", (json_int_t)shapes[i].m, "n",
-                                  (json_int_t)shapes[i].n, "k", (json_int_t)shapes[i].k, "dtype",
-                                  gac_dtype_name(dtype), "time_us", probe_number(point.time_us)));
+                points,
+                json_pack("{s:I, s:I, s:I, s:s, s:o}", "m", (json_int_t)shapes[i].m, "n",
+                          (json_int_t)shapes[i].n, "k", (json_int_t)shapes[i].k, "dtype",
+                          gac_dtype_name(spec.dtype), "time_us", probe_number(point.time_us)));
     }
     return status;
 }
 
-static gac_status measure_sdpa(probe *p, gac_dtype dtype, const gac_sdpa_shape *shapes, size_t n,
-                               json_t *points)
+/* Points are named by dtype, whatever attention runs in. */
+static gac_status measure_sdpa(probe *p, const gac_contract *base, gac_dtype dtype,
+                               const gac_sdpa_shape *shapes, size_t n, json_t *points)
 {
+    gac_dtype runs = dtype;
     gac_task_spec *specs = calloc(n + 1, sizeof *specs);
     probe_point *out = calloc(n + 1, sizeof *out);
     gac_status status = specs && out ? GAC_OK : gac_error_no_memory(p->err);
+    if (status == GAC_OK)
+        status = other_dtype(base, "sdpa", dtype, "same_as", &runs, p->err);
     for (size_t i = 0; i < n && status == GAC_OK; i++)
-        specs[i] = probe_sdpa_spec(dtype, &shapes[i]);
+        specs[i] = probe_sdpa_spec(runs, &shapes[i]);
     if (status == GAC_OK)
         status = probe_measure_sdpa(p, specs, (int)n, true, out);
     for (size_t i = 0; i < n && status == GAC_OK; i++)
@@ -140,9 +165,12 @@ static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_
         return status;
     json_t *sources = json_object_get(contract, "sources");
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &utc));
-    probe_note(p, "%zu GEMM and %zu attention shapes measured exactly by gac probe %s on %s, %s",
-               json_array_size(gemm), json_array_size(sdpa), GAC_VERSION, day,
-               gac_device_describe(p->device)->name);
+    const gac_device_info *info = gac_device_describe(p->device);
+    probe_note(p,
+               "%zu GEMM and %zu attention shapes measured exactly by gac probe %s on %s, %s, "
+               "driver %s, cuBLAS %s, cuDNN %s",
+               json_array_size(gemm), json_array_size(sdpa), GAC_VERSION, day, info->name,
+               info->driver, info->blas, info->dnn);
     json_array_foreach(p->sources, i, note)
         json_array_append(sources, note);
     status = merge(contract, "points", gemm, p->err);
@@ -172,9 +200,9 @@ gac_status gac_probe_shapes(gac_device *device, const gac_probe_options *options
         status = probe_check_runtime(options->runtime, err);
     probe_begin(&p, "exact shapes", gac_dtype_name(dtype), n_gemm + n_sdpa);
     if (status == GAC_OK)
-        status = measure_gemm(&p, dtype, gemm, n_gemm, n_gemm + n_sdpa, points);
+        status = measure_gemm(&p, base, dtype, gemm, n_gemm, n_gemm + n_sdpa, points);
     if (status == GAC_OK)
-        status = measure_sdpa(&p, dtype, sdpa, n_sdpa, sdpa_points);
+        status = measure_sdpa(&p, base, dtype, sdpa, n_sdpa, sdpa_points);
     probe_finish(&p);
     if (status == GAC_OK)
         status = extend(&p, base, points, sdpa_points, &json);

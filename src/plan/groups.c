@@ -124,11 +124,13 @@ static gac_status add_candidates(const grouping *g, plan_group *group, const gro
     int64_t next, limit = f->largest + f->largest / 4;
     if (f->equal && (f->largest % f->hard == 0 || !f->movable))
         add_size(group, f->largest);
+    group->reference = f->largest;
     if (!f->movable)
         return group->n_sizes ? GAC_OK
                               : cannot(g, group, "cannot be changed, and is not", f->largest);
     if (!gac_round_up_i64(f->largest, f->best, &next) || !add_size(group, next))
         return cannot(g, group, "no aligned size follows", f->largest);
+    group->reference = next;
     for (int i = 1; i < N_STEPS && next + i * f->best <= limit; i++)
         add_size(group, next + i * f->best);
     for (int64_t unit = f->best * 2; unit <= f->best * 64; unit *= 2)
@@ -152,6 +154,7 @@ static gac_status choose_sizes(const grouping *g, plan_group *group)
     if (f.fixed < f.largest || (f.fixed != f.largest && !f.movable))
         return cannot(g, group, "cannot be set to", f.fixed);
     add_size(group, f.fixed);
+    group->reference = f.fixed;
     return GAC_OK;
 }
 
@@ -252,11 +255,6 @@ static void set_group(const plan_group *group, int64_t size, int64_t *sizes)
         sizes[group->dims[k]] = size;
 }
 
-int64_t gac_plan_reference_size(const plan_group *group)
-{
-    return group->sizes[group->n_sizes > 1 ? 1 : 0];
-}
-
 static gac_status price_group(const grouping *g, const op_lists *lists, int32_t at, int64_t *sizes)
 {
     plan_group *group = &g->out->groups[at];
@@ -269,7 +267,7 @@ static gac_status price_group(const grouping *g, const op_lists *lists, int32_t 
         group->choices[k].value = group_ms(g, lists, at, sizes);
         status = price_bytes(g, at, group->sizes[k], &group->choices[k].cost);
     }
-    set_group(group, gac_plan_reference_size(group), sizes);
+    set_group(group, group->reference, sizes);
     g->out->base_ms -= group_ms(g, lists, at, sizes);
     return status;
 }
@@ -283,7 +281,7 @@ static gac_status price_all(grouping *g, pricing price)
     if (status == GAC_OK)
         status = list_ops(g, &lists);
     for (int32_t i = 0; i < g->out->n_groups && status == GAC_OK; i++)
-        set_group(&g->out->groups[i], gac_plan_reference_size(&g->out->groups[i]), sizes);
+        set_group(&g->out->groups[i], g->out->groups[i].reference, sizes);
     for (int p = 0; p < w->n_phases && status == GAC_OK; p++)
         g->out->base_ms += w->phases[p].weight * gac_plan_time_ms(g->model, &g->options->target,
                                                                   &w->phases[p], sizes, NULL);

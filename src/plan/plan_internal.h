@@ -36,6 +36,7 @@ typedef struct plan_group {
     int32_t n_sizes;
     bool locked;         /* one size only: fixed by a rule, or it cannot move */
     int64_t *sizes;      /* candidates, ascending */
+    int64_t reference;   /* the one that others are timed at: the first aligned, as it is if it is */
     gac_choice *choices; /* cost in bytes, value in ms, per candidate */
 } plan_group;
 
@@ -55,9 +56,6 @@ typedef enum pricing { PRICE_NONE, PRICE_BELOW, PRICE_ABOVE } pricing;
 /* Groups of all dimensions, with candidates and prices. */
 gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, pricing price,
                            plan_groups *out, gac_error *err);
-
-/* The size of a group that others are timed at: its first aligned candidate. */
-int64_t gac_plan_reference_size(const plan_group *group);
 
 /* Growth of the checkpoint with the given sizes, in bytes. */
 gac_status gac_plan_growth_bytes(const gac_model *model, const int64_t *sizes, double *out,

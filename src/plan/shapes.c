@@ -125,7 +125,7 @@ static gac_status add_group(shape_list *l, const plan_groups *groups, int32_t at
             status = add_op(l, op, sizes);
         }
     }
-    set_group(group, gac_plan_reference_size(group), sizes);
+    set_group(group, group->reference, sizes);
     settle(l);
     return status;
 }
@@ -143,7 +143,7 @@ gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *
     if (!sizes)
         status = gac_error_no_memory(err);
     for (int32_t i = 0; i < groups.n_groups && status == GAC_OK; i++)
-        set_group(&groups.groups[i], gac_plan_reference_size(&groups.groups[i]), sizes);
+        set_group(&groups.groups[i], groups.groups[i].reference, sizes);
     for (int32_t i = 0; i < gac_model_n_ops(model) && status == GAC_OK; i++) {
         status = add_op(&l, gac_model_op(model, i), NULL);
         if (status == GAC_OK)

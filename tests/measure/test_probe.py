@@ -268,6 +268,40 @@ class Quick(Case):
                            "--contract", self.path("c.json"), name="d.json")
         self.assertEqual(len(again["points"]), len(more["points"]))
 
+    def test_a_plan_goes_by_exact_points(self):
+        """Tables that are wrong change nothing in it."""
+        workload = ("--workload", "prefill:1x512,decode:2@256")
+        mk.build("svdllm").write(self.path("m"), seed=1)
+        for dtype in ("F16", "F8_E4M3"):
+            given = (self.path("m"), "--dtype", dtype, *workload)
+            spoilt = self.probe("--model", *given, "--contract", self.file, "--force")
+            tables = [t for rules in spoilt["gemm"].values() for t in rules["times"]]
+            for rules in spoilt["sdpa"].values():
+                for tier in rules.get("tiers", []):
+                    tables += [*tier["prefill"], tier["decode"]]
+            for table in tables:
+                table["us"] = [x and 3 * x for x in table["us"]]
+            with open(self.path("spoilt.json"), "w") as stream:
+                json.dump(spoilt, stream)
+            plans = [json.loads(self.gac("plan", *given, "--contract", self.path(contract),
+                                         "--strategy", "solve", "--json").stdout)
+                     for contract in ("c.json", "spoilt.json")]
+            for key in ("now_ms", "planned_ms", "dims"):
+                self.assertEqual(plans[0][key], plans[1][key], key)
+            self.assertLess(plans[0]["planned_ms"], plans[0]["now_ms"])
+            plans = [json.loads(self.gac("plan", *given, "--contract", contract,
+                                         "--strategy", "solve", "--json").stdout)["planned_ms"]
+                     for contract in (self.file, self.path("c.json"))]
+            self.assertNotEqual(*plans)
+
+    def test_sizes_that_change_rounding_are_asked_for(self):
+        mk.build("llama").write(self.path("m"), seed=1)
+        sizes = []
+        for more in ([], ["--allow", "rescaled"]):
+            made = self.probe("--model", self.path("m"), "--contract", self.file, "--force", *more)
+            sizes.append(len(made["points"]))
+        self.assertLess(*sizes)
+
 
 class Modes(Case):
     def test_same_seed_draws_the_same_shapes(self):
@@ -368,6 +402,15 @@ class Refused(Case):
         self.refused("--workload", "decode:1@1", status=2, text="--model")
         self.refused("--raw", self.path("c.json"), status=2, text="same file")
         self.refused("--device", "tpu", status=2, text="tpu")
+        self.refused("--device", "cpu", status=2, text="GPUs")
+        self.refused("--name", "", status=2, text="--name")
+        self.refused("--dtype", "F16,I64", status=2, text="I64")
+        self.refused("--allow", "rescaled", status=2, text="--model")
+        self.refused("--model", "m", "--allow", "all", status=2, text="rescaled")
+        self.refused("--model", "m", "--dtype", "F16,BF16", status=2, text="one dtype")
+        self.refused("--model", "m", "--workload", "soon", status=2, text="soon")
+        tiny = os.path.join(ROOT, "models", "tiny")
+        self.refused("--model", tiny, "--contract", "a100", status=2, text="A100")
         self.refused("--model", self.path("none"), status=3, text="none")
         self.gac("probe", "--quick", status=2)
         self.gac("contract", "show", "h200", "--dtype", "F16", status=2)
