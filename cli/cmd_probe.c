@@ -177,22 +177,16 @@ static gac_status check_options(cli *c, const probe_command *o)
 
 static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *done)
 {
-    static const struct option options[] = { { "output", required_argument, NULL, 'o' },
-                                             { "name", required_argument, NULL, 'n' },
-                                             { "device", required_argument, NULL, 'D' },
-                                             { "dtype", required_argument, NULL, 'd' },
-                                             { "quick", no_argument, NULL, 'Q' },
-                                             { "max-time", required_argument, NULL, 't' },
-                                             { "seed", required_argument, NULL, 'S' },
-                                             { "raw", required_argument, NULL, 'r' },
-                                             { "runtime", required_argument, NULL, 'R' },
-                                             { "model", required_argument, NULL, 'M' },
-                                             { "workload", required_argument, NULL, 'w' },
-                                             { "contract", required_argument, NULL, 'c' },
-                                             { "allow", required_argument, NULL, 'a' },
-                                             { "force", no_argument, NULL, 'F' },
-                                             { "attention", required_argument, NULL, 'A' },
-                                             CLI_COMMON_OPTIONS };
+    static const struct option options[] = {
+        { "output", required_argument, NULL, 'o' },    { "name", required_argument, NULL, 'n' },
+        { "device", required_argument, NULL, 'D' },    { "dtype", required_argument, NULL, 'd' },
+        { "quick", no_argument, NULL, 'Q' },           { "max-time", required_argument, NULL, 't' },
+        { "seed", required_argument, NULL, 'S' },      { "raw", required_argument, NULL, 'r' },
+        { "runtime", required_argument, NULL, 'R' },   { "model", required_argument, NULL, 'M' },
+        { "workload", required_argument, NULL, 'w' },  { "contract", required_argument, NULL, 'c' },
+        { "allow", required_argument, NULL, 'a' },     { "force", no_argument, NULL, 'F' },
+        { "attention", required_argument, NULL, 'A' }, CLI_COMMON_OPTIONS
+    };
     int letter;
     while ((letter = cli_next_option(c, &cmd_probe, argc, argv, options, done)) != -1) {
         gac_status status = letter == '?' ? c->error.status : take(c, o, letter);

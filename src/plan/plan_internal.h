@@ -36,7 +36,7 @@ typedef struct plan_group {
     int32_t n_sizes;
     bool locked;         /* one size only: fixed by a rule, or it cannot move */
     int64_t *sizes;      /* candidates, ascending */
-    int64_t reference;   /* the one that others are timed at: the first aligned, as it is if it is */
+    int64_t reference;   /* the first aligned one, at which others are timed */
     gac_choice *choices; /* cost in bytes, value in ms, per candidate */
 } plan_group;
 
