@@ -109,7 +109,8 @@ def labelled(pairs, labels):
 
 
 def noise(p):
-    return p["spread_us"] / p["median_us"]
+    """The standard error of the median, as src/measure/statistics.c has it."""
+    return 1.2533 / 0.6745 * p["spread_us"] / math.sqrt(len(p["samples_us"])) / p["median_us"]
 
 
 def ranking(groups, predictor):
