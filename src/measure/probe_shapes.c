@@ -152,6 +152,22 @@ static gac_status measure_sdpa(probe *p, const gac_contract *base, gac_dtype dty
     return status;
 }
 
+/* Times of other libraries than the contract's are told: they may not compare. */
+static void tell_other_stack(probe *p, const json_t *contract)
+{
+    const gac_device_info *info = gac_device_describe(p->device);
+    const char *const now[][2] = { { "driver", info->driver },
+                                   { "cublas", info->blas },
+                                   { "cudnn", info->dnn } };
+    const json_t *stack = json_object_get(contract, "stack");
+    for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
+        const char *then = json_string_value(json_object_get(stack, now[i][0]));
+        if (then && now[i][1][0] && strcmp(then, now[i][1]) != 0)
+            gac_log_write(p->options->log, 0, "the contract is of %s %s, its new points of %s",
+                          now[i][0], then, now[i][1]);
+    }
+}
+
 static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_t *sdpa,
                          json_t **out)
 {
@@ -164,6 +180,7 @@ static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_
     if (status != GAC_OK)
         return status;
     json_t *sources = json_object_get(contract, "sources");
+    tell_other_stack(p, contract);
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &utc));
     const gac_device_info *info = gac_device_describe(p->device);
     probe_note(p,

@@ -294,6 +294,19 @@ class Quick(Case):
                      for contract in (self.file, self.path("c.json"))]
             self.assertNotEqual(*plans)
 
+    def test_points_of_other_libraries_are_told(self):
+        mk.build("llama").write(self.path("m"), seed=1)
+        old = dict(self.contract, stack=dict(self.contract["stack"], cublas="12.0"))
+        with open(self.path("old.json"), "w") as stream:
+            json.dump(old, stream)
+        done = self.gac("probe", "-o", self.path("c.json"), "--model", self.path("m"),
+                        "--contract", self.path("old.json"))
+        self.assertIn("the contract is of cublas 12.0, its new points of 13.1.0", done.stderr)
+        self.assertIn("cuBLAS 13.1.0", self.load("c.json")["sources"][-1])
+        done = self.gac("probe", "-o", self.path("d.json"), "--model", self.path("m"),
+                        "--contract", self.file)
+        self.assertNotIn("the contract is of", done.stderr)
+
     def test_sizes_that_change_rounding_are_asked_for(self):
         mk.build("llama").write(self.path("m"), seed=1)
         sizes = []
