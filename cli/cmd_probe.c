@@ -387,11 +387,15 @@ static void print_accuracy(const json_t *part, const char *what)
 {
     const char *dtype;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)part, dtype, value)
-        printf("  %-8s %-10s %lld held-out shapes: median error %.1f %%, 95th percentile %.1f %%\n",
-               dtype, what, (long long)json_integer_value(json_object_get(value, "n_points")),
-               json_number_value(json_object_get(value, "median_pct")),
-               json_number_value(json_object_get(value, "p95_pct")));
+    json_object_foreach((json_t *)(uintptr_t)part, dtype, value) {
+        double median_pct = json_number_value(json_object_get(value, "median_pct"));
+        double p95_pct = json_number_value(json_object_get(value, "p95_pct"));
+        printf(
+            "  %-8s %-10s %lld held-out shapes: median error %.1f %%, 95th percentile %.1f %%%s\n",
+            dtype, what, (long long)json_integer_value(json_object_get(value, "n_points")),
+            median_pct, p95_pct,
+            median_pct > 10 || p95_pct > 25 ? ": rough, give it more time" : "");
+    }
 }
 
 static gac_status report(cli *c, const probe_command *o, const json_t *contract)

@@ -327,6 +327,14 @@ class Modes(Case):
         self.assertEqual(first, held("5", "b.json"))
         self.assertNotEqual(first, held("6", "c.json"))
 
+    def test_rough_predictions_are_told(self):
+        done = self.gac("probe", "--quick", "-o", self.path("c.json"))
+        accuracy = self.load("c.json")["accuracy"]
+        parts = [accuracy[kind]["F16"] for kind in ("gemm", "sdpa")]
+        rough = sum(x["median_pct"] > 10 or x["p95_pct"] > 25 for x in parts)
+        self.assertGreater(rough, 0)
+        self.assertEqual(done.stdout.count("rough"), rough)
+
     def test_throttled_samples_are_counted(self):
         noise = self.probe("--quick", fake="throttle")["noise"]
         self.assertGreater(noise["n_discarded"], 1000)
