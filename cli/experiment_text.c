@@ -140,6 +140,25 @@ static void print_checks(FILE *stream, const json_t *checks)
     }
 }
 
+/* All the counters are in the JSON. */
+static void print_derived(FILE *stream, const json_t *derived)
+{
+    const json_t *use = json_object_get(derived, "tensor_use_pct");
+    const json_t *sectors = json_object_get(derived, "sectors_per_request");
+    const json_t *loads = json_object_get(derived, "n_register_loads");
+    const json_t *width = json_object_get(derived, "load_bytes_per_lane");
+    fputs("           ", stream);
+    if (use)
+        fprintf(stream, "Tensor Cores busy %.1f %% of the time", json_number_value(use));
+    if (sectors)
+        fprintf(stream, ", %.1f sectors a request", json_number_value(sectors));
+    if (width)
+        fprintf(stream, ", loads of %.1f bytes a lane", json_number_value(width));
+    else if (loads && json_number_value(loads) == 0)
+        fputs(", no loads into registers", stream);
+    fputc('\n', stream);
+}
+
 static void print_counters(FILE *stream, const json_t *counters)
 {
     if (!counters)
@@ -155,11 +174,8 @@ static void print_counters(FILE *stream, const json_t *counters)
         const json_t *kernels = json_object_get(call, "kernels");
         for (size_t k = 0; k < json_array_size(kernels); k++) {
             const json_t *kernel = json_array_get(kernels, k);
-            json_t *metrics = json_object_get(kernel, "metrics");
-            fprintf(stream, "  %s %.60s\n", text_of(call, "case"), text_of(kernel, "kernel"));
-            for (void *m = json_object_iter(metrics); m; m = json_object_iter_next(metrics, m))
-                fprintf(stream, "    %-70s %.6g\n", json_object_iter_key(m),
-                        json_number_value(json_object_iter_value(m)));
+            fprintf(stream, "  %-8s %.60s\n", text_of(call, "case"), text_of(kernel, "kernel"));
+            print_derived(stream, json_object_get(kernel, "derived"));
         }
     }
 }

@@ -10,22 +10,27 @@
 #define MAX_CSV_BYTES ((size_t)16 << 20)
 #define TIMEOUT_S 120.0
 
+#define TENSOR_USE "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+#define SECTORS "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
+#define LOADS "smsp__sass_inst_executed_op_global_ld.sum"
+#define LOADED "smsp__sass_data_bytes_mem_global_op_ld.sum"
+
 /* Tensor Core use, how well loads fill sectors, how wide loads are, what moves. */
 static const char *const metrics[] = {
     "gpu__time_duration.sum",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    TENSOR_USE,
     "sm__inst_executed_pipe_tensor.sum",
     "sm__inst_executed_pipe_tensor_op_hmma.sum",
     "sm__inst_executed_pipe_tensor_op_gmma.sum",
     "sm__ops_path_tensor_src_fp16_dst_fp32.sum",
-    "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
+    SECTORS,
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "smsp__inst_executed_op_global_ld.sum",
     "smsp__inst_executed_op_ldgsts.sum",
-    "smsp__sass_inst_executed_op_global_ld.sum",
+    LOADS,
     "smsp__sass_inst_executed_op_ldgsts.sum",
-    "smsp__sass_data_bytes_mem_global_op_ld.sum",
+    LOADED,
     "lts__t_sectors_op_read.sum",
     "lts__t_bytes.sum",
     "dram__bytes_read.sum",
@@ -98,6 +103,25 @@ static void take_row(char *line, const int *columns, json_t *launches)
                             json_real(value));
 }
 
+/* Adds what the claims ask about, where the counters tell it: loads of a kernel
+ * that copies tensors, or copies past the registers, have no width here. */
+static void derive(json_t *launch)
+{
+    json_t *all = json_object_get(launch, "metrics"), *derived = json_object();
+    const json_t *use = json_object_get(all, TENSOR_USE), *ratio = json_object_get(all, SECTORS);
+    double n_loads = json_number_value(json_object_get(all, LOADS));
+    double n_bytes = json_number_value(json_object_get(all, LOADED));
+    if (use)
+        json_object_set_new(derived, "tensor_use_pct", json_real(json_number_value(use)));
+    if (json_number_value(ratio) > 0)
+        json_object_set_new(derived, "sectors_per_request", json_real(json_number_value(ratio)));
+    if (json_object_get(all, LOADS))
+        json_object_set_new(derived, "n_register_loads", json_real(n_loads));
+    if (n_loads > 0 && n_bytes > 0)
+        json_object_set_new(derived, "load_bytes_per_lane", json_real(n_bytes / n_loads / 32));
+    json_object_set_new(launch, "derived", derived);
+}
+
 json_t *exp_counters_parse(const char *csv, int n_kernels)
 {
     static const char *const names[N_COLUMNS] = { "ID", "Kernel Name", "Metric Name",
@@ -128,6 +152,10 @@ json_t *exp_counters_parse(const char *csv, int n_kernels)
         json_decref(launches);
         return NULL;
     }
+    size_t i;
+    json_t *launch;
+    json_array_foreach(launches, i, launch)
+        derive(launch);
     return launches;
 }
 

@@ -486,6 +486,10 @@ static void counters_are_read_from_csv(void **state)
         "\"1\",\"1\",\"gemm<a, \"\"b\"\">\",\"dram__bytes_read.sum\",\"byte\",\"1,234,567\"\n"
         "\"1\",\"1\",\"gemm<a, \"\"b\"\">\",\"sm__x.sum\",\"\",\"n/a\"\n"
         "\"1\",\"1\",\"gemm<a, \"\"b\"\">\",\"l1tex__y.ratio\",\"\",\"2.5\"\n"
+        "\"1\",\"1\",\"gemm<a, "
+        "\"\"b\"\">\",\"smsp__sass_inst_executed_op_global_ld.sum\",\"\",\"100\"\n"
+        "\"1\",\"1\",\"gemm<a, "
+        "\"\"b\"\">\",\"smsp__sass_data_bytes_mem_global_op_ld.sum\",\"\",\"6400\"\n"
         "\"2\",\"1\"\n";
     (void)state;
     json_t *launches = exp_counters_parse(csv, 1);
@@ -496,6 +500,9 @@ static void counters_are_read_from_csv(void **state)
     assert_true(json_number_value(json_object_get(metrics, "dram__bytes_read.sum")) == 1234567);
     assert_true(json_number_value(json_object_get(metrics, "l1tex__y.ratio")) == 2.5);
     assert_null(json_object_get(metrics, "sm__x.sum"));
+    json_t *derived = json_object_get(one, "derived");
+    assert_true(json_number_value(json_object_get(derived, "load_bytes_per_lane")) == 2);
+    assert_null(json_object_get(derived, "tensor_use_pct"));
     json_decref(launches);
     assert_null(exp_counters_parse("==ERROR== no permission\n", 1));
     assert_null(exp_counters_parse("", 1));
