@@ -125,6 +125,16 @@ char *cli_count(char buffer[32], int64_t n)
     return scaled(buffer, (double)n, "", prefixes);
 }
 
+const char *cli_or_dash(const char *text)
+{
+    return text ? text : "-";
+}
+
+json_t *cli_or_null(const char *text)
+{
+    return text ? json_string(text) : json_null();
+}
+
 void cli_pattern(char *out, size_t size, const char *name)
 {
     size_t used = 0;

@@ -61,6 +61,10 @@ gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract 
 char *cli_bytes(char buffer[32], uint64_t n_bytes);
 char *cli_count(char buffer[32], int64_t n);
 
+/* What is not known is a dash in a table, and null in JSON. */
+const char *cli_or_dash(const char *text);
+json_t *cli_or_null(const char *text);
+
 /* A name with * for its numbers: layers.*.mlp.width. */
 void cli_pattern(char *out, size_t size, const char *name);
 

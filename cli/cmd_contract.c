@@ -77,8 +77,8 @@ static void print_place(const gac_contract *contract, gac_dtype dtype, gac_seen 
             continue;
         last_tier = j.tier;
         printf("  %-22s multiple of %-4lld %-8s × %-6.2f %-16s %-10s %s\n", label,
-               (long long)j.multiple, j.aligned ? "aligned" : "", j.penalty, j.family, j.basis,
-               j.kernel);
+               (long long)j.multiple, j.aligned ? "aligned" : "", j.penalty, cli_or_dash(j.family),
+               j.basis, cli_or_dash(j.kernel));
         label = "";
     }
 }

@@ -115,7 +115,7 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
                                         places[i].n_rows, OTHER_AXIS, &after[i], &c->error);
         if (status == GAC_OK)
             json_array_append_new(list,
-                                  json_pack("{s:s, s:I, s:b, s:i, s:f, s:s, s:s, s:s}", "seen",
+                                  json_pack("{s:s, s:I, s:b, s:i, s:f, s:s?, s:s?, s:s}", "seen",
                                             gac_seen_name(places[i].seen), "n_rows",
                                             (json_int_t)places[i].n_rows, "aligned",
                                             before[i].aligned, "tier", before[i].tier, "penalty",
@@ -139,11 +139,11 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
            "kernel", "basis");
     for (int i = 0; i < N_PLACES; i++) {
         printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s\n", places[i].label, (long long)o->size,
-               before[i].aligned ? "yes" : "no", before[i].penalty, before[i].family,
+               before[i].aligned ? "yes" : "no", before[i].penalty, cli_or_dash(before[i].family),
                before[i].basis);
         if (repaired != o->size)
             printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s\n", "", (long long)repaired,
-                   after[i].aligned ? "yes" : "no", after[i].penalty, after[i].family,
+                   after[i].aligned ? "yes" : "no", after[i].penalty, cli_or_dash(after[i].family),
                    after[i].basis);
     }
 }

@@ -66,11 +66,6 @@ static json_t *roles_json(const inspection *x)
     return roles;
 }
 
-static json_t *text_or_null(const char *text)
-{
-    return text ? json_string(text) : json_null();
-}
-
 static json_t *tensors_json(const inspection *x, const gac_dim *d)
 {
     json_t *tensors = json_array();
@@ -125,13 +120,13 @@ static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool 
         if (seen & 1u << s)
             json_array_append_new(operators, json_string(gac_seen_name((gac_seen)s)));
     json_object_set_new(object, "seen_by", operators);
-    json_object_set_new(object, "kernel", text_or_null(a->kernel));
-    json_object_set_new(object, "family", text_or_null(a->family));
-    json_object_set_new(object, "rule", text_or_null(a->rule));
+    json_object_set_new(object, "kernel", cli_or_null(a->kernel));
+    json_object_set_new(object, "family", cli_or_null(a->family));
+    json_object_set_new(object, "rule", cli_or_null(a->rule));
     json_object_set_new(
         object, "tied_to",
-        text_or_null(d->tied_to >= 0 ? gac_model_dim(x->model, d->tied_to)->name : NULL));
-    json_object_set_new(object, "config_key", text_or_null(d->config_key));
+        cli_or_null(d->tied_to >= 0 ? gac_model_dim(x->model, d->tied_to)->name : NULL));
+    json_object_set_new(object, "config_key", cli_or_null(d->config_key));
     json_object_set_new(object, "tensors", tensors_json(x, d));
     if (places)
         json_object_set_new(object, "places", places_json(x, d));

@@ -63,15 +63,16 @@ typedef struct gac_judgement {
     int tier;           /* 0 is the best; the number of tiers for a head no kernel serves */
     int64_t multiple;   /* what the size's own tier asks: 8, 2, 1 */
     double penalty;     /* time at this size over time at the next aligned one */
-    const char *kernel; /* what serves it, as its name starts; borrowed */
-    const char *family; /* nvjet, cutlass-align2, cudnn-flash, …; borrowed */
+    const char *kernel; /* what serves it, as its name starts; borrowed; may be NULL, see below */
+    const char *family; /* nvjet, cutlass-align2, cudnn-flash, …; likewise */
     const char *basis;  /* measured, published or assumed; borrowed */
 } gac_judgement;
 
 /* Judges size at a place of an operator: n_rows is the GEMM's m (tokens in
  * flight; below 256 it is decode), other its other weight axis, taken as
- * aligned. For SDPA both are ignored. GAC_USAGE for a dtype that is not
- * served and for sizes below 1. */
+ * aligned. For SDPA both are ignored. One row has kernels of its own: where
+ * the contract does not name them, kernel and family are NULL. GAC_USAGE for a
+ * dtype that is not served and for sizes below 1. */
 gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_dtype dtype,
                               int64_t size, int64_t n_rows, int64_t other, gac_judgement *out,
                               gac_error *err);

@@ -85,8 +85,8 @@ typedef struct gac_dim_advice {
     int64_t suggest;    /* smallest size that is, for it and those tied to it */
     double penalty;     /* time of its worst operator over its time with suggested sizes */
     double lost_ms;     /* its share of what those sizes would save in the workload */
-    gac_seen seen;      /* the place of the worst penalty */
-    const char *kernel; /* of the worst penalty; borrowed from the contract */
+    gac_seen seen;      /* the place of the worst penalty; GAC_SEEN_COUNT where there is none */
+    const char *kernel; /* there; borrowed from the contract; NULL where it does not say */
     const char *family;
     const char *rule; /* what is broken: "contract", "tensor-parallel", "quant-group", or NULL */
 } gac_dim_advice;

@@ -27,6 +27,13 @@ bool gac_contract_basis(gac_reader *r, const json_t *parent, const char *key, co
     return gac_reader_fault_at(r, key, "must be measured, published or assumed");
 }
 
+/* A text that may be missing, which is NULL. */
+static bool read_optional(gac_reader *r, const json_t *value, const char *key, const char **out)
+{
+    *out = NULL;
+    return !json_object_get(value, key) || gac_reader_text(r, value, key, out);
+}
+
 static bool read_tier(gac_reader *r, const json_t *value, const gac_tier *better, gac_tier *out)
 {
     if (!json_is_object(value))
@@ -35,6 +42,8 @@ static bool read_tier(gac_reader *r, const json_t *value, const gac_tier *better
         !gac_reader_bool(r, value, "aligned", &out->aligned) ||
         !gac_reader_text(r, value, "kernel", &out->kernel) ||
         !gac_reader_text(r, value, "family", &out->family) ||
+        !read_optional(r, value, "decode_kernel", &out->decode_kernel) ||
+        !read_optional(r, value, "decode_family", &out->decode_family) ||
         !gac_contract_basis(r, value, "basis", &out->basis))
         return false;
     out->served = !json_is_false(json_object_get(value, "served"));

@@ -19,6 +19,8 @@ typedef struct gac_tier {
     bool served; /* false: no kernel takes such sizes in this dtype */
     const char *kernel;
     const char *family;
+    const char *decode_kernel; /* of one row, and its family; NULL where not told */
+    const char *decode_family;
     const char *basis;
     const char *decode_basis; /* GEMM only */
 } gac_tier;

@@ -374,6 +374,10 @@ gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_d
     }
     if (n_rows < DECODE_ROWS)
         out->basis = tier->decode_basis;
+    if (n_rows == 1 && tier->served) {
+        out->kernel = tier->decode_kernel;
+        out->family = tier->decode_family;
+    }
     /* The other axis is taken as aligned, so that only this size is judged. */
     gac_seen facing = seen == GAC_SEEN_GEMM_N ? GAC_SEEN_GEMM_K : GAC_SEEN_GEMM_N;
     int64_t other_aligned;

@@ -190,7 +190,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
             continue;
         a->lost_ms += phase->weight * (now_ms - then_ms) / n_broken;
         double penalty = then_ms > 0 ? now_ms / then_ms : 1;
-        if (a->kernel && penalty <= a->penalty)
+        if (a->seen != GAC_SEEN_COUNT && penalty <= a->penalty)
             continue;
         gac_status status = serving_kernel(model, target, phase, op, &op->terms[t], &j, err);
         if (status != GAC_OK)
@@ -265,7 +265,7 @@ gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
         return gac_error_no_memory(err);
     for (int32_t i = 0; i < n_dims; i++) {
         u[i] = (units){ 1, 1, 1, false };
-        advice[i] = (gac_dim_advice){ .aligned = true, .penalty = 1 };
+        advice[i] = (gac_dim_advice){ .aligned = true, .penalty = 1, .seen = GAC_SEEN_COUNT };
     }
     gac_status status = gather(model, target, u, advice, err);
     if (status == GAC_OK)

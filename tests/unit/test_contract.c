@@ -357,6 +357,28 @@ static char *spoil(const char *path, const char *value)
     return text;
 }
 
+/* One row has kernels of its own, and without their names none. */
+static void one_row_has_its_own_kernel(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_judgement j = judge(h200, GAC_SEEN_GEMM_N, 4095, 1, 4096);
+    assert_null(j.kernel);
+    assert_null(j.family);
+    char *text = spoil("gemm/F16/n/2/decode_kernel", "\"gemv2T\"");
+    assert_int_equal(gac_contract_parse(text, strlen(text), "x", &with, NULL), GAC_OK);
+    j = judge(with, GAC_SEEN_GEMM_N, 4095, 1, 4096);
+    assert_string_equal(j.kernel, "gemv2T");
+    assert_null(j.family);
+    j = judge(with, GAC_SEEN_GEMM_N, 4095, 2, 4096);
+    assert_string_equal(j.family, "cutlass-align1");
+    assert_non_null(j.kernel);
+    gac_contract_free(with);
+    free(text);
+    j = judge(measured, GAC_SEEN_GEMM_K, 4095, 1, 4096);
+    assert_string_equal(j.family, "gemv");
+}
+
 typedef struct bad_contract {
     const char *path;
     const char *value; /* NULL: the key is missing */
@@ -403,6 +425,8 @@ static const bad_contract bad_contracts[] = {
     { "gemm/F16/n/0/aligned", NULL, "$.gemm.F16.n[0].aligned: must be true or false" },
     { "gemm/F16/n/0/kernel", NULL, "$.gemm.F16.n[0].kernel: must be a string" },
     { "gemm/F16/n/0/family", "[]", "$.gemm.F16.n[0].family: must be a string" },
+    { "gemm/F16/n/0/decode_kernel", "7", "$.gemm.F16.n[0].decode_kernel: must be a string" },
+    { "gemm/F16/n/0/decode_family", "\"\"", "$.gemm.F16.n[0].decode_family: must be a string" },
     { "gemm/F16/n/0/basis", "\"guessed\"", "$.gemm.F16.n[0].basis: must be measured" },
     { "gemm/F16/n/0/decode_basis", NULL, "$.gemm.F16.n[0].decode_basis: must be measured" },
     { "gemm/F16/n/0/flops_per_s", "0", "$.gemm.F16.n[0].flops_per_s: must be from 1000 to 1e+20" },
@@ -538,6 +562,7 @@ int main(void)
         cmocka_unit_test(sdpa_times),
         cmocka_unit_test(measured_agrees_with_peers),
         cmocka_unit_test(judge_refuses),
+        cmocka_unit_test(one_row_has_its_own_kernel),
         cmocka_unit_test(malformed_are_rejected),
         cmocka_unit_test(broken_text_is_rejected),
         cmocka_unit_test(too_many_points_are_rejected),
