@@ -16,9 +16,14 @@ static const char help[] =
     "\n"
     "example: gac contract show h200\n";
 
+static bool is_file(const char *name)
+{
+    return strchr(name, '/') || strchr(name, '.');
+}
+
 static gac_status load(cli *c, const char *name, gac_contract **out)
 {
-    bool file = strchr(name, '/') || strchr(name, '.');
+    bool file = is_file(name);
     return cli_contract(c, file ? NULL : name, file ? name : NULL, out);
 }
 
@@ -224,11 +229,39 @@ static void print_tiers(const json_t *place, const char *key, const char *side)
 {
     size_t i;
     json_t *tier;
-    json_array_foreach(json_object_get(place, key), i, tier)
-        printf("    %s multiple of %-4lld %-8s %-16s %s\n", side,
+    json_array_foreach(json_object_get(place, key), i, tier) {
+        const char *decode = text_at(tier, "decode_kernel");
+        printf("    %s multiple of %-4lld %-8s %-16s %s%s%s\n", side,
                (long long)json_integer_value(json_object_get(tier, "multiple")),
                json_is_true(json_object_get(tier, "aligned")) ? "aligned" : "",
-               text_at(tier, "family"), text_at(tier, "kernel"));
+               text_at(tier, "family"), text_at(tier, "kernel"), *decode ? "; decode " : "",
+               decode);
+    }
+}
+
+/* "BF16", "F16 in A, in B F8_E4M3", and where the rules are of another dtype. */
+static void print_title(const json_t *compared)
+{
+    const char *a = text_at(compared, "dtype_a"), *b = text_at(compared, "dtype_b");
+    const char *by_a = text_at(compared, "served_by_a"), *by_b = text_at(compared, "served_by_b");
+    bool equal = strcmp(a, b) == 0;
+    printf("\n%s%s%s", a, equal ? "" : " in A, in B ", equal ? "" : b);
+    if (strcmp(a, by_a) != 0)
+        printf("; in A %s stands for %s", by_a, a);
+    if (strcmp(b, by_b) != 0)
+        printf("; in B %s stands for %s", by_b, b);
+    printf("\n");
+}
+
+static void print_points(const json_t *points, const char *key, const char *label)
+{
+    const json_t *of = json_object_get(points, key);
+    double added = number_at(of, "added"), removed = number_at(of, "removed");
+    double changed = number_at(of, "changed");
+    if (added + removed + changed > 0)
+        printf(
+            "  exact points of %s: %.0f added, %.0f removed, %.0f changed by more than %.0f %%\n",
+            label, added, removed, changed, number_at(points, "changed_over_pct"));
 }
 
 static void print_compared(const json_t *compared)
@@ -236,9 +269,8 @@ static void print_compared(const json_t *compared)
     size_t i, j;
     json_t *place, *row;
     const json_t *max_head = json_object_get(compared, "max_head");
-    const char *dtype_a = text_at(compared, "dtype_a"), *dtype_b = text_at(compared, "dtype_b");
-    bool equal = strcmp(dtype_a, dtype_b) == 0;
-    printf("\n%s%s%s\n", dtype_a, equal ? "" : " in A, in B ", equal ? "" : dtype_b);
+    const json_t *points = json_object_get(compared, "points");
+    print_title(compared);
     json_array_foreach(json_object_get(compared, "places"), i, place) {
         bool changed = json_is_true(json_object_get(place, "tiers_changed"));
         printf("  %s: %s\n", text_at(place, "place"), changed ? "tiers changed" : "same tiers");
@@ -252,6 +284,8 @@ static void print_compared(const json_t *compared)
     if (number_at(max_head, "a") != number_at(max_head, "b"))
         printf("  largest head: %.0f then %.0f\n", number_at(max_head, "a"),
                number_at(max_head, "b"));
+    print_points(points, "gemm", "GEMM");
+    print_points(points, "sdpa", "attention");
     printf("  %-32s %12s %12s %8s\n", "aligned", "A us", "B us", "B / A");
     json_array_foreach(json_object_get(compared, "aligned"), i, row)
         printf("  %-32s %12.1f %12.1f %8.2f\n", text_at(row, "shape"), number_at(row, "a_us"),
@@ -266,19 +300,81 @@ static void print_only(const json_t *list, const char *side)
         printf("  only in %s: %s\n", side, json_string_value(name));
 }
 
+/* "F16 stands for it in A (why)", or what else serves it there. */
+static void print_stand_in(const json_t *row, const char *side, const char *key, const char *why)
+{
+    char q[256];
+    const char *server = text_at(row, key), *reason = text_at(row, why);
+    if (*reason)
+        printf("%s stands for it in %s (%s)", server, side, gac_quote(q, sizeof q, reason));
+    else
+        printf("%s in %s", *server ? "its own rules" : "nothing", side);
+}
+
+static void print_stand_ins(const json_t *list)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(list, i, row) {
+        printf("  %-10s ", text_at(row, "dtype"));
+        print_stand_in(row, "A", "a", "reason_a");
+        printf(", ");
+        print_stand_in(row, "B", "b", "reason_b");
+        printf("\n");
+    }
+}
+
+/* What a runtime adds: a figure, a name, or none. */
+static void print_entry(const json_t *value)
+{
+    if (json_is_string(value))
+        printf("%s", json_string_value(value));
+    else if (json_is_number(value))
+        printf("%.6g", json_number_value(value));
+    else
+        printf("none");
+}
+
+static void print_runtime(const json_t *list)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(list, i, row) {
+        printf("  runtime    %s: ", text_at(row, "key"));
+        print_entry(json_object_get(row, "a"));
+        printf(" -> ");
+        print_entry(json_object_get(row, "b"));
+        printf("\n");
+    }
+}
+
+/* Which file, since two may have one name; a bundled one has only that. */
+static void print_side(const json_t *diff, const char *side, const char *name, const char *path)
+{
+    if (*text_at(diff, path))
+        printf("%s is %s (%s)", side, text_at(diff, path), text_at(diff, name));
+    else
+        printf("%s is %s", side, text_at(diff, name));
+}
+
 static void print_diff(const json_t *diff)
 {
     size_t i;
     json_t *row;
-    printf("A is %s, B is %s: %s\n", text_at(diff, "a"), text_at(diff, "b"),
-           json_is_true(json_object_get(diff, "same")) ? "nothing that sizes feel has changed"
-                                                       : "they differ");
+    print_side(diff, "A", "a", "path_a");
+    printf(", ");
+    print_side(diff, "B", "b", "path_b");
+    printf(": %s\n", json_is_true(json_object_get(diff, "same"))
+                         ? "nothing that sizes feel has changed"
+                         : "they differ");
     json_array_foreach(json_object_get(diff, "stack"), i, row)
         printf("  %-10s %s -> %s\n", text_at(row, "key"),
                *text_at(row, "a") ? text_at(row, "a") : "none",
                *text_at(row, "b") ? text_at(row, "b") : "none");
+    print_runtime(json_object_get(diff, "runtime"));
     print_only(json_object_get(diff, "dtypes_only_in_a"), "A");
     print_only(json_object_get(diff, "dtypes_only_in_b"), "B");
+    print_stand_ins(json_object_get(diff, "stand_ins"));
     json_array_foreach(json_object_get(diff, "compared"), i, row)
         print_compared(row);
 }
@@ -299,6 +395,13 @@ static gac_status take_dtypes(cli *c, const char *text, gac_dtype *in_a, gac_dty
                          gac_quote(q, sizeof q, text));
 }
 
+static void set_path(json_t *body, const char *key, const char *name)
+{
+    char q[512];
+    json_object_set_new(body, key,
+                        is_file(name) ? json_string(gac_quote(q, sizeof q, name)) : json_null());
+}
+
 static gac_status diff(cli *c, const char *name_a, const char *name_b, const char *dtypes)
 {
     gac_contract *a = NULL, *b = NULL;
@@ -311,6 +414,10 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b, const cha
         status = load(c, name_b, &b);
     if (status == GAC_OK)
         status = gac_contract_diff(a, in_a, b, in_b, &body, &c->error);
+    if (status == GAC_OK) {
+        set_path(body, "path_a", name_a);
+        set_path(body, "path_b", name_b);
+    }
     if (status == GAC_OK && c->json) {
         json_t *result = gac_json_result("gac.contract-diff/1", c->argc, c->argv);
         json_object_update(result, body);

@@ -1,19 +1,17 @@
 /* What changed between two contracts, and which sizes feel it. */
-#include "contract/contract_rules.h"
+#include "contract/contract_changes.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CHANGED_PENALTY 1.15 /* ratio of penalties that is worth a line */
-#define CHANGED_TIME 1.05    /* and of aligned times */
 enum { PREFILL_ROWS = 4096, OTHER = 4096, AROUND = 4096, HEAD_AROUND = 96, N_REGIMES = 2 };
 
 /* One of the two that are compared. */
 typedef struct side {
     const gac_contract *contract;
-    gac_dtype dtype;
+    gac_dtype dtype, served; /* asked for, and whose rules serve it */
     const gac_dtype_rules *rules;
 } side;
 
@@ -27,11 +25,18 @@ static json_t *tiers_json(const gac_tiers *tiers)
     json_t *list = json_array();
     for (int i = 0; i < tiers->n_tiers; i++) {
         const gac_tier *t = &tiers->tier[i];
-        json_array_append_new(list, json_pack("{s:I, s:b, s:s, s:s}", "multiple",
-                                              (json_int_t)t->multiple, "aligned", t->aligned,
-                                              "kernel", t->kernel, "family", t->family));
+        json_array_append_new(
+            list, json_pack("{s:I, s:b, s:s, s:s, s:s?, s:s?}", "multiple", (json_int_t)t->multiple,
+                            "aligned", t->aligned, "kernel", t->kernel, "family", t->family,
+                            "decode_kernel", t->decode_kernel, "decode_family", t->decode_family));
     }
     return list;
+}
+
+/* Two names, of which either may not be told. */
+static bool names_differ(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) != 0 : a != b;
 }
 
 static bool tiers_differ(const gac_tiers *a, const gac_tiers *b)
@@ -41,8 +46,10 @@ static bool tiers_differ(const gac_tiers *a, const gac_tiers *b)
     for (int i = 0; i < a->n_tiers; i++)
         if (a->tier[i].multiple != b->tier[i].multiple ||
             a->tier[i].aligned != b->tier[i].aligned ||
-            strcmp(a->tier[i].kernel, b->tier[i].kernel) != 0 ||
-            strcmp(a->tier[i].family, b->tier[i].family) != 0)
+            names_differ(a->tier[i].kernel, b->tier[i].kernel) ||
+            names_differ(a->tier[i].family, b->tier[i].family) ||
+            names_differ(a->tier[i].decode_kernel, b->tier[i].decode_kernel) ||
+            names_differ(a->tier[i].decode_family, b->tier[i].decode_family))
             return true;
     return false;
 }
@@ -115,9 +122,10 @@ static gac_status judge_class(const side *s, gac_seen seen, int64_t size,
     return status;
 }
 
-static bool is_apart(double x, double y, double by)
+/* Other kernels with one row, where both contracts name them. */
+static bool decode_differs(const gac_judgement *a, const gac_judgement *b)
 {
-    return !(x > 0) || !(y > 0) || x / y > by || y / x > by;
+    return a[1].family && b[1].family && strcmp(a[1].family, b[1].family) != 0;
 }
 
 static void say_class(const size_class *c, const gac_judgement *a, const gac_judgement *b,
@@ -131,6 +139,9 @@ static void say_class(const size_class *c, const gac_judgement *a, const gac_jud
     if (strcmp(a->family, b->family) != 0 && used < size)
         used +=
             (size_t)snprintf(out + used, size - used, "; %s in A, %s in B", a->family, b->family);
+    if (!is_head && decode_differs(a, b) && used < size)
+        used += (size_t)snprintf(out + used, size - used, "; with one row %s in A, %s in B",
+                                 a[1].family, b[1].family);
     if (used >= size)
         return;
     if (is_head)
@@ -153,9 +164,10 @@ static gac_status diff_class(const side *a, const side *b, gac_seen seen, const 
         status = judge_class(b, seen, c->example, in_b, err);
     if (status != GAC_OK)
         return status;
-    bool touched = in_a->aligned != in_b->aligned || strcmp(in_a->family, in_b->family) != 0;
+    bool touched = in_a->aligned != in_b->aligned || strcmp(in_a->family, in_b->family) != 0 ||
+                   decode_differs(in_a, in_b);
     for (int r = 0; r < N_REGIMES; r++)
-        touched = touched || is_apart(in_a[r].penalty, in_b[r].penalty, CHANGED_PENALTY);
+        touched = touched || gac_is_apart(in_a[r].penalty, in_b[r].penalty, CHANGED_PENALTY);
     if (!touched)
         return GAC_OK;
     say_class(c, in_a, in_b, is_head, text, sizeof text);
@@ -190,16 +202,22 @@ static gac_status diff_place(const side *a, const side *b, gac_seen seen, json_t
     return status;
 }
 
+static bool is_aligned(const side *s, gac_seen seen, int64_t size)
+{
+    const gac_tiers *tiers = tiers_of(s, seen);
+    return tiers->tier[gac_tiers_pick(tiers, size)].aligned;
+}
+
 static void add_time(json_t *list, const char *what, double a_us, double b_us, bool *same)
 {
     if (!(a_us > 0) || !(b_us > 0))
         return;
-    *same = *same && !is_apart(a_us, b_us, CHANGED_TIME);
+    *same = *same && !gac_is_apart(a_us, b_us, GAC_CHANGED_TIME);
     json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f}", "shape", what, "a_us", a_us,
                                           "b_us", b_us, "b_over_a", b_us / a_us));
 }
 
-/* Times at sizes that every GPU serves well. */
+/* Times at sizes that most GPUs serve well: those that both do. */
 static json_t *diff_times(const side *a, const side *b, bool *same)
 {
     static const int64_t gemm[][3] = { { 1, 4096, 4096 },     { 16, 4096, 4096 },
@@ -213,6 +231,9 @@ static json_t *diff_times(const side *a, const side *b, bool *same)
     json_t *list = json_array();
     for (size_t i = 0; i < sizeof gemm / sizeof *gemm; i++) {
         const int64_t *s = gemm[i];
+        if (!is_aligned(a, GAC_SEEN_GEMM_N, s[1]) || !is_aligned(b, GAC_SEEN_GEMM_N, s[1]) ||
+            !is_aligned(a, GAC_SEEN_GEMM_K, s[2]) || !is_aligned(b, GAC_SEEN_GEMM_K, s[2]))
+            continue;
         snprintf(what, sizeof what, "GEMM %lld x %lld x %lld", (long long)s[0], (long long)s[1],
                  (long long)s[2]);
         add_time(list, what, gac_contract_gemm_us(a->contract, a->dtype, s[0], s[1], s[2]),
@@ -220,6 +241,9 @@ static json_t *diff_times(const side *a, const side *b, bool *same)
     }
     for (size_t i = 0; i < sizeof sdpa / sizeof *sdpa; i++) {
         const gac_sdpa_shape *s = &sdpa[i];
+        if (!is_aligned(a, GAC_SEEN_SDPA_HEAD, s->qk_head) ||
+            !is_aligned(b, GAC_SEEN_SDPA_HEAD, s->qk_head))
+            continue;
         snprintf(what, sizeof what, "attention %s %lld x %lld%s",
                  s->n_q == 1 ? "decode" : "prefill", (long long)s->batch, (long long)s->n_kv,
                  s->causal ? " causal" : "");
@@ -233,7 +257,7 @@ static gac_status take_side(side *s, const gac_contract *contract, gac_dtype dty
 {
     s->contract = contract;
     s->dtype = dtype;
-    s->rules = gac_contract_rules(contract, dtype);
+    s->rules = gac_contract_dtype(contract, dtype, &s->served) ? contract->rules[s->served] : NULL;
     return s->rules ? GAC_OK
                     : gac_error_set(err, GAC_USAGE, "contract %s says nothing of %s",
                                     contract->name, gac_dtype_name(dtype));
@@ -255,11 +279,14 @@ static gac_status diff_dtype(const gac_contract *a, gac_dtype dtype_a, const gac
     }
     int64_t max_a = left.rules->sdpa.max_head, max_b = right.rules->sdpa.max_head;
     *same = *same && max_a == max_b;
+    json_t *points = gac_changed_points(a, left.served, b, right.served, same);
     json_array_append_new(compared,
-                          json_pack("{s:s, s:s, s:o, s:o, s:{s:I, s:I}}", "dtype_a",
+                          json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:{s:I, s:I}}", "dtype_a",
                                     gac_dtype_name(dtype_a), "dtype_b", gac_dtype_name(dtype_b),
-                                    "places", places, "aligned", diff_times(&left, &right, same),
-                                    "max_head", "a", (json_int_t)max_a, "b", (json_int_t)max_b));
+                                    "served_by_a", gac_dtype_name(left.served), "served_by_b",
+                                    gac_dtype_name(right.served), "places", places, "aligned",
+                                    diff_times(&left, &right, same), "points", points, "max_head",
+                                    "a", (json_int_t)max_a, "b", (json_int_t)max_b));
     return GAC_OK;
 }
 
@@ -305,9 +332,12 @@ gac_status gac_contract_diff(const gac_contract *a, gac_dtype dtype_a, const gac
         json_decref(name);
     }
     same = same && json_array_size(only_a) == 0 && json_array_size(only_b) == 0;
-    json_t *json = json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "a", a->name, "b", b->name,
-                             "same", same, "stack", diff_stack(a, b), "dtypes_only_in_a", only_a,
-                             "dtypes_only_in_b", only_b, "compared", compared);
+    json_t *stand_ins = all ? gac_changed_stand_ins(a, b, &same) : json_array();
+    json_t *runtime = gac_changed_runtime(a, b, &same);
+    json_t *json =
+        json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "a", a->name, "b", b->name,
+                  "same", same, "stack", diff_stack(a, b), "runtime", runtime, "dtypes_only_in_a",
+                  only_a, "dtypes_only_in_b", only_b, "stand_ins", stand_ins, "compared", compared);
     if (!json)
         return gac_error_no_memory(err);
     if (status != GAC_OK)

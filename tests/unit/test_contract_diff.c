@@ -1,0 +1,234 @@
+/* What gac_contract_diff notices, each by a copy in which one thing is changed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include <gac/contract.h>
+
+static gac_contract *h200; /* the bundled one */
+
+static int load(void **state)
+{
+    gac_error err = GAC_ERROR_INIT;
+    (void)state;
+    if (gac_contract_load_bundled("h200", &h200, &err) == GAC_OK)
+        return 0;
+    print_error("%s\n", err.text);
+    return -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    gac_contract_free(h200);
+    return 0;
+}
+
+/* The bundled contract as a tree. The caller owns it. */
+static json_t *copy(void)
+{
+    json_t *root = NULL;
+    assert_int_equal(gac_contract_json(h200, &root, NULL), GAC_OK);
+    return root;
+}
+
+/* The bundled contract is A, the tree, which is freed, is B. */
+static json_t *diff_with(json_t *changed, gac_dtype dtype_a, gac_dtype dtype_b)
+{
+    gac_error err = GAC_ERROR_INIT;
+    gac_contract *b = NULL;
+    json_t *out = NULL;
+    char *text = json_dumps(changed, 0);
+    json_decref(changed);
+    if (gac_contract_parse(text, strlen(text), "b.json", &b, &err) != GAC_OK ||
+        gac_contract_diff(h200, dtype_a, b, dtype_b, &out, &err) != GAC_OK)
+        fail_msg("%s", err.text);
+    gac_contract_free(b);
+    free(text);
+    return out;
+}
+
+static json_t *diff_all(json_t *changed)
+{
+    return diff_with(changed, GAC_DTYPE_COUNT, GAC_DTYPE_COUNT);
+}
+
+/* What a path of keys and indexes, by '/', leads to. */
+static json_t *at(json_t *value, const char *path)
+{
+    char steps[128], *save = NULL;
+    snprintf(steps, sizeof steps, "%s", path);
+    for (char *step = strtok_r(steps, "/", &save); step; step = strtok_r(NULL, "/", &save))
+        value = json_is_array(value) ? json_array_get(value, (size_t)atoi(step))
+                                     : json_object_get(value, step);
+    if (!value)
+        fail_msg("no %s", path);
+    return value;
+}
+
+static json_t *compared(json_t *diff, const char *dtype)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(at(diff, "compared"), i, row)
+        if (strcmp(json_string_value(at(row, "dtype_a")), dtype) == 0)
+            return row;
+    fail_msg("%s is not compared", dtype);
+    return NULL;
+}
+
+static void assert_same(json_t *diff, bool same)
+{
+    assert_int_equal(json_is_true(at(diff, "same")), same);
+}
+
+static void decode_kernels_count(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    json_object_set_new(at(changed, "gemm/F16/n/2"), "decode_kernel", json_string("other"));
+    json_t *diff = diff_all(changed);
+    assert_same(diff, false);
+    json_t *place = at(compared(diff, "F16"), "places/0");
+    assert_true(json_is_true(at(place, "tiers_changed")));
+    assert_string_equal(json_string_value(at(place, "tiers_b/2/decode_kernel")), "other");
+    assert_int_equal(json_array_size(at(place, "touches")), 0); /* of the same family */
+    json_decref(diff);
+
+    changed = copy();
+    json_object_set_new(at(changed, "gemm/F16/n/2"), "decode_family", json_string("other"));
+    diff = diff_all(changed);
+    assert_same(diff, false);
+    place = at(compared(diff, "F16"), "places/0");
+    assert_int_equal(json_array_size(at(place, "touches")), 1);
+    assert_non_null(strstr(json_string_value(at(place, "touches/0/text")),
+                           "; with one row gemv in A, other in B; "));
+    json_decref(diff);
+
+    changed = copy();
+    json_object_set_new(at(changed, "sdpa/F16/tiers/0"), "decode_kernel", json_string("other"));
+    diff = diff_all(changed);
+    assert_same(diff, false);
+    json_decref(diff);
+}
+
+static void assert_points(json_t *counts, int added, int removed, int changed)
+{
+    assert_int_equal(json_integer_value(at(counts, "added")), added);
+    assert_int_equal(json_integer_value(at(counts, "removed")), removed);
+    assert_int_equal(json_integer_value(at(counts, "changed")), changed);
+}
+
+static void exact_points_count(void **state)
+{
+    (void)state;
+    json_t *changed = copy(), *points = at(changed, "points");
+    assert_string_equal(json_string_value(at(points, "0/dtype")), "F16");
+    double us = json_real_value(at(points, "0/time_us"));
+    json_object_set_new(at(points, "0"), "time_us", json_real(us * 1.06));
+    json_object_set_new(at(points, "1"), "time_us",
+                        json_real(json_real_value(at(points, "1/time_us")) * 1.04));
+    json_array_remove(points, 2);
+    for (int i = 0; i < 131; i++)
+        json_array_append_new(points, json_pack("{s:i, s:i, s:i, s:s, s:f}", "m", 3, "n", 77 + i,
+                                                "k", 33, "dtype", "F16", "time_us", 5.0));
+    json_object_set_new(changed, "sdpa_points",
+                        json_pack("[{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f}]", "dtype",
+                                  "BF16", "batch", 1, "n_q_heads", 8, "n_kv_heads", 8, "n_q", 64,
+                                  "n_kv", 64, "qk_head", 64, "v_head", 64, "causal", 1, "time_us",
+                                  5.0));
+    json_t *diff = diff_all(changed);
+    assert_same(diff, false);
+    assert_points(at(compared(diff, "F16"), "points/gemm"), 131, 1, 1);
+    assert_points(at(compared(diff, "F16"), "points/sdpa"), 0, 0, 0);
+    assert_points(at(compared(diff, "BF16"), "points/gemm"), 0, 0, 0);
+    assert_points(at(compared(diff, "BF16"), "points/sdpa"), 1, 0, 0);
+    json_decref(diff);
+}
+
+static void runtime_figures_count(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    json_object_set_new(at(changed, "runtime"), "layer_us", json_real(1.5));
+    json_t *diff = diff_all(changed);
+    assert_same(diff, false);
+    assert_int_equal(json_array_size(at(diff, "runtime")), 1);
+    assert_string_equal(json_string_value(at(diff, "runtime/0/key")), "layer_us");
+    assert_true(json_real_value(at(diff, "runtime/0/b")) == 1.5);
+    json_decref(diff);
+
+    changed = copy();
+    json_object_set_new(at(changed, "runtime"), "name", json_string("another"));
+    diff = diff_all(changed);
+    assert_same(diff, true);
+    assert_string_equal(json_string_value(at(diff, "runtime/0/b")), "another");
+    json_decref(diff);
+
+    changed = copy();
+    json_object_del(changed, "runtime");
+    diff = diff_all(changed);
+    assert_same(diff, false);
+    assert_int_equal(json_array_size(at(diff, "runtime")), 6);
+    assert_true(json_is_null(at(diff, "runtime/5/b")));
+    json_decref(diff);
+}
+
+static void stand_ins_are_told(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    json_object_set_new(at(changed, "stands_for/F32"), "dtype", json_string("F16"));
+    json_t *diff = diff_all(changed);
+    assert_same(diff, false);
+    assert_int_equal(json_array_size(at(diff, "stand_ins")), 1);
+    assert_string_equal(json_string_value(at(diff, "stand_ins/0/dtype")), "F32");
+    assert_string_equal(json_string_value(at(diff, "stand_ins/0/a")), "BF16");
+    assert_string_equal(json_string_value(at(diff, "stand_ins/0/b")), "F16");
+    assert_non_null(json_string_value(at(diff, "stand_ins/0/reason_b")));
+    json_decref(diff);
+
+    diff = diff_with(copy(), GAC_DTYPE_F16, GAC_DTYPE_F32);
+    assert_string_equal(json_string_value(at(diff, "compared/0/dtype_b")), "F32");
+    assert_string_equal(json_string_value(at(diff, "compared/0/served_by_b")), "BF16");
+    json_decref(diff);
+}
+
+static bool lists_shape(json_t *diff, const char *shape)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(at(diff, "compared/0/aligned"), i, row)
+        if (strcmp(json_string_value(at(row, "shape")), shape) == 0)
+            return true;
+    return false;
+}
+
+/* 4104 is a multiple of 8, which is aligned in F16 and not in FP8. */
+static void aligned_means_in_both(void **state)
+{
+    (void)state;
+    json_t *diff = diff_with(copy(), GAC_DTYPE_F16, GAC_DTYPE_F16);
+    assert_true(lists_shape(diff, "GEMM 256 x 4096 x 4104"));
+    json_decref(diff);
+    diff = diff_with(copy(), GAC_DTYPE_F16, GAC_DTYPE_F8_E4M3);
+    assert_false(lists_shape(diff, "GEMM 256 x 4096 x 4104"));
+    assert_true(lists_shape(diff, "GEMM 256 x 4096 x 4128"));
+    json_decref(diff);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_kernels_count),  cmocka_unit_test(exact_points_count),
+        cmocka_unit_test(runtime_figures_count), cmocka_unit_test(stand_ins_are_told),
+        cmocka_unit_test(aligned_means_in_both),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}
