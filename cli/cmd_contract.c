@@ -68,22 +68,29 @@ static gac_status list(cli *c)
     return status;
 }
 
-/* Representative sizes of each residue, judged at one place. */
+/* Representative sizes of each residue, judged at one place. *instead becomes the
+ * dtype that runs where none of the kernels asked for does. */
 static void print_place(const gac_contract *contract, gac_dtype dtype, gac_seen seen,
-                        const char *label, int64_t n_rows, int64_t around)
+                        const char *label, int64_t n_rows, int64_t around, gac_dtype *instead)
 {
-    int last_tier = -1;
+    gac_judgement j, last = { .tier = -1 };
+    char served[24];
     static const int64_t residues[] = { 0, 16, 8, 4, 2, 1 };
     for (size_t i = 0; i < sizeof residues / sizeof *residues; i++) {
-        gac_judgement j;
-        if (gac_contract_judge(contract, seen, dtype, around + residues[i], n_rows, 4096, &j,
-                               NULL) != GAC_OK ||
-            j.tier == last_tier)
+        int64_t size = around + residues[i];
+        if (gac_contract_judge(contract, seen, dtype, size, n_rows, 4096, &j, NULL) != GAC_OK ||
+            (j.tier == last.tier && j.multiple == last.multiple))
             continue;
-        last_tier = j.tier;
-        printf("  %-22s multiple of %-4lld %-8s × %-6.2f %-16s %-10s %s\n", label,
-               (long long)j.multiple, j.aligned ? "aligned" : "", j.penalty, cli_or_dash(j.family),
-               j.basis, cli_or_dash(j.kernel));
+        last = j;
+        if (!j.served)
+            *instead = j.runs_as;
+        snprintf(served, sizeof served, "as %s", gac_dtype_name(j.runs_as));
+        printf("  %-22s multiple of %-4lld %-6lld %-8s × %-6.2f %-16s %-10s %s\n", label,
+               (long long)j.multiple, (long long)size,
+               !j.served   ? served
+               : j.aligned ? "aligned"
+                           : "",
+               j.penalty, cli_or_dash(j.family), j.basis, cli_or_dash(j.kernel));
         label = "";
     }
 }
@@ -110,8 +117,8 @@ static void print_lines(const gac_contract *contract, gac_dtype dtype)
                 GAC_OK ||
             !j.aligned || factor < 1.015)
             continue;
-        printf("  %-22s multiple of %-4d aligned  × %-6.2f %s\n", label, parts[i], factor,
-               "than in whole lines of 128 bytes");
+        printf("  %-22s multiple of %-4d %-6lld aligned  × %-6.2f %s\n", label, parts[i],
+               (long long)k, factor, "than in whole lines of 128 bytes");
         label = "";
     }
 }
@@ -170,6 +177,24 @@ static void print_accuracy(const json_t *accuracy)
     }
 }
 
+static void print_dtype(const gac_contract *contract, gac_dtype dtype)
+{
+    const char *name = gac_dtype_name(dtype);
+    gac_dtype other = GAC_DTYPE_COUNT;
+    printf("\n%s: what a size costs, against the next aligned one (other axis 4096)\n", name);
+    printf("  %-22s %-16s %-6s %-8s %-8s %-16s %-10s %s\n", "seen as", "size", "at", "", "slower",
+           "family", "basis", "kernel");
+    print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 4096 tokens", 4096, 4096, &other);
+    print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 4096 tokens", 4096, 4096, &other);
+    print_lines(contract, dtype);
+    print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 1 token", 1, 4096, &other);
+    print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 1 token", 1, 4096, &other);
+    print_place(contract, dtype, GAC_SEEN_SDPA_HEAD, "attention head", 0, 96, &other);
+    if (other < GAC_DTYPE_COUNT)
+        printf("  as %s: no kernel of %s takes such sizes, so the call runs in %s\n",
+               gac_dtype_name(other), name, gac_dtype_name(other));
+}
+
 static void print_contract(const gac_contract *contract)
 {
     char q[400];
@@ -184,16 +209,7 @@ static void print_contract(const gac_contract *contract)
         gac_dtype dtype;
         if (!gac_dtype_parse(json_string_value(item), &dtype))
             continue;
-        printf("\n%s: what a size costs, against the next aligned one (other axis 4096)\n",
-               gac_dtype_name(dtype));
-        printf("  %-22s %-16s %-8s %-8s %-16s %-10s %s\n", "seen as", "size", "", "slower",
-               "family", "basis", "kernel");
-        print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 4096 tokens", 4096, 4096);
-        print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 4096 tokens", 4096, 4096);
-        print_lines(contract, dtype);
-        print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 1 token", 1, 4096);
-        print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 1 token", 1, 4096);
-        print_place(contract, dtype, GAC_SEEN_SDPA_HEAD, "attention head", 0, 96);
+        print_dtype(contract, dtype);
     }
     print_accuracy(json_object_get(about, "accuracy"));
     printf("\nsources\n");
@@ -225,12 +241,19 @@ static const char *text_at(const json_t *object, const char *key)
     return text ? text : "";
 }
 
-static void print_tiers(const json_t *place, const char *key, const char *side)
+/* falls_back is the dtype that runs where a tier is not served. */
+static void print_tiers(const json_t *place, const char *key, const char *side,
+                        const char *falls_back)
 {
     size_t i;
     json_t *tier;
     json_array_foreach(json_object_get(place, key), i, tier) {
         const char *decode = text_at(tier, "decode_kernel");
+        if (json_is_false(json_object_get(tier, "served"))) {
+            printf("    %s multiple of %-4lld not served: runs as %s\n", side,
+                   (long long)json_integer_value(json_object_get(tier, "multiple")), falls_back);
+            continue;
+        }
         printf("    %s multiple of %-4lld %-8s %-16s %s%s%s\n", side,
                (long long)json_integer_value(json_object_get(tier, "multiple")),
                json_is_true(json_object_get(tier, "aligned")) ? "aligned" : "",
@@ -275,8 +298,8 @@ static void print_compared(const json_t *compared)
         bool changed = json_is_true(json_object_get(place, "tiers_changed"));
         printf("  %s: %s\n", text_at(place, "place"), changed ? "tiers changed" : "same tiers");
         if (changed) {
-            print_tiers(place, "tiers_a", "A");
-            print_tiers(place, "tiers_b", "B");
+            print_tiers(place, "tiers_a", "A", text_at(compared, "falls_back_a"));
+            print_tiers(place, "tiers_b", "B", text_at(compared, "falls_back_b"));
         }
         json_array_foreach(json_object_get(place, "touches"), j, row)
             printf("    %s\n", text_at(row, "text"));

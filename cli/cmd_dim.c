@@ -95,6 +95,15 @@ static const struct {
 
 enum { OTHER_AXIS = 4096, N_PLACES = sizeof places / sizeof *places };
 
+static json_t *place_json(int place, const gac_judgement *j)
+{
+    return json_pack("{s:s, s:I, s:b, s:b, s:s, s:i, s:f, s:s?, s:s?, s:s}", "seen",
+                     gac_seen_name(places[place].seen), "n_rows", (json_int_t)places[place].n_rows,
+                     "aligned", j->aligned, "served", j->served, "runs_as",
+                     gac_dtype_name(j->runs_as), "tier", j->tier, "penalty", j->penalty, "kernel",
+                     j->kernel, "family", j->family, "basis", j->basis);
+}
+
 static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json_t *result,
                             gac_judgement before[N_PLACES], gac_judgement after[N_PLACES],
                             gac_contract **contract)
@@ -114,13 +123,7 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
             status = gac_contract_judge(*contract, places[i].seen, dtype, repaired,
                                         places[i].n_rows, OTHER_AXIS, &after[i], &c->error);
         if (status == GAC_OK)
-            json_array_append_new(list,
-                                  json_pack("{s:s, s:I, s:b, s:i, s:f, s:s?, s:s?, s:s}", "seen",
-                                            gac_seen_name(places[i].seen), "n_rows",
-                                            (json_int_t)places[i].n_rows, "aligned",
-                                            before[i].aligned, "tier", before[i].tier, "penalty",
-                                            before[i].penalty, "kernel", before[i].kernel, "family",
-                                            before[i].family, "basis", before[i].basis));
+            json_array_append_new(list, place_json(i, &before[i]));
     }
     if (status == GAC_OK) {
         json_object_set_new(result, "contract", json_string(gac_contract_name(*contract)));
@@ -128,6 +131,15 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
     }
     json_decref(list);
     return status;
+}
+
+static void print_place(const char *label, int64_t size, const gac_judgement *j)
+{
+    printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s", label, (long long)size,
+           j->aligned ? "yes" : "no", j->penalty, cli_or_dash(j->family), j->basis);
+    if (!j->served)
+        printf(", not served: runs as %s", gac_dtype_name(j->runs_as));
+    printf("\n");
 }
 
 static void print_places(const dim_options *o, int64_t repaired, const gac_contract *contract,
@@ -138,13 +150,9 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
     printf("  %-20s  %-10s %-9s %-9s %-16s %s\n", "seen as", "size", "aligned", "slower by",
            "kernel", "basis");
     for (int i = 0; i < N_PLACES; i++) {
-        printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s\n", places[i].label, (long long)o->size,
-               before[i].aligned ? "yes" : "no", before[i].penalty, cli_or_dash(before[i].family),
-               before[i].basis);
+        print_place(places[i].label, o->size, &before[i]);
         if (repaired != o->size)
-            printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s\n", "", (long long)repaired,
-                   after[i].aligned ? "yes" : "no", after[i].penalty, cli_or_dash(after[i].family),
-                   after[i].basis);
+            print_place("", repaired, &after[i]);
     }
 }
 

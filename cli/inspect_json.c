@@ -122,6 +122,9 @@ static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool 
     json_object_set_new(object, "seen_by", operators);
     json_object_set_new(object, "kernel", cli_or_null(a->kernel));
     json_object_set_new(object, "family", cli_or_null(a->family));
+    json_object_set_new(
+        object, "runs_as",
+        cli_or_null(a->runs_as < GAC_DTYPE_COUNT ? gac_dtype_name(a->runs_as) : NULL));
     json_object_set_new(object, "rule", cli_or_null(a->rule));
     json_object_set_new(
         object, "tied_to",

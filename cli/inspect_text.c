@@ -140,9 +140,12 @@ static void print_offender(const inspection *x, const offender *o)
     /* Less than half a digit is nothing, on either side of 0. */
     double lost_ms = fabs(o->lost_ms) < 0.0005 ? 0 : o->lost_ms;
     bool contract = strcmp(a->rule, "contract") == 0;
+    char as[32] = "";
+    if (a->runs_as < GAC_DTYPE_COUNT && a->runs_as != x->target.dtype)
+        snprintf(as, sizeof as, " as %s", gac_dtype_name(a->runs_as));
     if (a->seen != GAC_SEEN_COUNT)
-        printf("  × %-6.2f %9.3f  %-9s %s%s%s\n", a->penalty, lost_ms, gac_seen_name(a->seen),
-               cli_or_dash(a->family), contract ? "" : ", ", contract ? "" : a->rule);
+        printf("  × %-6.2f %9.3f  %-9s %s%s%s%s\n", a->penalty, lost_ms, gac_seen_name(a->seen),
+               cli_or_dash(a->family), as, contract ? "" : ", ", contract ? "" : a->rule);
     else
         printf("  %-8s %9.3f  %-9s %s\n", "", lost_ms, "", contract ? "" : a->rule);
 }

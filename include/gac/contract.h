@@ -61,7 +61,9 @@ int64_t gac_contract_multiple(const gac_contract *contract, gac_seen seen, gac_d
 typedef struct gac_judgement {
     bool aligned;       /* its tier is one the contract marks as aligned */
     int tier;           /* 0 is the best; the number of tiers for a head no kernel serves */
-    int64_t multiple;   /* what the size's own tier asks: 8, 2, 1 */
+    bool served;        /* false: no kernel of the dtype takes it, another dtype's run */
+    gac_dtype runs_as;  /* the dtype whose kernels run */
+    int64_t multiple;   /* what its tier asks, and where not served that of runs_as: 8, 2, 1 */
     double penalty;     /* time at this size over time at the next aligned one */
     const char *kernel; /* what serves it, as its name starts; borrowed; may be NULL, see below */
     const char *family; /* nvjet, cutlass-align2, cudnn-flash, …; likewise */
@@ -114,11 +116,11 @@ bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out);
 /* Compares dtype_a of a with dtype_b of b, or, when both are GAC_DTYPE_COUNT,
  * every dtype that both have: {"same", "stack", "runtime", "dtypes_only_in_a",
  * "dtypes_only_in_b", "stand_ins", "compared": [{"dtype_a", "dtype_b",
- * "served_by_a", "served_by_b", "places": [{"place", "tiers_a", "tiers_b",
- * "touches": […]}], "aligned": […], "points", "max_head"}]}; docs/measurement.md
- * says what each of them is. An entry of touches is a class of sizes that one of
- * the two serves differently, with a text that says so. The caller owns *out. GAC_USAGE for a dtype
- * that one of them does not have. */
+ * "served_by_a", "served_by_b", "falls_back_a", "falls_back_b", "places": [{"place", "tiers_a",
+ * "tiers_b", "touches": […]}], "aligned": […], "points", "max_head"}]}; docs/measurement.md says
+ * what each of them is. An entry of touches is a class of sizes that one of the two serves
+ * differently, with a text that says so. The caller owns *out. GAC_USAGE for a dtype that one of
+ * them does not have. */
 gac_status gac_contract_diff(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
                              gac_dtype dtype_b, struct json_t **out, gac_error *err);
 

@@ -88,7 +88,8 @@ typedef struct gac_dim_advice {
     gac_seen seen;      /* the place of the worst penalty; GAC_SEEN_COUNT where there is none */
     const char *kernel; /* there; borrowed from the contract; NULL where it does not say */
     const char *family;
-    const char *rule; /* what is broken: "contract", "tensor-parallel", "quant-group", or NULL */
+    gac_dtype runs_as; /* the dtype whose kernel that is, or GAC_DTYPE_COUNT */
+    const char *rule;  /* what is broken: "contract", "tensor-parallel", "quant-group", or NULL */
 } gac_dim_advice;
 
 /* Judges every dimension. advice has room for gac_model_n_dims entries. */

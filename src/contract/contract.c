@@ -231,6 +231,14 @@ int gac_tiers_pick(const gac_tiers *tiers, int64_t size)
     return i;
 }
 
+const gac_tiers *gac_contract_instead(const gac_contract *contract, const gac_dtype_rules *rules,
+                                      gac_seen seen, int tier)
+{
+    if (seen == GAC_SEEN_SDPA_HEAD || rules->gemm[seen].tiers.tier[tier].served)
+        return NULL;
+    return &contract->rules[rules->falls_back]->gemm[seen].tiers;
+}
+
 int64_t gac_contract_multiple(const gac_contract *contract, gac_seen seen, gac_dtype dtype)
 {
     const gac_dtype_rules *rules = gac_contract_rules(contract, dtype);

@@ -7,6 +7,7 @@
 
 #define CHANGED_PENALTY 1.15 /* ratio of penalties that is worth a line */
 enum { PREFILL_ROWS = 4096, OTHER = 4096, AROUND = 4096, HEAD_AROUND = 96, N_REGIMES = 2 };
+enum { MAX_CLASSES = GAC_MAX_TIERS * 4 };
 
 /* One of the two that are compared. */
 typedef struct side {
@@ -25,10 +26,11 @@ static json_t *tiers_json(const gac_tiers *tiers)
     json_t *list = json_array();
     for (int i = 0; i < tiers->n_tiers; i++) {
         const gac_tier *t = &tiers->tier[i];
-        json_array_append_new(
-            list, json_pack("{s:I, s:b, s:s, s:s, s:s?, s:s?}", "multiple", (json_int_t)t->multiple,
-                            "aligned", t->aligned, "kernel", t->kernel, "family", t->family,
-                            "decode_kernel", t->decode_kernel, "decode_family", t->decode_family));
+        json_array_append_new(list, json_pack("{s:I, s:b, s:b, s:s, s:s, s:s?, s:s?}", "multiple",
+                                              (json_int_t)t->multiple, "aligned", t->aligned,
+                                              "served", t->served, "kernel", t->kernel, "family",
+                                              t->family, "decode_kernel", t->decode_kernel,
+                                              "decode_family", t->decode_family));
     }
     return list;
 }
@@ -45,7 +47,7 @@ static bool tiers_differ(const gac_tiers *a, const gac_tiers *b)
         return true;
     for (int i = 0; i < a->n_tiers; i++)
         if (a->tier[i].multiple != b->tier[i].multiple ||
-            a->tier[i].aligned != b->tier[i].aligned ||
+            a->tier[i].aligned != b->tier[i].aligned || a->tier[i].served != b->tier[i].served ||
             names_differ(a->tier[i].kernel, b->tier[i].kernel) ||
             names_differ(a->tier[i].family, b->tier[i].family) ||
             names_differ(a->tier[i].decode_kernel, b->tier[i].decode_kernel) ||
@@ -54,142 +56,209 @@ static bool tiers_differ(const gac_tiers *a, const gac_tiers *b)
     return false;
 }
 
-/* Sizes that fall into one tier of each side. */
+/* Where a side puts a size: its own tier and, where that is not served, the tier
+ * of the dtype that runs instead. */
+typedef struct slot {
+    const gac_tiers *instead; /* NULL where served */
+    int tier, instead_tier;
+} slot;
+
+/* Sizes that fall into one slot of each side. */
 typedef struct size_class {
-    int tier_a, tier_b;
+    slot in_a, in_b;
     int64_t example;
     char text[96]; /* "multiples of 8 but not of 16" */
 } size_class;
 
+static slot find_slot(const side *s, gac_seen seen, int64_t size)
+{
+    slot out = { .tier = gac_tiers_pick(tiers_of(s, seen), size) };
+    out.instead = gac_contract_instead(s->contract, s->rules, seen, out.tier);
+    if (out.instead)
+        out.instead_tier = gac_tiers_pick(out.instead, size);
+    return out;
+}
+
+static bool is_slot(const slot *x, const slot *y)
+{
+    return x->tier == y->tier && x->instead_tier == y->instead_tier;
+}
+
+/* What a class must be a multiple of, and what it must not. */
+typedef struct multiples {
+    int64_t own;
+    int64_t next[4];
+    int n_next;
+} multiples;
+
+static void add_tier(multiples *m, const gac_tiers *tiers, int tier)
+{
+    if (!gac_lcm_i64(m->own, tiers->tier[tier].multiple, &m->own))
+        m->own = 1;
+    if (tier == 0)
+        return;
+    int64_t next = tiers->tier[tier - 1].multiple;
+    int kept = 0;
+    for (int i = 0; i < m->n_next; i++) {
+        if (next % m->next[i] == 0)
+            return; /* the larger follows from the smaller */
+        if (m->next[i] % next != 0)
+            m->next[kept++] = m->next[i];
+    }
+    m->next[kept] = next;
+    m->n_next = kept + 1;
+}
+
+static void add_slot(multiples *m, const gac_tiers *tiers, const slot *s)
+{
+    add_tier(m, tiers, s->tier);
+    if (s->instead)
+        add_tier(m, s->instead, s->instead_tier);
+}
+
 static void name_class(const gac_tiers *a, const gac_tiers *b, size_class *c)
 {
-    int64_t own = 1, next[2];
-    int n_next = 0;
-    if (!gac_lcm_i64(a->tier[c->tier_a].multiple, b->tier[c->tier_b].multiple, &own))
-        own = 1;
-    if (c->tier_a > 0)
-        next[n_next++] = a->tier[c->tier_a - 1].multiple;
-    if (c->tier_b > 0)
-        next[n_next++] = b->tier[c->tier_b - 1].multiple;
-    if (n_next == 2 && next[0] % next[1] == 0)
-        next[0] = next[1]; /* the larger follows from the smaller */
-    if (n_next == 2 && next[1] % next[0] == 0)
-        n_next = 1;
-    size_t used = own == 1 ? (size_t)snprintf(c->text, sizeof c->text, "sizes")
-                           : (size_t)snprintf(c->text, sizeof c->text,
-                                              "sizes that are multiples of %lld", (long long)own);
-    for (int i = 0; i < n_next && used < sizeof c->text; i++)
+    multiples m = { .own = 1 };
+    add_slot(&m, a, &c->in_a);
+    add_slot(&m, b, &c->in_b);
+    size_t used = m.own == 1
+                      ? (size_t)snprintf(c->text, sizeof c->text, "sizes")
+                      : (size_t)snprintf(c->text, sizeof c->text,
+                                         "sizes that are multiples of %lld", (long long)m.own);
+    for (int i = 0; i < m.n_next && used < sizeof c->text; i++)
         used += (size_t)snprintf(c->text + used, sizeof c->text - used, "%s %lld",
-                                 i > 0     ? " or"
-                                 : own > 1 ? " but not of"
-                                           : " that are no multiples of",
-                                 (long long)next[i]);
-    if (own == 1 && n_next == 0)
+                                 i > 0       ? " or"
+                                 : m.own > 1 ? " but not of"
+                                             : " that are no multiples of",
+                                 (long long)m.next[i]);
+    if (m.own == 1 && m.n_next == 0)
         snprintf(c->text, sizeof c->text, "all sizes");
 }
 
 /* The classes there are, each with an example near around. */
-static int find_classes(const gac_tiers *a, const gac_tiers *b, int64_t around, size_class *out)
+static int find_classes(const side *a, const side *b, gac_seen seen, int64_t around,
+                        size_class out[MAX_CLASSES])
 {
     int n = 0;
     int64_t reach = 1;
-    if (!gac_lcm_i64(a->tier[0].multiple, b->tier[0].multiple, &reach))
+    const gac_tiers *in_a = tiers_of(a, seen), *in_b = tiers_of(b, seen);
+    if (!gac_lcm_i64(in_a->tier[0].multiple, in_b->tier[0].multiple, &reach))
         reach = 1;
     reach = reach > 8192 ? 8192 : reach;
-    for (int64_t v = around; v < around + 2 * reach && n < GAC_MAX_TIERS * 2; v++) {
-        size_class c = { .tier_a = gac_tiers_pick(a, v), .tier_b = gac_tiers_pick(b, v) };
+    for (int64_t v = around; v < around + 2 * reach && n < MAX_CLASSES; v++) {
+        size_class c = { .in_a = find_slot(a, seen, v), .in_b = find_slot(b, seen, v) };
         bool known = false;
         for (int i = 0; i < n; i++)
-            known = known || (out[i].tier_a == c.tier_a && out[i].tier_b == c.tier_b);
+            known = known || (is_slot(&out[i].in_a, &c.in_a) && is_slot(&out[i].in_b, &c.in_b));
         if (known)
             continue;
         c.example = v;
-        name_class(a, b, &c);
+        name_class(in_a, in_b, &c);
         out[n++] = c;
     }
     return n;
 }
 
-/* Judgements of a class's example: prefill and decode rows; one for heads. */
-static gac_status judge_class(const side *s, gac_seen seen, int64_t size,
-                              gac_judgement out[N_REGIMES], gac_error *err)
+/* What one side says of an example with some number of rows. */
+typedef struct verdict {
+    gac_judgement judged;
+    char server[128]; /* "nvjet", "not served (BF16 nvjet)"; empty where not told */
+} verdict;
+
+/* Prefill and decode rows; the same for heads. */
+static gac_status judge_class(const side *s, gac_seen seen, int64_t size, verdict out[N_REGIMES],
+                              gac_error *err)
 {
     static const int64_t rows[N_REGIMES] = { PREFILL_ROWS, 1 };
-    gac_status status = GAC_OK;
-    for (int r = 0; r < N_REGIMES && status == GAC_OK; r++)
-        status =
-            gac_contract_judge(s->contract, seen, s->dtype, size, rows[r], OTHER, &out[r], err);
-    return status;
+    for (int r = 0; r < N_REGIMES; r++) {
+        gac_judgement *j = &out[r].judged;
+        gac_status status =
+            gac_contract_judge(s->contract, seen, s->dtype, size, rows[r], OTHER, j, err);
+        if (status != GAC_OK)
+            return status;
+        const char *family = j->family ? j->family : "";
+        if (j->served)
+            snprintf(out[r].server, sizeof out[r].server, "%s", family);
+        else
+            snprintf(out[r].server, sizeof out[r].server, "not served (%s%s%s)",
+                     gac_dtype_name(j->runs_as), *family ? " " : "", family);
+    }
+    return GAC_OK;
 }
 
-/* Other kernels with one row, where both contracts name them. */
-static bool decode_differs(const gac_judgement *a, const gac_judgement *b)
+/* Whether another kernel serves, where both contracts name it. */
+static bool servers_differ(const verdict *a, const verdict *b)
 {
-    return a[1].family && b[1].family && strcmp(a[1].family, b[1].family) != 0;
+    return a->server[0] && b->server[0] && strcmp(a->server, b->server) != 0;
 }
 
-static void say_class(const size_class *c, const gac_judgement *a, const gac_judgement *b,
-                      bool is_head, char *out, size_t size)
+static void say_class(const size_class *c, const verdict *a, const verdict *b, bool is_head,
+                      char *out, size_t size)
 {
-    const char *judged = a->aligned && b->aligned ? "aligned in both"
-                         : a->aligned             ? "aligned in A and not in B"
-                         : b->aligned             ? "aligned in B and not in A"
-                                                  : "aligned in neither";
+    const gac_judgement *in_a = &a->judged, *in_b = &b->judged;
+    const char *judged = in_a->aligned && in_b->aligned ? "aligned in both"
+                         : in_a->aligned                ? "aligned in A and not in B"
+                         : in_b->aligned                ? "aligned in B and not in A"
+                                                        : "aligned in neither";
     size_t used = (size_t)snprintf(out, size, "%s are %s", c->text, judged);
-    if (strcmp(a->family, b->family) != 0 && used < size)
+    if (servers_differ(a, b) && used < size)
         used +=
-            (size_t)snprintf(out + used, size - used, "; %s in A, %s in B", a->family, b->family);
-    if (!is_head && decode_differs(a, b) && used < size)
+            (size_t)snprintf(out + used, size - used, "; %s in A, %s in B", a->server, b->server);
+    if (!is_head && servers_differ(&a[1], &b[1]) && used < size)
         used += (size_t)snprintf(out + used, size - used, "; with one row %s in A, %s in B",
-                                 a[1].family, b[1].family);
-    if (used >= size)
-        return;
-    if (is_head)
-        snprintf(out + used, size - used, "; slower by ×%.2f in A, ×%.2f in B (at %lld)",
-                 a->penalty, b->penalty, (long long)c->example);
-    else
-        snprintf(out + used, size - used,
-                 "; slower by ×%.2f in A, ×%.2f in B (at %lld), in decode ×%.2f, ×%.2f", a->penalty,
-                 b->penalty, (long long)c->example, a[1].penalty, b[1].penalty);
+                                 a[1].server, b[1].server);
+    if (used < size)
+        used += (size_t)snprintf(out + used, size - used,
+                                 "; slower by ×%.2f in A, ×%.2f in B (at %lld)", in_a->penalty,
+                                 in_b->penalty, (long long)c->example);
+    if (!is_head && used < size)
+        snprintf(out + used, size - used, ", in decode ×%.2f, ×%.2f", a[1].judged.penalty,
+                 b[1].judged.penalty);
+}
+
+static json_t *class_json(const size_class *c, const verdict *a, const verdict *b, bool is_head)
+{
+    char text[800];
+    const gac_judgement *in_a = &a->judged, *in_b = &b->judged;
+    say_class(c, a, b, is_head, text, sizeof text);
+    json_t *row = json_pack("{s:s, s:I, s:b, s:b, s:s, s:s, s:f, s:f}", "text", text, "example",
+                            (json_int_t)c->example, "aligned_a", in_a->aligned, "aligned_b",
+                            in_b->aligned, "runs_as_a", gac_dtype_name(in_a->runs_as), "runs_as_b",
+                            gac_dtype_name(in_b->runs_as), "penalty_a", in_a->penalty, "penalty_b",
+                            in_b->penalty);
+    if (!is_head) {
+        json_object_set_new(row, "decode_penalty_a", json_real(a[1].judged.penalty));
+        json_object_set_new(row, "decode_penalty_b", json_real(b[1].judged.penalty));
+    }
+    return row;
 }
 
 static gac_status diff_class(const side *a, const side *b, gac_seen seen, const size_class *c,
                              json_t *touches, gac_error *err)
 {
-    gac_judgement in_a[N_REGIMES], in_b[N_REGIMES];
-    char text[400];
-    bool is_head = seen == GAC_SEEN_SDPA_HEAD;
+    verdict in_a[N_REGIMES], in_b[N_REGIMES];
     gac_status status = judge_class(a, seen, c->example, in_a, err);
     if (status == GAC_OK)
         status = judge_class(b, seen, c->example, in_b, err);
     if (status != GAC_OK)
         return status;
-    bool touched = in_a->aligned != in_b->aligned || strcmp(in_a->family, in_b->family) != 0 ||
-                   decode_differs(in_a, in_b);
+    bool touched = in_a->judged.aligned != in_b->judged.aligned;
     for (int r = 0; r < N_REGIMES; r++)
-        touched = touched || gac_is_apart(in_a[r].penalty, in_b[r].penalty, CHANGED_PENALTY);
-    if (!touched)
-        return GAC_OK;
-    say_class(c, in_a, in_b, is_head, text, sizeof text);
-    json_t *row = json_pack("{s:s, s:I, s:b, s:b, s:f, s:f}", "text", text, "example",
-                            (json_int_t)c->example, "aligned_a", in_a->aligned, "aligned_b",
-                            in_b->aligned, "penalty_a", in_a->penalty, "penalty_b", in_b->penalty);
-    if (!is_head) {
-        json_object_set_new(row, "decode_penalty_a", json_real(in_a[1].penalty));
-        json_object_set_new(row, "decode_penalty_b", json_real(in_b[1].penalty));
-    }
-    json_array_append_new(touches, row);
+        touched = touched || servers_differ(&in_a[r], &in_b[r]) ||
+                  gac_is_apart(in_a[r].judged.penalty, in_b[r].judged.penalty, CHANGED_PENALTY);
+    if (touched)
+        json_array_append_new(touches, class_json(c, in_a, in_b, seen == GAC_SEEN_SDPA_HEAD));
     return GAC_OK;
 }
 
 static gac_status diff_place(const side *a, const side *b, gac_seen seen, json_t *places,
                              bool *same, gac_error *err)
 {
-    size_class classes[GAC_MAX_TIERS * 2];
+    size_class classes[MAX_CLASSES];
     const gac_tiers *in_a = tiers_of(a, seen), *in_b = tiers_of(b, seen);
     json_t *touches = json_array();
     bool is_head = seen == GAC_SEEN_SDPA_HEAD;
-    int n = find_classes(in_a, in_b, is_head ? HEAD_AROUND : AROUND, classes);
+    int n = find_classes(a, b, seen, is_head ? HEAD_AROUND : AROUND, classes);
     gac_status status = GAC_OK;
     for (int i = 0; i < n && status == GAC_OK; i++)
         status = diff_class(a, b, seen, &classes[i], touches, err);
@@ -263,6 +332,12 @@ static gac_status take_side(side *s, const gac_contract *contract, gac_dtype dty
                                     contract->name, gac_dtype_name(dtype));
 }
 
+static const char *fallback_name(const side *s)
+{
+    gac_dtype dtype = s->rules->falls_back;
+    return dtype < GAC_DTYPE_COUNT ? gac_dtype_name(dtype) : NULL;
+}
+
 static gac_status diff_dtype(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
                              gac_dtype dtype_b, json_t *compared, bool *same, gac_error *err)
 {
@@ -278,15 +353,16 @@ static gac_status diff_dtype(const gac_contract *a, gac_dtype dtype_a, const gac
         return status;
     }
     int64_t max_a = left.rules->sdpa.max_head, max_b = right.rules->sdpa.max_head;
-    *same = *same && max_a == max_b;
+    *same = *same && max_a == max_b && left.rules->falls_back == right.rules->falls_back;
     json_t *points = gac_changed_points(a, left.served, b, right.served, same);
-    json_array_append_new(compared,
-                          json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:{s:I, s:I}}", "dtype_a",
-                                    gac_dtype_name(dtype_a), "dtype_b", gac_dtype_name(dtype_b),
-                                    "served_by_a", gac_dtype_name(left.served), "served_by_b",
-                                    gac_dtype_name(right.served), "places", places, "aligned",
-                                    diff_times(&left, &right, same), "points", points, "max_head",
-                                    "a", (json_int_t)max_a, "b", (json_int_t)max_b));
+    json_array_append_new(
+        compared,
+        json_pack("{s:s, s:s, s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:{s:I, s:I}}", "dtype_a",
+                  gac_dtype_name(dtype_a), "dtype_b", gac_dtype_name(dtype_b), "served_by_a",
+                  gac_dtype_name(left.served), "served_by_b", gac_dtype_name(right.served),
+                  "falls_back_a", fallback_name(&left), "falls_back_b", fallback_name(&right),
+                  "places", places, "aligned", diff_times(&left, &right, same), "points", points,
+                  "max_head", "a", (json_int_t)max_a, "b", (json_int_t)max_b));
     return GAC_OK;
 }
 

@@ -149,6 +149,11 @@ int gac_sdpa_point_order(const void *a, const void *b);
 /* The first tier whose multiple divides size. */
 int gac_tiers_pick(const gac_tiers *tiers, int64_t size);
 
+/* The tiers of the dtype that runs where no kernel of rules takes sizes of this
+ * tier; NULL where they are served. */
+const gac_tiers *gac_contract_instead(const gac_contract *contract, const gac_dtype_rules *rules,
+                                      gac_seen seen, int tier);
+
 /* The rules that serve dtype, or NULL. */
 const gac_dtype_rules *gac_contract_rules(const gac_contract *contract, gac_dtype dtype);
 

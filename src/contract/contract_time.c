@@ -360,21 +360,28 @@ gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_d
                              contract->name, (long long)size);
     const gac_tiers *tiers = is_head ? &rules->sdpa.tiers : &rules->gemm[seen].tiers;
     int index = gac_tiers_pick(tiers, size);
-    const gac_tier *tier = &tiers->tier[index];
-    *out = (gac_judgement){ .aligned = tier->aligned,
+    const gac_tier *own = &tiers->tier[index], *tier = own; /* tier is what runs */
+    const gac_tiers *instead = gac_contract_instead(contract, rules, seen, index);
+    if (instead)
+        tier = &instead->tier[gac_tiers_pick(instead, size)];
+    *out = (gac_judgement){ .aligned = own->aligned,
                             .tier = index,
-                            .multiple = tier->multiple,
+                            .served = !instead,
+                            .multiple = own->multiple,
                             .penalty = 1,
                             .kernel = tier->kernel,
                             .family = tier->family,
                             .basis = tier->basis };
+    gac_contract_dtype(contract, instead ? rules->falls_back : dtype, &out->runs_as);
+    if (instead)
+        gac_lcm_i64(own->multiple, tier->multiple, &out->multiple);
     if (is_head) {
         judge_head(&rules->sdpa, size, aligned, out);
         return GAC_OK;
     }
     if (n_rows < DECODE_ROWS)
         out->basis = tier->decode_basis;
-    if (n_rows == 1 && tier->served) {
+    if (n_rows == 1) {
         out->kernel = tier->decode_kernel;
         out->family = tier->decode_family;
     }

@@ -201,6 +201,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
         a->seen = op->terms[t].seen;
         a->kernel = j.kernel;
         a->family = j.family;
+        a->runs_as = j.runs_as;
     }
     return GAC_OK;
 }
@@ -265,7 +266,9 @@ gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
         return gac_error_no_memory(err);
     for (int32_t i = 0; i < n_dims; i++) {
         u[i] = (units){ 1, 1, 1, false };
-        advice[i] = (gac_dim_advice){ .aligned = true, .penalty = 1, .seen = GAC_SEEN_COUNT };
+        advice[i] = (gac_dim_advice){
+            .aligned = true, .penalty = 1, .seen = GAC_SEEN_COUNT, .runs_as = GAC_DTYPE_COUNT
+        };
     }
     gac_status status = gather(model, target, u, advice, err);
     if (status == GAC_OK)

@@ -19,6 +19,7 @@ shown same.json points.json --dtype F16
 shown points.json h200 --dtype F16
 change 'c["runtime"].update(layer_us=1.5, name="another")' runtime.json
 shown h200 runtime.json --dtype F16 | sed 's/[^ ]* -> / -> /; s/: .* -> /: -> /'
+shown h200 h200 --dtype F16,F8_E4M3
 # BF16 of a100 is that of F16.
 run contract diff a100 h200 | grep 'stands for\|^  only'
 run contract diff a100 h200 --dtype BF16 | grep 'stands for'

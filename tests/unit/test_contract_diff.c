@@ -223,12 +223,50 @@ static void aligned_means_in_both(void **state)
     json_decref(diff);
 }
 
+static json_t *class_at(json_t *place, int64_t example)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(at(place, "touches"), i, row)
+        if (json_integer_value(at(row, "example")) == example)
+            return row;
+    fail_msg("no class with %d", (int)example);
+    return NULL;
+}
+
+/* Sizes that FP8 does not serve cost what another dtype's tiers cost: 4104 is one
+ * thing and 4097 another, though both are in the last tier of FP8. */
+static void unserved_sizes_go_by_what_runs(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    json_object_set_new(at(changed, "gemm/F8_E4M3"), "falls_back_to", json_string("F16"));
+    json_t *diff = diff_with(changed, GAC_DTYPE_F8_E4M3, GAC_DTYPE_F8_E4M3);
+    assert_same(diff, false);
+    assert_string_equal(json_string_value(at(diff, "compared/0/falls_back_a")), "BF16");
+    assert_string_equal(json_string_value(at(diff, "compared/0/falls_back_b")), "F16");
+    json_t *place = at(diff, "compared/0/places/1");
+    assert_true(json_is_false(at(place, "tiers_a/2/served")));
+    json_t *even = class_at(place, 4104), *odd = class_at(place, 4097);
+    assert_non_null(strstr(json_string_value(at(even, "text")),
+                           "sizes that are multiples of 8 but not of 16 are aligned in neither; "
+                           "not served (BF16 nvjet) in A, not served (F16 nvjet) in B;"));
+    assert_non_null(strstr(json_string_value(at(odd, "text")),
+                           "sizes that are no multiples of 2 are aligned in neither; "
+                           "not served (BF16 cutlass-align1) in A, "
+                           "not served (F16 cutlass-align1) in B; "
+                           "with one row not served (BF16 gemv) in A, "));
+    assert_string_equal(json_string_value(at(odd, "runs_as_b")), "F16");
+    assert_true(json_real_value(at(odd, "penalty_a")) > 2 * json_real_value(at(even, "penalty_a")));
+    json_decref(diff);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_kernels_count),  cmocka_unit_test(exact_points_count),
         cmocka_unit_test(runtime_figures_count), cmocka_unit_test(stand_ins_are_told),
-        cmocka_unit_test(aligned_means_in_both),
+        cmocka_unit_test(aligned_means_in_both), cmocka_unit_test(unserved_sizes_go_by_what_runs),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -191,6 +191,22 @@ static void unserved_sizes_fall_back(void **state)
         GAC_OK);
     assert_false(j.aligned);
     assert_true(j.penalty > 3.9);
+    /* What is told of it is of the dtype that runs. */
+    gac_judgement of_f16;
+    assert_int_equal(
+        gac_contract_judge(contract, GAC_SEEN_GEMM_N, GAC_DTYPE_F16, 513, 16, 512, &of_f16, NULL),
+        GAC_OK);
+    assert_false(j.served);
+    assert_int_equal(j.runs_as, GAC_DTYPE_F16);
+    assert_true(of_f16.served);
+    assert_int_equal(of_f16.runs_as, GAC_DTYPE_F16);
+    assert_string_equal(j.family, of_f16.family);
+    assert_string_equal(j.kernel, of_f16.kernel);
+    assert_int_equal(
+        gac_contract_judge(contract, GAC_SEEN_GEMM_N, GAC_DTYPE_F8_E4M3, 512, 16, 512, &j, NULL),
+        GAC_OK);
+    assert_true(j.served);
+    assert_int_equal(j.runs_as, GAC_DTYPE_F8_E4M3);
 }
 
 static double attend(gac_dtype dtype, int64_t n_q, int64_t n_kv, int64_t head, bool causal)
