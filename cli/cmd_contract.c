@@ -148,9 +148,10 @@ static void print_errors(json_t *list, const char *label, bool *begun)
     json_object_foreach(list, dtype, row) {
         if (!percent_at(row, "median_pct", &middle) || !percent_at(row, "p95_pct", &high))
             continue;
+        bool rough = middle > GAC_ROUGH_MEDIAN_PCT || high > GAC_ROUGH_P95_PCT;
         print_accuracy_title(begun);
-        printf("  %-9s %-9s median %4.1f %%, 95th percentile %4.1f %%\n",
-               gac_quote(q, sizeof q, dtype), label, middle, high);
+        printf("  %-9s %-9s median %4.1f %%, 95th percentile %4.1f %%%s\n",
+               gac_quote(q, sizeof q, dtype), label, middle, high, rough ? ", rough" : "");
     }
 }
 
@@ -197,7 +198,7 @@ static void print_dtype(const gac_contract *contract, gac_dtype dtype)
 
 static void print_contract(const gac_contract *contract)
 {
-    char q[400];
+    char q[400], rough[1024];
     size_t i;
     json_t *item;
     const json_t *about = gac_contract_about(contract);
@@ -210,6 +211,8 @@ static void print_contract(const gac_contract *contract)
         if (!gac_dtype_parse(json_string_value(item), &dtype))
             continue;
         print_dtype(contract, dtype);
+        if (gac_contract_is_rough(contract, dtype, rough, sizeof rough))
+            printf("  note: %s\n", rough);
     }
     print_accuracy(json_object_get(about, "accuracy"));
     printf("\nsources\n");

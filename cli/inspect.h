@@ -49,6 +49,7 @@ typedef struct inspection {
     double overhead_pct; /* of the exact repair */
     file_alignment files;
     char advice_text[1536];
+    char rough[1024]; /* that the contract's predictions are rough, or empty */
 } inspection;
 
 gac_status inspect_compute(cli *c, inspection *x);

@@ -178,6 +178,8 @@ gac_status inspect_compute(cli *c, inspection *x)
     gac_status status = gac_plan_advise(x->model, &x->target, &x->workload, x->advice, &c->error);
     if (status != GAC_OK)
         return status;
+    if (!gac_contract_is_rough(x->contract, x->target.dtype, x->rough, sizeof x->rough))
+        x->rough[0] = 0;
     count_dims(x);
     look_at_files(x);
     for (int r = 0; r < GAC_ROLE_COUNT && status == GAC_OK; r++)

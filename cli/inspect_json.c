@@ -156,6 +156,8 @@ static json_t *files_json(const inspection *x)
 static json_t *notes_json(const inspection *x)
 {
     json_t *notes = json_array();
+    if (x->rough[0])
+        json_array_append_new(notes, json_string(x->rough));
     for (int32_t i = 0; i < gac_checkpoint_n_notes(x->checkpoint); i++)
         json_array_append_new(notes, json_string(gac_checkpoint_note(x->checkpoint, i)));
     for (int32_t i = 0; i < gac_model_n_notes(x->model); i++)

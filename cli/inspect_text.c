@@ -218,6 +218,8 @@ static void print_rest(const inspection *x)
     }
     if (n > MAX_UNEXPLAINED)
         printf("unexplained   and %d more tensors (--json lists all)\n", n - MAX_UNEXPLAINED);
+    if (x->rough[0])
+        printf("note          %s\n", x->rough);
     for (int32_t i = 0; i < gac_checkpoint_n_notes(x->checkpoint); i++)
         printf("note          %s\n", gac_checkpoint_note(x->checkpoint, i));
     for (int32_t i = 0; i < gac_model_n_notes(x->model); i++)

@@ -109,6 +109,7 @@ gac_status plan_args_take(cli *c, plan_args *a, int letter)
 gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
 {
     gac_dtype wanted;
+    char rough[1024];
     a->options.rules = a->rules;
     a->options.workload = &a->workload;
     if ((a->options.max_time_ms > 0 || a->time_ratio > 0) && !a->options.solve)
@@ -125,6 +126,9 @@ gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
     if (status == GAC_OK)
         status = cli_dtype(c, a->dtype, model, a->contract, &wanted, &a->options.target.dtype);
     a->options.target.contract = a->contract;
+    if (status == GAC_OK &&
+        gac_contract_is_rough(a->contract, a->options.target.dtype, rough, sizeof rough))
+        gac_log_write(&c->log, 0, "note: %s", rough);
     if (status != GAC_OK || a->time_ratio == 0)
         return status;
     double now_ms = 0;

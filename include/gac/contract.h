@@ -111,6 +111,15 @@ typedef struct gac_runtime {
 /* False when the contract says nothing of a runtime. */
 bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out);
 
+/* What a contract may say of its own predictions before they are called rough. */
+#define GAC_ROUGH_MEDIAN_PCT 10.0
+#define GAC_ROUGH_P95_PCT 25.0
+
+/* Whether the errors that the contract states for dtype, of GEMM or of attention,
+ * are over those; out then gets one line for people with the figures. A contract
+ * that states none is not rough. */
+bool gac_contract_is_rough(const gac_contract *contract, gac_dtype dtype, char *out, size_t size);
+
 /* ---- Differences ------------------------------------------------------- */
 
 /* Compares dtype_a of a with dtype_b of b, or, when both are GAC_DTYPE_COUNT,
