@@ -58,6 +58,17 @@ static void compare_with_tree(const gac_contract *contract)
     free(text);
 }
 
+/* It differs from itself in nothing, whatever it says. */
+static void compare_with_itself(const gac_contract *contract)
+{
+    gac_error err = GAC_ERROR_INIT;
+    json_t *diff = NULL;
+    FUZZ_CHECK(gac_contract_diff(contract, GAC_DTYPE_COUNT, contract, GAC_DTYPE_COUNT, &diff,
+                                 &err) == GAC_OK);
+    FUZZ_CHECK(json_is_true(json_object_get(diff, "same")));
+    json_decref(diff);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     gac_error err = GAC_ERROR_INIT;
@@ -71,10 +82,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     FUZZ_CHECK(gac_contract_name(contract) && gac_contract_gpu(contract));
     for (int i = 0; i < GAC_DTYPE_COUNT; i++) {
         gac_dtype dtype;
+        char rough[80];
+        gac_contract_is_rough(contract, (gac_dtype)i, rough, sizeof rough);
         if (gac_contract_dtype(contract, (gac_dtype)i, &dtype))
             ask(contract, dtype);
     }
     compare_with_tree(contract);
+    compare_with_itself(contract);
     gac_contract_free(contract);
     return 0;
 }

@@ -176,7 +176,8 @@ static gac_status judge_class(const side *s, gac_seen seen, int64_t size, verdic
             gac_contract_judge(s->contract, seen, s->dtype, size, rows[r], OTHER, j, err);
         if (status != GAC_OK)
             return status;
-        const char *family = j->family ? j->family : "";
+        char quoted[80]; /* cut between characters, if it is long */
+        const char *family = j->family ? gac_quote(quoted, sizeof quoted, j->family) : "";
         if (j->served)
             snprintf(out[r].server, sizeof out[r].server, "%s", family);
         else

@@ -23,6 +23,14 @@ shown h200 h200 --dtype F16,F8_E4M3
 # BF16 of a100 is that of F16.
 run contract diff a100 h200 | grep 'stands for\|^  only'
 run contract diff a100 h200 --dtype BF16 | grep 'stands for'
+run_json 'same runtime.0.b runtime.1.key runtime.1.b' contract diff h200 runtime.json --dtype F16 --json
+run_json 'same compared.0.places.0.tiers_a.2.decode_kernel compared.0.places.0.tiers_b.2.decode_kernel' \
+    contract diff same.json decode.json --dtype F16 --json
+run_json 'same path_a path_b compared.0.points' contract diff same.json points.json --dtype F16 --json
+run_json 'compared.0.falls_back_a compared.0.falls_back_b compared.0.places.1.tiers_b.2
+    compared.0.places.1.touches.0. compared.0.places.1.touches.0.example
+    compared.0.places.1.touches.0.runs_as_a compared.0.places.1.touches.0.runs_as_b' \
+    contract diff h200 h200 --dtype F16,F8_E4M3 --json
 run_json '. a b path_a path_b same runtime dtypes_only_in_b stand_ins.0
     compared.0. compared.0.places.0. compared.0.points.sdpa' contract diff a100 ./same.json --json |
     sed 's/"b": [0-9.]*\([,}]\)/"b": #\1/g'

@@ -261,12 +261,30 @@ static void unserved_sizes_go_by_what_runs(void **state)
     json_decref(diff);
 }
 
+/* A name is cut between characters, or JSON would not take the text. */
+static void long_names_are_cut(void **state)
+{
+    (void)state;
+    for (int lead = 0; lead < 2; lead++) {
+        char family[402] = "x";
+        for (int i = 0; i < 200; i++)
+            strcpy(family + lead + 2 * i, "é");
+        json_t *changed = copy();
+        json_object_set_new(at(changed, "gemm/F16/n/2"), "family", json_string(family));
+        json_t *diff = diff_with(changed, GAC_DTYPE_F16, GAC_DTYPE_F16);
+        json_t *row = class_at(at(diff, "compared/0/places/0"), 4097);
+        assert_non_null(strstr(json_string_value(at(row, "text")), "; cutlass-align1 in A, "));
+        json_decref(diff);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_kernels_count),  cmocka_unit_test(exact_points_count),
         cmocka_unit_test(runtime_figures_count), cmocka_unit_test(stand_ins_are_told),
         cmocka_unit_test(aligned_means_in_both), cmocka_unit_test(unserved_sizes_go_by_what_runs),
+        cmocka_unit_test(long_names_are_cut),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
