@@ -394,7 +394,9 @@ static void print_accuracy(const json_t *part, const char *what)
             "  %-8s %-10s %lld held-out shapes: median error %.1f %%, 95th percentile %.1f %%%s\n",
             dtype, what, (long long)json_integer_value(json_object_get(value, "n_points")),
             median_pct, p95_pct,
-            median_pct > 10 || p95_pct > 25 ? ": rough, give it more time" : "");
+            median_pct > GAC_ROUGH_MEDIAN_PCT || p95_pct > GAC_ROUGH_P95_PCT
+                ? ": rough, give it more time"
+                : "");
     }
 }
 
