@@ -26,7 +26,7 @@ typedef struct side {
     double value, noise;
     int n_cases;
     tally ran[EXP_MAX_VARIANTS];
-    const char *variants[EXP_MAX_VARIANTS]; /* those that of mentions */
+    const char *variants[EXP_MAX_VARIANTS]; /* those that of and where mention */
     int n_variants;
     const char *declined; /* why a library did not take some case, or NULL */
     char missing[400];    /* why there is no value */
@@ -81,10 +81,10 @@ static void cell_families(const exp_plan *plan, const exp_cell *cell, char *out,
 }
 
 /* The variants whose measurements an expression reads, by their names in it. */
-static void find_mentions(const exp_plan *plan, int32_t at, side *s)
+static void find_mentions(const exp_plan *plan, int32_t at, const char *text, side *s)
 {
     const exp_sweep *sweep = &plan->sweeps[plan->cases[at].sweep];
-    for (const char *p = s->of; *p;) {
+    for (const char *p = text; *p;) {
         size_t n = 0;
         while (isalnum((unsigned char)p[n]) || p[n] == '_' || p[n] == '.')
             n++;
@@ -117,7 +117,8 @@ static void find_mentions(const exp_plan *plan, int32_t at, side *s)
 static void note_case(const exp_plan *plan, int32_t at, side *s, bool has_value)
 {
     const char *reason;
-    find_mentions(plan, at, s);
+    find_mentions(plan, at, s->of, s);
+    find_mentions(plan, at, s->where ? s->where : "", s);
     for (int v = 0; v < s->n_variants; v++) {
         const exp_cell *cell = exp_find_cell(plan, at, s->variants[v]);
         if (!cell)
@@ -248,7 +249,7 @@ static void explain(const side *of, const side *over, char *out, size_t size)
         return;
     }
     if (of->n_variants == 0 && (!over || over->n_variants == 0)) {
-        append(out, size, 0, "computed from sizes alone");
+        append(out, size, 0, "computed from the sizes of the specification alone");
         return;
     }
     const tally *first = &of->ran[0], *second = NULL;
@@ -334,14 +335,15 @@ static json_t *judge(const claim *c)
     bool percent = strcmp(c->as, "percent") == 0;
     double ratio = c->has_over ? c->of.value / c->over.value : c->of.value;
     double noise = hypot(c->of.noise, c->over.noise);
-    /* Where nothing was measured, nothing is too small to tell. */
-    double none = c->of.n_variants + c->over.n_variants > 0 ? EXP_NO_EFFECT : 0;
     double published = percent ? 1 + c->published / 100 : c->published;
-    exp_verdict verdict = strcmp(c->as, "share") == 0
-                              ? exp_judge_share(published, ratio, c->tolerance)
-                              : exp_judge_ratio(published, ratio, c->tolerance, noise, none);
+    exp_verdict verdict =
+        strcmp(c->as, "share") == 0
+            ? exp_judge_share(published, ratio, c->tolerance)
+            : exp_judge_ratio(published, ratio, c->tolerance, noise, EXP_NO_EFFECT);
     if (!isfinite(ratio))
         verdict = EXP_NOT_MEASURED;
+    else if (c->of.n_variants + c->over.n_variants == 0)
+        verdict = EXP_ARITHMETIC;
     else if (isnan(c->published))
         verdict = EXP_UNPUBLISHED;
     explain(&c->of, c->has_over ? &c->over : NULL, reason, sizeof reason);

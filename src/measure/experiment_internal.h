@@ -157,6 +157,7 @@ typedef enum exp_verdict {
     EXP_CONTRADICTED,
     EXP_NOT_MEASURED,
     EXP_UNPUBLISHED,
+    EXP_ARITHMETIC, /* on the specification's own numbers: it could not fail */
     EXP_VERDICT_COUNT
 } exp_verdict;
 
@@ -174,7 +175,8 @@ gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, js
                       gac_error *err);
 /* All published values that claims name exist, all expressions evaluate. */
 gac_status exp_claims_check(const gac_experiment *experiment, const exp_plan *plan, gac_error *err);
-/* One word for the whole, and how many claims got which verdict. */
+/* One word for the whole, and how many claims got which verdict. Arithmetic
+ * does not count towards the word. */
 json_t *exp_summary(const json_t *claims);
 /* The published time of a variant of a case in milliseconds, or NaN. */
 double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, int32_t at,

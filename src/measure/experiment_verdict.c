@@ -13,6 +13,7 @@ const char *exp_verdict_name(exp_verdict verdict)
         [EXP_CONTRADICTED] = "contradicted",
         [EXP_NOT_MEASURED] = "not measured",
         [EXP_UNPUBLISHED] = "unpublished",
+        [EXP_ARITHMETIC] = "arithmetic",
     };
     return verdict < EXP_VERDICT_COUNT ? names[verdict] : "not measured";
 }
@@ -75,6 +76,8 @@ json_t *exp_summary(const json_t *claims)
     }
     if (word == EXP_UNPUBLISHED && !mixed && n[EXP_NOT_MEASURED])
         word = EXP_NOT_MEASURED;
+    else if (word == EXP_UNPUBLISHED && !mixed && n[EXP_ARITHMETIC] && !n[EXP_UNPUBLISHED])
+        word = EXP_ARITHMETIC;
     return json_pack("{s:s, s:o}", "verdict", mixed ? "mixed" : exp_verdict_name(word), "claims",
                      counts);
 }

@@ -21,7 +21,8 @@ import tally  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDS = ["C21", "C23", "C4", "G3", "G4", "HET1", "P1", "PaLU-dist", "RAP", "S1", "S2", "direct-45"]
-VERDICTS = {"reproduced", "stronger", "weaker", "contradicted", "not measured", "unpublished"}
+VERDICTS = {"reproduced", "stronger", "weaker", "contradicted", "not measured", "unpublished",
+            "arithmetic"}
 SMALL = {
     "schema": "gac.experiment-spec/1", "id": "small", "title": "t", "question": "q", "why": "w",
     "effort": "sweep",
@@ -184,6 +185,13 @@ class Native(Case):
         for check in padded:
             self.assertLessEqual(check["relative"], check["tolerance"])
             self.assertGreater(check["relative_with_forgotten_scale"], 5 * check["tolerance"])
+
+    def test_arithmetic_does_not_count(self):
+        result = self.json("PaLU-dist")
+        self.assertEqual([c["verdict"] for c in result["claims"]],
+                         ["arithmetic"] * 4 + ["unpublished"] * 2)
+        self.assertEqual(result["summary"]["verdict"], "unpublished")
+        self.assertAlmostEqual(result["claims"][2]["ours"], 3.72, places=2)
 
     def test_wrong_outputs_are_an_exit_status(self):
         for mode in ("wrong", "silent"):

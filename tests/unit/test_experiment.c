@@ -178,6 +178,10 @@ static void summaries(void **state)
     assert_string_equal(summary_of("contradicted,unpublished"), "contradicted");
     assert_string_equal(summary_of("unpublished"), "unpublished");
     assert_string_equal(summary_of("not measured,unpublished"), "not measured");
+    assert_string_equal(summary_of("arithmetic,unpublished"), "unpublished");
+    assert_string_equal(summary_of("arithmetic,contradicted"), "contradicted");
+    assert_string_equal(summary_of("arithmetic,not measured"), "not measured");
+    assert_string_equal(summary_of("arithmetic"), "arithmetic");
 }
 
 /* ---- Specifications ---- */
@@ -428,6 +432,12 @@ static void claims_are_held_against_what_was_published(void **state)
     assert_string_equal(field(claims, 0, "verdict"), "not measured");
     assert_non_null(strstr(field(claims, 0, "reason"), "k=16, v: it broke"));
     assert_true(json_is_null(json_object_get(json_array_get(claims, 0), "ours")));
+    json_decref(claims);
+    claims = claims_over("{'id':'c','says':'s','published':'p','of':{'sum':'k'}},"
+                         "{'id':'c','says':'s','published':'p','of':{'sum':'k','where':'served'}}",
+                         FIGURES, -1);
+    assert_string_equal(field(claims, 0, "verdict"), "arithmetic");
+    assert_string_equal(field(claims, 1, "verdict"), "weaker");
     json_decref(claims);
     claims = claims_over("{'id':'c','says':'s','of':{'mean':'time','where':'k == 1'}}", NULL, -1);
     assert_string_equal(field(claims, 0, "verdict"), "not measured");
