@@ -229,17 +229,54 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
     return status;
 }
 
+/* An entry of list whose key is the text value, or NULL. */
+static const json_t *find_entry(const json_t *list, const char *key, const char *value)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *text = json_string_value(json_object_get(json_array_get(list, i), key));
+        if (text && strcmp(text, value) == 0)
+            return json_array_get(list, i);
+    }
+    return NULL;
+}
+
+/* The worst that one result has to say: a wrong output, an output that could
+ * not be compared, or nothing timed where claims needed it. */
+static gac_status check_result(cli *c, const json_t *one)
+{
+    const json_t *checks = json_object_get(one, "checks"),
+                 *summary = json_object_get(one, "summary");
+    const char *id = json_string_value(json_object_get(one, "id"));
+    const char *lens = json_string_value(json_object_get(one, "lens"));
+    const json_t *lost = NULL;
+    for (size_t i = 0; i < json_array_size(checks); i++) {
+        const json_t *check = json_array_get(checks, i);
+        if (json_is_false(json_object_get(check, "ran")))
+            lost = check;
+        else if (json_is_false(json_object_get(check, "holds")))
+            return gac_error_set(&c->error, GAC_CHECK,
+                                 "%s, %s lens: a check of outputs does not hold", id, lens);
+    }
+    if (lost)
+        return gac_error_set(&c->error, GAC_NO_RESOURCE,
+                             "%s, %s lens: a check of outputs could not run: %s", id, lens,
+                             json_string_value(json_object_get(lost, "reason")));
+    lost = find_entry(json_object_get(one, "claims"), "verdict", "not measured");
+    const json_t *calls = json_object_get(one, "calls");
+    gac_status status = find_entry(calls, "state", "throttled") ? GAC_FAILED : GAC_NO_RESOURCE;
+    if (lost && (json_integer_value(json_object_get(summary, "measured")) == 0 ||
+                 !find_entry(calls, "state", "measured")))
+        return gac_error_set(&c->error, status, "%s, %s lens: nothing was measured: %s", id, lens,
+                             json_string_value(json_object_get(lost, "reason")));
+    return GAC_OK;
+}
+
 static gac_status check_all(cli *c, const json_t *results)
 {
-    for (size_t i = 0; i < json_array_size(results); i++) {
-        const json_t *one = json_array_get(results, i);
-        if (json_is_false(json_object_get(one, "checks_hold")))
-            return gac_error_set(&c->error, GAC_CHECK,
-                                 "%s, %s lens: a check of outputs does not hold",
-                                 json_string_value(json_object_get(one, "id")),
-                                 json_string_value(json_object_get(one, "lens")));
-    }
-    return GAC_OK;
+    gac_status status = GAC_OK;
+    for (size_t i = 0; i < json_array_size(results) && status == GAC_OK; i++)
+        status = check_result(c, json_array_get(results, i));
+    return status;
 }
 
 static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n)

@@ -133,7 +133,8 @@ static void print_checks(FILE *stream, const json_t *checks)
                     number_of(check, "tolerance"),
                     json_is_true(json_object_get(check, "holds")) ? "holds" : "DOES NOT HOLD");
         else
-            fprintf(stream, "%s", relative ? "DOES NOT HOLD: infinite" : text_of(check, "reason"));
+            fprintf(stream, "%s%s", relative ? "DOES NOT HOLD: infinite" : "not run: ",
+                    relative ? "" : text_of(check, "reason"));
         if (forgotten)
             fprintf(stream, " (scale forgotten: %.2e)", json_number_value(forgotten));
         fputc('\n', stream);

@@ -51,7 +51,15 @@ bool exp_value(gac_reader *r, const json_t *parent, const char *key, exp_lookup 
 
 /* ---- The plan ------------------------------------------------------------ */
 
-typedef enum exp_state { EXP_PENDING, EXP_MEASURED, EXP_DECLINED, EXP_FAILED } exp_state;
+/* Of the parts of a variant the last one here wins: a refusal is an answer, a
+ * throttled call was served and not timed, a failure says nothing. */
+typedef enum exp_state {
+    EXP_PENDING,
+    EXP_MEASURED,
+    EXP_DECLINED,
+    EXP_THROTTLED,
+    EXP_FAILED
+} exp_state;
 
 typedef struct exp_job {
     const char *key;  /* "sdpa auto 4 32 32 2048 2048 107 107 0 0 0" */
@@ -63,7 +71,7 @@ typedef struct exp_job {
     int n_samples;
     char served[24];    /* what served it */
     char families[128]; /* kernel families with 5 % of the time or more */
-    char reason[320];   /* who declined, or why it failed */
+    char reason[320];   /* who declined, or why there is no time */
     json_t *timing, *kernels;
 } exp_job;
 
@@ -176,7 +184,8 @@ gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, js
 /* All published values that claims name exist, all expressions evaluate. */
 gac_status exp_claims_check(const gac_experiment *experiment, const exp_plan *plan, gac_error *err);
 /* One word for the whole, and how many claims got which verdict. Arithmetic
- * does not count towards the word. */
+ * does not count towards the word; "measured" is how many claims have a value
+ * from a measurement. */
 json_t *exp_summary(const json_t *claims);
 /* The published time of a variant of a case in milliseconds, or NaN. */
 double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, int32_t at,

@@ -6,7 +6,7 @@
 
 static const char *state_name(exp_state state)
 {
-    static const char *const names[] = { "not run", "measured", "declined", "failed" };
+    static const char *const names[] = { "not run", "measured", "declined", "throttled", "failed" };
     return names[state];
 }
 

@@ -94,9 +94,14 @@ static gac_status measure_job(gac_device *device, exp_job *job, const gac_timing
                               gac_timing *timing, gac_error *err)
 {
     gac_task *task = NULL;
+    memset(timing, 0, sizeof *timing);
     gac_status status = exp_open_native(device, job, &task, err);
     if (status == GAC_OK)
         status = gac_measure_task(device, task, rules, timing, err);
+    if (status == GAC_CHECK)
+        job->state = timing->n_discarded > 0 ? EXP_THROTTLED : EXP_DECLINED;
+    else if (status != GAC_OK)
+        job->state = EXP_FAILED;
     if (status == GAC_OK) {
         job->state = EXP_MEASURED;
         job->time_us = timing->median_us;
@@ -123,10 +128,8 @@ gac_status exp_run_native(exp_plan *plan, gac_device *device, const gac_experime
         exp_job *job = &plan->jobs[i];
         gac_error local = GAC_ERROR_INIT;
         gac_status status = measure_job(device, job, options->rules, timing, &local);
-        if (status != GAC_OK) {
-            job->state = status == GAC_CHECK ? EXP_DECLINED : EXP_FAILED;
+        if (status != GAC_OK)
             snprintf(job->reason, sizeof job->reason, "%.300s", local.text);
-        }
         if (status != GAC_OK && status != GAC_CHECK)
             worst = gac_error_set(err, status, "%s: %s", job->key, local.text);
         n_done += job->state != EXP_FAILED;

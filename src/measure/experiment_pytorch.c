@@ -201,14 +201,14 @@ static gac_status take_answer(exp_plan *plan, const exp_check *checks, int n_che
         const json_t *forgotten = json_object_get(one, "forgotten");
         const char *reason = json_string_value(json_object_get(one, "reason"));
         char q[300];
+        gac_quote(q, sizeof q, reason ? reason : "not compared");
+        /* Compared and no number: infinitely far off. */
+        bool ran = json_is_number(relative) || json_is_null(relative);
         json_array_append_new(
-            out,
-            exp_check_json(&checks[i], json_is_number(relative) ? json_number_value(relative) : NAN,
-                           json_is_number(forgotten) ? json_number_value(forgotten) : NAN,
-                           gac_measure_tolerance(&checks[i].spec),
-                           json_is_number(relative)
-                               ? NULL
-                               : gac_quote(q, sizeof q, reason ? reason : "not compared")));
+            out, exp_check_json(&checks[i],
+                                json_is_number(relative) ? json_number_value(relative) : INFINITY,
+                                json_is_number(forgotten) ? json_number_value(forgotten) : NAN,
+                                gac_measure_tolerance(&checks[i].spec), ran ? NULL : q));
     }
     return status;
 }

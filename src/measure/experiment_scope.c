@@ -20,10 +20,7 @@ exp_state exp_cell_state(const exp_plan *plan, const exp_cell *cell, const char 
     *reason = cell->n_uses > 0 ? "" : "not run under this lens";
     for (int32_t i = 0; i < cell->n_uses; i++) {
         const exp_job *job = &plan->jobs[plan->uses[cell->first_use + i].job];
-        /* A failure says less than a refusal: it wins. */
-        if (job->state == EXP_MEASURED || state == EXP_FAILED)
-            continue;
-        if (state == EXP_DECLINED && job->state != EXP_FAILED)
+        if (job->state == EXP_MEASURED || (state != EXP_MEASURED && job->state <= state))
             continue;
         state = job->state;
         *reason = job->reason[0] ? job->reason : "not measured";

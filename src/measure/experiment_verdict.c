@@ -78,6 +78,7 @@ json_t *exp_summary(const json_t *claims)
         word = EXP_NOT_MEASURED;
     else if (word == EXP_UNPUBLISHED && !mixed && n[EXP_ARITHMETIC] && !n[EXP_UNPUBLISHED])
         word = EXP_ARITHMETIC;
-    return json_pack("{s:s, s:o}", "verdict", mixed ? "mixed" : exp_verdict_name(word), "claims",
-                     counts);
+    int n_measured = (int)json_array_size(claims) - n[EXP_NOT_MEASURED] - n[EXP_ARITHMETIC];
+    return json_pack("{s:s, s:o, s:i}", "verdict", mixed ? "mixed" : exp_verdict_name(word),
+                     "claims", counts, "measured", n_measured);
 }

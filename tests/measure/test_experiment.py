@@ -67,8 +67,10 @@ for job in request["jobs"]:
     jobs.append({"state": "measured", "samples_us": [30.0, 31.0, 29.0] if odd else [10.0, 10.0],
                  "n_calls": 5, "graph": True, "steady": True,
                  "kernels": [{"name": kernel, "time_us": 9.0}]})
-checks = [{"relative": 0.5 if mode == "wrong" else 1e-4, "forgotten": 0.1}
+checks = [{"relative": {"wrong": 0.5, "pads": None}.get(mode, 1e-4), "forgotten": 0.1}
           for _ in request["checks"]]
+if mode == "uncompared":
+    checks = [{"state": "failed", "reason": "no memory"} for _ in checks]
 if mode == "short":
     jobs.pop()
 if mode == "negative":
@@ -200,12 +202,39 @@ class Native(Case):
             self.assertIn("P1, native lens: a check of outputs does not hold", err)
 
     def test_holes(self):
-        result = self.json("S1", "--quick", GAC_FAKE="out-of-memory")
+        result = self.json("S1", GAC_FAKE="out-of-memory")
         states = {c["state"] for c in result["calls"]}
         self.assertEqual(states, {"measured", "failed"})
         missing = [c for c in result["claims"] if c["verdict"] == "not measured"]
         self.assertTrue(missing)
         self.assertIn("out of memory", missing[0]["reason"])
+        self.assertTrue(0 < result["summary"]["measured"] < len(result["claims"]))
+        _, err = self.gac("S1", "--quick", "-q", status=4, GAC_FAKE="out-of-memory")
+        self.assertRegex(err, "^gac: S1, native lens: nothing was measured: .*out of memory.*\n$")
+
+    def test_throttled(self):
+        for id_ in ("P1", "C4", "C23", "C21"):
+            out, err = self.gac(id_, "--quick", "--json", "-q", status=1, GAC_FAKE="hot")
+            self.assertRegex(err, f"^gac: {id_}, native lens: nothing was measured: .*throttled")
+            self.assertEqual(len(err.splitlines()), 1)
+            result = json.loads(out)
+            self.assertEqual(result["summary"]["verdict"], "not measured")
+            self.assertEqual(result["summary"]["measured"], 1 if id_ == "C21" else 0)
+            self.assertTrue({c["state"] for c in result["calls"]} <= {"throttled", "declined"})
+            for call in result["calls"]:
+                self.assertEqual(call["state"] == "throttled", "throttled" in call["reason"])
+        served = [c for c in result["claims"] if c["id"] == "cudnn_aligned"]
+        self.assertEqual((served[0]["verdict"], served[0]["ours"]), ("not measured", None))
+        out, _ = self.gac("P1", "--quick", status=1, GAC_FAKE="hot")
+        self.assertIn(" throttled ", out)
+        self.assertIn("\nP1: not measured\n", out)
+
+    def test_checks_that_could_not_run(self):
+        out, err = self.gac("P1", "--quick", "-q", status=4, GAC_FAKE="out-of-memory")
+        self.assertRegex(err, "^gac: P1, native lens: a check of outputs could not run: .*memory")
+        self.assertEqual(len(err.splitlines()), 1)
+        self.assertIn("not run: ", out)
+        self.assertNotIn("DOES NOT HOLD", out)
 
     def test_kernels_unknown(self):
         result = self.json("S1", "--quick", GAC_FAKE="blind")
@@ -299,6 +328,8 @@ class Pytorch(Case):
         self.assertIn("bad JSON", self.lens(mode="nonsense", status=3)[1])
         self.assertIn("it broke", self.lens(mode="crash", status=1)[1])
         self.assertIn("does not hold", self.lens(mode="wrong", status=5)[1])
+        self.assertIn("does not hold", self.lens(mode="pads", status=5)[1])
+        self.assertIn("could not run: no memory", self.lens(mode="uncompared", status=4)[1])
 
     def test_no_python_no_torch(self):
         spec = self.spec()
