@@ -28,8 +28,10 @@ typedef struct side {
     tally ran[EXP_MAX_VARIANTS];
     const char *variants[EXP_MAX_VARIANTS]; /* those that of and where mention */
     int n_variants;
-    const char *declined; /* why a library did not take some case, or NULL */
-    char missing[400];    /* why there is no value */
+    const exp_cell *cells[2]; /* the first of those that it reads, */
+    int n_cells;              /* and how many there are */
+    const char *declined;     /* why a library did not take some case, or NULL */
+    char missing[400];        /* why there is no value */
 } side;
 
 static bool read_side(gac_reader *r, const json_t *json, side *out)
@@ -123,6 +125,9 @@ static void note_case(const exp_plan *plan, int32_t at, side *s, bool has_value)
         const exp_cell *cell = exp_find_cell(plan, at, s->variants[v]);
         if (!cell)
             continue;
+        if (s->n_cells < 2)
+            s->cells[s->n_cells] = cell;
+        s->n_cells++;
         char families[128];
         cell_families(plan, cell, families, sizeof families);
         s->noise = fmax(s->noise, exp_cell_noise(plan, cell));
@@ -329,24 +334,52 @@ static json_t *number_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static json_t *judge(const claim *c)
+/* The two calls of a claim that reads no more than two, each a single job. */
+static bool find_pair(const exp_plan *plan, const claim *c, const exp_job *pair[2])
+{
+    const side *of = &c->of, *over = &c->over;
+    if (of->n_cells + over->n_cells != 2 || strcmp(c->as, "share") == 0)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const exp_cell *cell = i < of->n_cells ? of->cells[i] : over->cells[i - of->n_cells];
+        if (cell->n_uses != 1)
+            return false;
+        pair[i] = &plan->jobs[plan->uses[cell->first_use].job];
+        if (pair[i]->state != EXP_MEASURED || !pair[i]->timing)
+            return false;
+    }
+    return true;
+}
+
+static exp_verdict choose_verdict(const claim *c, double ratio, double noise,
+                                  const exp_comparison *pair)
+{
+    double published = strcmp(c->as, "percent") == 0 ? 1 + c->published / 100 : c->published;
+    if (!isfinite(ratio))
+        return EXP_NOT_MEASURED;
+    if (c->of.n_variants + c->over.n_variants == 0)
+        return EXP_ARITHMETIC;
+    if (isnan(c->published))
+        return EXP_UNPUBLISHED;
+    if (strcmp(c->as, "share") == 0)
+        return exp_judge_share(published, ratio, c->tolerance);
+    return exp_judge_pair(published, ratio, c->tolerance, noise, EXP_NO_EFFECT, pair);
+}
+
+static json_t *judge(const exp_plan *plan, const claim *c)
 {
     char reason[900];
     bool percent = strcmp(c->as, "percent") == 0;
     double ratio = c->has_over ? c->of.value / c->over.value : c->of.value;
     double noise = hypot(c->of.noise, c->over.noise);
-    double published = percent ? 1 + c->published / 100 : c->published;
-    exp_verdict verdict =
-        strcmp(c->as, "share") == 0
-            ? exp_judge_share(published, ratio, c->tolerance)
-            : exp_judge_ratio(published, ratio, c->tolerance, noise, EXP_NO_EFFECT);
-    if (!isfinite(ratio))
-        verdict = EXP_NOT_MEASURED;
-    else if (c->of.n_variants + c->over.n_variants == 0)
-        verdict = EXP_ARITHMETIC;
-    else if (isnan(c->published))
-        verdict = EXP_UNPUBLISHED;
+    /* Of more calls than two nothing but the noise is known. */
+    exp_comparison comparison = { .told_apart = true, .clock_ratio = 1 };
+    const exp_job *pair[2];
+    if (isfinite(ratio) && find_pair(plan, c, pair))
+        exp_compare(pair[0], pair[1], ratio, &comparison);
+    exp_verdict verdict = choose_verdict(c, ratio, noise, &comparison);
     explain(&c->of, c->has_over ? &c->over : NULL, reason, sizeof reason);
+    append(reason, sizeof reason, strlen(reason), comparison.note);
     json_t *quoted = number_or_null(c->published);
     return json_pack("{s:s, s:s, s:s, s:o, s:s?, s:o, s:f, s:f, s:i, s:i, s:s, s:s}", "id", c->id,
                      "says", c->says, "as", c->as, "published", quoted, "published_from", c->from,
@@ -372,7 +405,7 @@ static bool run_claims(gac_reader *r, const gac_experiment *experiment, const ex
         }
         ok = ok && compute_side(r, plan, !out, &c->of) &&
              (!c->has_over || compute_side(r, plan, !out, &c->over));
-        if (ok && out && json_array_append_new(out, judge(c)) != 0)
+        if (ok && out && json_array_append_new(out, judge(plan, c)) != 0)
             ok = gac_reader_no_memory(r);
         if (ok)
             gac_reader_leave(r, before);

@@ -163,6 +163,7 @@ typedef enum exp_verdict {
     EXP_STRONGER,
     EXP_WEAKER,
     EXP_CONTRADICTED,
+    EXP_AMBIGUOUS, /* the samples allow more than one of these */
     EXP_NOT_MEASURED,
     EXP_UNPUBLISHED,
     EXP_ARITHMETIC, /* on the specification's own numbers: it could not fail */
@@ -171,10 +172,25 @@ typedef enum exp_verdict {
 
 const char *exp_verdict_name(exp_verdict verdict);
 
-/* Compares two ratios by their logarithms. noise is the relative uncertainty of
- * ours; changes below no_effect, or three times the noise, count as none. */
+/* Compares two ratios by their logarithms. Changes of ours below no_effect count
+ * as none. noise is the relative uncertainty of ours: where three times as much
+ * exceeds no_effect and could have made all of our change, that is ambiguous,
+ * unless the published one is out of reach even so. */
 exp_verdict exp_judge_ratio(double published, double ours, double tolerance, double noise,
                             double no_effect);
+/* Two calls of which one claim is the ratio. */
+typedef struct exp_comparison {
+    bool told_apart;    /* by a rank test at 1 % and a least difference of 1 % */
+    double clock_ratio; /* first over second; 1 where alike, unknown or of no matter */
+    char note[120];     /* for the reason; may be empty */
+} exp_comparison;
+
+void exp_compare(const exp_job *a, const exp_job *b, double ratio, exp_comparison *out);
+/* As exp_judge_ratio for a ratio of two calls: ambiguous too where a difference
+ * was claimed and found and the samples do not show it, or where equal clocks
+ * could give another verdict. */
+exp_verdict exp_judge_pair(double published, double ours, double tolerance, double noise,
+                           double no_effect, const exp_comparison *pair);
 /* Compares two shares from 0 to 1; one half is "neither". */
 exp_verdict exp_judge_share(double published, double ours, double tolerance);
 

@@ -7,13 +7,10 @@
 const char *exp_verdict_name(exp_verdict verdict)
 {
     static const char *const names[EXP_VERDICT_COUNT] = {
-        [EXP_REPRODUCED] = "reproduced",
-        [EXP_STRONGER] = "stronger",
-        [EXP_WEAKER] = "weaker",
-        [EXP_CONTRADICTED] = "contradicted",
-        [EXP_NOT_MEASURED] = "not measured",
-        [EXP_UNPUBLISHED] = "unpublished",
-        [EXP_ARITHMETIC] = "arithmetic",
+        [EXP_REPRODUCED] = "reproduced",   [EXP_STRONGER] = "stronger",
+        [EXP_WEAKER] = "weaker",           [EXP_CONTRADICTED] = "contradicted",
+        [EXP_AMBIGUOUS] = "ambiguous",     [EXP_NOT_MEASURED] = "not measured",
+        [EXP_UNPUBLISHED] = "unpublished", [EXP_ARITHMETIC] = "arithmetic",
     };
     return verdict < EXP_VERDICT_COUNT ? names[verdict] : "not measured";
 }
@@ -24,16 +21,33 @@ exp_verdict exp_judge_ratio(double published, double ours, double tolerance, dou
     if (!(published > 0) || !(ours > 0) || !isfinite(published) || !isfinite(ours))
         return EXP_NOT_MEASURED;
     double theirs_log = log(published), ours_log = log(ours);
-    double none = log1p(no_effect), floor = fmax(none, log1p(3 * noise));
+    double distance = fabs(ours_log - theirs_log);
+    double none = log1p(no_effect), error = log1p(3 * noise), near = log1p(tolerance);
     /* The tolerance itself counts as within it, whatever rounding did. */
     double room = 1e-12;
-    if (fabs(theirs_log) < none - room)
-        return fabs(ours_log) <= floor + room ? EXP_REPRODUCED : EXP_CONTRADICTED;
-    if (fabs(ours_log) <= floor - room || (ours_log > 0) != (theirs_log > 0))
+    bool none_claimed = fabs(theirs_log) < none - room;
+    if (error > none && fabs(ours_log) <= error + room)
+        return !none_claimed && distance > error + near ? EXP_CONTRADICTED : EXP_AMBIGUOUS;
+    if (none_claimed)
+        return fabs(ours_log) <= none + room ? EXP_REPRODUCED : EXP_CONTRADICTED;
+    if (fabs(ours_log) <= none - room || (ours_log > 0) != (theirs_log > 0))
         return EXP_CONTRADICTED;
-    if (fabs(ours_log - theirs_log) <= log1p(tolerance) + room)
+    if (distance <= near + room)
         return EXP_REPRODUCED;
     return fabs(ours_log) > fabs(theirs_log) ? EXP_STRONGER : EXP_WEAKER;
+}
+
+exp_verdict exp_judge_pair(double published, double ours, double tolerance, double noise,
+                           double no_effect, const exp_comparison *pair)
+{
+    exp_verdict verdict = exp_judge_ratio(published, ours, tolerance, noise, no_effect);
+    const double by[] = { pair->clock_ratio, 1 / pair->clock_ratio };
+    for (int i = 0; i < 2; i++)
+        if (exp_judge_ratio(published, ours * by[i], tolerance, noise, no_effect) != verdict)
+            return EXP_AMBIGUOUS;
+    /* That no difference shows is no doubt about there being none. */
+    bool found = fabs(log(ours)) > log1p(no_effect);
+    return found && !pair->told_apart && verdict != EXP_NOT_MEASURED ? EXP_AMBIGUOUS : verdict;
 }
 
 exp_verdict exp_judge_share(double published, double ours, double tolerance)
@@ -74,6 +88,8 @@ json_t *exp_summary(const json_t *claims)
         word = EXP_CONTRADICTED;
         mixed = n[EXP_REPRODUCED] || n[EXP_STRONGER] || n[EXP_WEAKER];
     }
+    if (word == EXP_UNPUBLISHED && n[EXP_AMBIGUOUS] && !mixed)
+        word = EXP_AMBIGUOUS;
     if (word == EXP_UNPUBLISHED && !mixed && n[EXP_NOT_MEASURED])
         word = EXP_NOT_MEASURED;
     else if (word == EXP_UNPUBLISHED && !mixed && n[EXP_ARITHMETIC] && !n[EXP_UNPUBLISHED])

@@ -22,7 +22,7 @@ import tally  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDS = ["C21", "C23", "C4", "G3", "G4", "HET1", "P1", "PaLU-dist", "RAP", "S1", "S2", "direct-45"]
 VERDICTS = {"reproduced", "stronger", "weaker", "contradicted", "not measured", "unpublished",
-            "arithmetic"}
+            "arithmetic", "ambiguous"}
 SMALL = {
     "schema": "gac.experiment-spec/1", "id": "small", "title": "t", "question": "q", "why": "w",
     "effort": "sweep",
@@ -236,6 +236,12 @@ class Native(Case):
         self.assertIn("not run: ", out)
         self.assertNotIn("DOES NOT HOLD", out)
 
+    def test_noise_is_ambiguous(self):
+        out, _ = self.gac("C23", "-o", "c.json", GAC_FAKE="noisy")
+        claims = {c["id"]: c for c in json.loads((self.folder / "c.json").read_text())["claims"]}
+        self.assertEqual(claims["h1_k8_vs_k16"]["verdict"], "ambiguous")
+        self.assertIn("  ambiguous ", out)
+
     def test_kernels_unknown(self):
         result = self.json("S1", "--quick", GAC_FAKE="blind")
         self.assertTrue(all(c["kernels"] == [] for c in result["calls"]))
@@ -321,6 +327,18 @@ class Pytorch(Case):
         self.assertEqual(claims["served"]["ours"], 0)
         self.assertIn("not today", claims["served"]["reason"])
         self.assertFalse(result["counters"]["available"])
+
+    def test_few_samples_are_ambiguous(self):
+        (self.folder / "published.json").write_text(json.dumps(
+            {"schema": "gac.published/1", "source": "s",
+             "values": {"p": {"value": 3, "from": "f"}}}))
+        spec = self.spec(claims=[{**SMALL["claims"][0], "published": "p"}])
+        result = self.json("--spec", spec, "--lens", "pytorch",
+                           GAC_PYTHON=self.program("python", FAKE_PYTHON))
+        self.assertEqual(result["claims"][0]["ours"], 3)
+        self.assertEqual(result["claims"][0]["verdict"], "ambiguous")
+        self.assertIn("do not tell them apart", result["claims"][0]["reason"])
+        self.assertEqual(result["summary"]["verdict"], "ambiguous")
 
     def test_misbehaviour(self):
         self.assertIn("not as many results", self.lens(mode="short", status=1)[1])

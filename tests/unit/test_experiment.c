@@ -74,116 +74,6 @@ static void bad_expressions_are_refused(void **state)
     assert_non_null(strstr(why, "deep"));
 }
 
-/* ---- Verdicts ---- */
-
-static exp_verdict judge(double published, double ours)
-{
-    return exp_judge_ratio(published, ours, 0.15, 0, 0.05);
-}
-
-static void verdicts_at_their_boundaries(void **state)
-{
-    (void)state;
-    assert_int_equal(judge(2.0, 2.0), EXP_REPRODUCED);
-    assert_int_equal(judge(2.0, 2.0 * 1.15), EXP_REPRODUCED);
-    assert_int_equal(judge(2.0, 2.0 / 1.15), EXP_REPRODUCED);
-    assert_int_equal(judge(2.0, 2.0 * 1.1501), EXP_STRONGER);
-    assert_int_equal(judge(2.0, 2.0 / 1.1501), EXP_WEAKER);
-    assert_int_equal(judge(2.0, 1.051), EXP_WEAKER);
-    assert_int_equal(judge(2.0, 1.049), EXP_CONTRADICTED);
-    assert_int_equal(judge(2.0, 0.5), EXP_CONTRADICTED);
-    /* the same, the other way up */
-    assert_int_equal(judge(0.5, 0.5), EXP_REPRODUCED);
-    assert_int_equal(judge(0.5, 0.4), EXP_STRONGER);
-    assert_int_equal(judge(0.5, 0.7), EXP_WEAKER);
-    assert_int_equal(judge(0.5, 0.96), EXP_CONTRADICTED);
-    assert_int_equal(judge(0.5, 1.5), EXP_CONTRADICTED);
-}
-
-static void small_effects_are_not_lost_in_the_tolerance(void **state)
-{
-    (void)state;
-    /* 8 % was claimed: none is within 15 % of it, but is no effect */
-    assert_int_equal(judge(1.08, 1.0), EXP_CONTRADICTED);
-    assert_int_equal(judge(1.08, 1.07), EXP_REPRODUCED);
-}
-
-static void no_effect_can_be_claimed(void **state)
-{
-    (void)state;
-    assert_int_equal(judge(0.992, 1.04), EXP_REPRODUCED);
-    assert_int_equal(judge(0.992, 1.05), EXP_REPRODUCED);
-    assert_int_equal(judge(0.992, 1.051), EXP_CONTRADICTED);
-    assert_int_equal(judge(0.992, 0.9), EXP_CONTRADICTED);
-    /* noise of 4 % hides an effect of 10 % */
-    assert_int_equal(exp_judge_ratio(0.992, 1.1, 0.15, 0.04, 0.05), EXP_REPRODUCED);
-    assert_int_equal(exp_judge_ratio(2.0, 1.1, 0.15, 0.04, 0.05), EXP_CONTRADICTED);
-}
-
-static void arithmetic_is_exact(void **state)
-{
-    (void)state;
-    assert_int_equal(exp_judge_ratio(1.0372, 1.03718, 0.001, 0, 0), EXP_REPRODUCED);
-    assert_int_equal(exp_judge_ratio(1.0372, 1.049, 0.001, 0, 0), EXP_STRONGER);
-    assert_int_equal(exp_judge_ratio(1.0372, 1.01, 0.001, 0, 0), EXP_WEAKER);
-    assert_int_equal(exp_judge_ratio(1.0372, 1.0, 0.001, 0, 0), EXP_CONTRADICTED);
-}
-
-static void what_has_no_value_is_not_judged(void **state)
-{
-    (void)state;
-    assert_int_equal(judge(2.0, NAN), EXP_NOT_MEASURED);
-    assert_int_equal(judge(2.0, 0), EXP_NOT_MEASURED);
-    assert_int_equal(judge(2.0, INFINITY), EXP_NOT_MEASURED);
-    assert_int_equal(judge(NAN, 1), EXP_NOT_MEASURED);
-    assert_int_equal(exp_judge_share(1, NAN, 0.02), EXP_NOT_MEASURED);
-    assert_int_equal(exp_judge_share(1, 1.5, 0.02), EXP_NOT_MEASURED);
-}
-
-static void shares(void **state)
-{
-    (void)state;
-    assert_int_equal(exp_judge_share(1, 1, 0.02), EXP_REPRODUCED);
-    assert_int_equal(exp_judge_share(1, 0.98, 0.02), EXP_REPRODUCED);
-    assert_int_equal(exp_judge_share(1, 0.97, 0.02), EXP_WEAKER);
-    assert_int_equal(exp_judge_share(1, 0.5, 0.02), EXP_CONTRADICTED);
-    assert_int_equal(exp_judge_share(0, 0, 0.02), EXP_REPRODUCED);
-    assert_int_equal(exp_judge_share(0, 1, 0.02), EXP_CONTRADICTED);
-    assert_int_equal(exp_judge_share(0.7, 0.9, 0.02), EXP_STRONGER);
-}
-
-static const char *summary_of(const char *verdicts)
-{
-    static char word[40];
-    json_t *claims = json_array();
-    char *copy = strdup(verdicts), *rest = copy, *one;
-    while ((one = strsep(&rest, ",")) != NULL)
-        json_array_append_new(claims, json_pack("{s:s}", "verdict", one));
-    json_t *summary = exp_summary(claims);
-    snprintf(word, sizeof word, "%s", json_string_value(json_object_get(summary, "verdict")));
-    json_decref(summary);
-    json_decref(claims);
-    free(copy);
-    return word;
-}
-
-static void summaries(void **state)
-{
-    (void)state;
-    assert_string_equal(summary_of("reproduced,reproduced"), "reproduced");
-    assert_string_equal(summary_of("reproduced,stronger,unpublished"), "stronger");
-    assert_string_equal(summary_of("weaker,reproduced"), "weaker");
-    assert_string_equal(summary_of("weaker,stronger"), "mixed");
-    assert_string_equal(summary_of("contradicted,reproduced"), "mixed");
-    assert_string_equal(summary_of("contradicted,unpublished"), "contradicted");
-    assert_string_equal(summary_of("unpublished"), "unpublished");
-    assert_string_equal(summary_of("not measured,unpublished"), "not measured");
-    assert_string_equal(summary_of("arithmetic,unpublished"), "unpublished");
-    assert_string_equal(summary_of("arithmetic,contradicted"), "contradicted");
-    assert_string_equal(summary_of("arithmetic,not measured"), "not measured");
-    assert_string_equal(summary_of("arithmetic"), "arithmetic");
-}
-
 /* ---- Specifications ---- */
 
 #define HEAD "{'schema':'gac.experiment-spec/1','id':'X','title':'t','question':'q','why':'w',"
@@ -550,13 +440,6 @@ int main(void)
         cmocka_unit_test(expressions_compute),
         cmocka_unit_test(what_is_not_measured_goes_through),
         cmocka_unit_test(bad_expressions_are_refused),
-        cmocka_unit_test(verdicts_at_their_boundaries),
-        cmocka_unit_test(small_effects_are_not_lost_in_the_tolerance),
-        cmocka_unit_test(no_effect_can_be_claimed),
-        cmocka_unit_test(arithmetic_is_exact),
-        cmocka_unit_test(what_has_no_value_is_not_judged),
-        cmocka_unit_test(shares),
-        cmocka_unit_test(summaries),
         cmocka_unit_test(bad_specifications_are_named),
         cmocka_unit_test(bad_sweeps_are_named),
         cmocka_unit_test(equal_calls_are_measured_once),

@@ -1,0 +1,205 @@
+#include "measure/experiment_internal.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static exp_verdict judge(double published, double ours)
+{
+    return exp_judge_ratio(published, ours, 0.15, 0, 0.05);
+}
+
+static void verdicts_at_their_boundaries(void **state)
+{
+    (void)state;
+    assert_int_equal(judge(2.0, 2.0), EXP_REPRODUCED);
+    assert_int_equal(judge(2.0, 2.0 * 1.15), EXP_REPRODUCED);
+    assert_int_equal(judge(2.0, 2.0 / 1.15), EXP_REPRODUCED);
+    assert_int_equal(judge(2.0, 2.0 * 1.1501), EXP_STRONGER);
+    assert_int_equal(judge(2.0, 2.0 / 1.1501), EXP_WEAKER);
+    assert_int_equal(judge(2.0, 1.051), EXP_WEAKER);
+    assert_int_equal(judge(2.0, 1.049), EXP_CONTRADICTED);
+    assert_int_equal(judge(2.0, 0.5), EXP_CONTRADICTED);
+    /* the same, the other way up */
+    assert_int_equal(judge(0.5, 0.5), EXP_REPRODUCED);
+    assert_int_equal(judge(0.5, 0.4), EXP_STRONGER);
+    assert_int_equal(judge(0.5, 0.7), EXP_WEAKER);
+    assert_int_equal(judge(0.5, 0.96), EXP_CONTRADICTED);
+    assert_int_equal(judge(0.5, 1.5), EXP_CONTRADICTED);
+}
+
+static void small_effects_are_not_lost_in_the_tolerance(void **state)
+{
+    (void)state;
+    /* 8 % was claimed: none is within 15 % of it, but is no effect */
+    assert_int_equal(judge(1.08, 1.0), EXP_CONTRADICTED);
+    assert_int_equal(judge(1.08, 1.07), EXP_REPRODUCED);
+}
+
+static void no_effect_can_be_claimed(void **state)
+{
+    (void)state;
+    assert_int_equal(judge(0.992, 1.04), EXP_REPRODUCED);
+    assert_int_equal(judge(0.992, 1.05), EXP_REPRODUCED);
+    assert_int_equal(judge(0.992, 1.051), EXP_CONTRADICTED);
+    assert_int_equal(judge(0.992, 0.9), EXP_CONTRADICTED);
+    /* noise of 4 % hides an effect of 10 % */
+    assert_int_equal(exp_judge_ratio(0.992, 1.1, 0.15, 0.04, 0.05), EXP_AMBIGUOUS);
+    assert_int_equal(exp_judge_ratio(0.992, 1.2, 0.15, 0.04, 0.05), EXP_CONTRADICTED);
+    assert_int_equal(exp_judge_ratio(1.2, 1.1, 0.15, 0.04, 0.05), EXP_AMBIGUOUS);
+    assert_int_equal(exp_judge_ratio(2.0, 1.1, 0.15, 0.04, 0.05), EXP_CONTRADICTED);
+}
+
+static exp_verdict judge_pair(double published, double ours, bool told_apart, double clock_ratio)
+{
+    exp_comparison pair = { .told_apart = told_apart, .clock_ratio = clock_ratio };
+    return exp_judge_pair(published, ours, 0.15, 0, 0.05, &pair);
+}
+
+static void two_calls_may_be_ambiguous(void **state)
+{
+    (void)state;
+    assert_int_equal(judge_pair(2.0, 2.0, true, 1), EXP_REPRODUCED);
+    assert_int_equal(judge_pair(2.0, 2.0, false, 1), EXP_AMBIGUOUS);
+    assert_int_equal(judge_pair(2.0, 0.5, false, 1), EXP_AMBIGUOUS);
+    assert_int_equal(judge_pair(1.0, 1.2, false, 1), EXP_AMBIGUOUS);
+    /* no difference is what is found */
+    assert_int_equal(judge_pair(2.0, 1.001, false, 1), EXP_CONTRADICTED);
+    assert_int_equal(judge_pair(1.0, 1.001, false, 1), EXP_REPRODUCED);
+    /* clocks 10 % apart explain 1.1, not 2 */
+    assert_int_equal(judge_pair(1.15, 1.1, true, 1.1), EXP_AMBIGUOUS);
+    assert_int_equal(judge_pair(1.15, 1.1, true, 1 / 1.1), EXP_AMBIGUOUS);
+    assert_int_equal(judge_pair(2.0, 2.0, true, 1.1), EXP_REPRODUCED);
+}
+
+/* A job with n samples that spread evenly around time_us. */
+static exp_job timed_job(double time_us, double spread, int n, int clock_mhz)
+{
+    json_t *samples = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(samples, json_real(time_us * (1 + spread * (2.0 * i / (n - 1) - 1))));
+    return (exp_job){ .key = "",
+                      .state = EXP_MEASURED,
+                      .flops = 1000,
+                      .bytes = 1,
+                      .time_us = time_us,
+                      .timing = json_pack("{s:o, s:i, s:i}", "samples_us", samples, "clock_mhz_min",
+                                          clock_mhz, "clock_mhz_max", clock_mhz) };
+}
+
+static exp_comparison compare(double a_us, double spread, int n, int a_mhz, double bytes)
+{
+    exp_comparison out;
+    exp_job a = timed_job(a_us, spread, n, a_mhz), b = timed_job(100, spread, n, 1980);
+    a.bytes = bytes;
+    exp_compare(&a, &b, a_us / 100, &out);
+    json_decref(a.timing);
+    json_decref(b.timing);
+    return out;
+}
+
+static void samples_and_clocks_are_compared(void **state)
+{
+    (void)state;
+    exp_comparison out = compare(110, 0.01, 9, 1980, 1);
+    assert_true(out.told_apart && out.clock_ratio == 1);
+    assert_string_equal(out.note, "");
+    assert_false(compare(100.5, 0.001, 9, 1980, 1).told_apart); /* under a percent */
+    assert_false(compare(110, 0.3, 9, 1980, 1).told_apart);
+    out = compare(110, 0.01, 3, 1980, 1); /* too few to be sure */
+    assert_false(out.told_apart);
+    assert_non_null(strstr(out.note, "do not tell them apart"));
+    out = compare(110, 0.01, 9, 1800, 1);
+    assert_true(fabs(out.clock_ratio - 1800.0 / 1980) < 1e-12);
+    assert_non_null(strstr(out.note, "1800 and 1980 MHz"));
+    assert_true(compare(110, 0.01, 9, 1940, 1).clock_ratio == 1);  /* 2 % */
+    assert_true(compare(110, 0.01, 9, -1, 1).clock_ratio == 1);    /* unknown */
+    assert_true(compare(110, 0.01, 9, 1800, 10).clock_ratio == 1); /* bound by memory */
+}
+
+static void arithmetic_is_exact(void **state)
+{
+    (void)state;
+    assert_int_equal(exp_judge_ratio(1.0372, 1.03718, 0.001, 0, 0), EXP_REPRODUCED);
+    assert_int_equal(exp_judge_ratio(1.0372, 1.049, 0.001, 0, 0), EXP_STRONGER);
+    assert_int_equal(exp_judge_ratio(1.0372, 1.01, 0.001, 0, 0), EXP_WEAKER);
+    assert_int_equal(exp_judge_ratio(1.0372, 1.0, 0.001, 0, 0), EXP_CONTRADICTED);
+}
+
+static void what_has_no_value_is_not_judged(void **state)
+{
+    (void)state;
+    assert_int_equal(judge(2.0, NAN), EXP_NOT_MEASURED);
+    assert_int_equal(judge(2.0, 0), EXP_NOT_MEASURED);
+    assert_int_equal(judge(2.0, INFINITY), EXP_NOT_MEASURED);
+    assert_int_equal(judge(NAN, 1), EXP_NOT_MEASURED);
+    assert_int_equal(exp_judge_share(1, NAN, 0.02), EXP_NOT_MEASURED);
+    assert_int_equal(exp_judge_share(1, 1.5, 0.02), EXP_NOT_MEASURED);
+}
+
+static void shares(void **state)
+{
+    (void)state;
+    assert_int_equal(exp_judge_share(1, 1, 0.02), EXP_REPRODUCED);
+    assert_int_equal(exp_judge_share(1, 0.98, 0.02), EXP_REPRODUCED);
+    assert_int_equal(exp_judge_share(1, 0.97, 0.02), EXP_WEAKER);
+    assert_int_equal(exp_judge_share(1, 0.5, 0.02), EXP_CONTRADICTED);
+    assert_int_equal(exp_judge_share(0, 0, 0.02), EXP_REPRODUCED);
+    assert_int_equal(exp_judge_share(0, 1, 0.02), EXP_CONTRADICTED);
+    assert_int_equal(exp_judge_share(0.7, 0.9, 0.02), EXP_STRONGER);
+}
+
+static const char *summary_of(const char *verdicts)
+{
+    static char word[40];
+    json_t *claims = json_array();
+    char *copy = strdup(verdicts), *rest = copy, *one;
+    while ((one = strsep(&rest, ",")) != NULL)
+        json_array_append_new(claims, json_pack("{s:s}", "verdict", one));
+    json_t *summary = exp_summary(claims);
+    snprintf(word, sizeof word, "%s", json_string_value(json_object_get(summary, "verdict")));
+    json_decref(summary);
+    json_decref(claims);
+    free(copy);
+    return word;
+}
+
+static void summaries(void **state)
+{
+    (void)state;
+    assert_string_equal(summary_of("reproduced,reproduced"), "reproduced");
+    assert_string_equal(summary_of("reproduced,stronger,unpublished"), "stronger");
+    assert_string_equal(summary_of("weaker,reproduced"), "weaker");
+    assert_string_equal(summary_of("weaker,stronger"), "mixed");
+    assert_string_equal(summary_of("contradicted,reproduced"), "mixed");
+    assert_string_equal(summary_of("contradicted,unpublished"), "contradicted");
+    assert_string_equal(summary_of("unpublished"), "unpublished");
+    assert_string_equal(summary_of("not measured,unpublished"), "not measured");
+    assert_string_equal(summary_of("arithmetic,unpublished"), "unpublished");
+    assert_string_equal(summary_of("arithmetic,contradicted"), "contradicted");
+    assert_string_equal(summary_of("arithmetic,not measured"), "not measured");
+    assert_string_equal(summary_of("arithmetic"), "arithmetic");
+    assert_string_equal(summary_of("ambiguous,unpublished"), "ambiguous");
+    assert_string_equal(summary_of("ambiguous,reproduced"), "reproduced");
+    assert_string_equal(summary_of("ambiguous,stronger,weaker"), "mixed");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(verdicts_at_their_boundaries),
+        cmocka_unit_test(small_effects_are_not_lost_in_the_tolerance),
+        cmocka_unit_test(no_effect_can_be_claimed),
+        cmocka_unit_test(two_calls_may_be_ambiguous),
+        cmocka_unit_test(samples_and_clocks_are_compared),
+        cmocka_unit_test(arithmetic_is_exact),
+        cmocka_unit_test(what_has_no_value_is_not_judged),
+        cmocka_unit_test(shares),
+        cmocka_unit_test(summaries),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
