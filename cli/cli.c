@@ -98,6 +98,14 @@ gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract 
     return gac_contract_load_bundled(gpu ? gpu : CLI_DEFAULT_GPU, out, &c->error);
 }
 
+gac_status cli_check_target(cli *c, const char *path, bool force)
+{
+    gac_new_file *file = NULL;
+    gac_status status = gac_new_file_create(path, force, &file, &c->error);
+    gac_new_file_discard(file);
+    return status;
+}
+
 /* value as three digits with the largest prefix that fits. */
 static char *scaled(char buffer[32], double value, const char *unit, const char *const *prefixes)
 {

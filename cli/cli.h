@@ -57,6 +57,10 @@ gac_status cli_size(cli *c, const char *option, const char *text, uint64_t *out)
 /* The contract of --contract FILE, else of --gpu NAME, else the default. */
 gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out);
 
+/* Whether a file could be written to path, to refuse a target before minutes of
+ * measuring and not after. Leaves nothing behind. */
+gac_status cli_check_target(cli *c, const char *path, bool force);
+
 /* "15.7 GB", "7.24 B": into buffer, which is returned. */
 char *cli_bytes(char buffer[32], uint64_t n_bytes);
 char *cli_count(char buffer[32], int64_t n);

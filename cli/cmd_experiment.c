@@ -24,6 +24,7 @@ static const char help[] =
     "                runs python3, or the GAC_PYTHON of the environment) or both\n"
     "  -o PATH       write the JSON result to a file, or, if PATH ends in /, one file\n"
     "                ID.LENS.json per experiment and lens\n"
+    "  --force       replace existing files\n"
     "  --quick       fewer cases and samples, for a first look\n"
     "  --counters    hardware counters through ncu, where an experiment asks for them\n"
     "  --spec FILE   run a specification of your own; published.json is read beside it\n"
@@ -35,7 +36,7 @@ static const char help[] =
 
 typedef struct request {
     bool lenses[GAC_LENS_COUNT];
-    bool list, quick, counters;
+    bool list, quick, counters, force;
     const char *out, *spec, *device, *one_case;
 } request;
 
@@ -53,15 +54,13 @@ static gac_status read_lens(cli *c, const char *text, request *r)
 
 static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *done)
 {
-    static const struct option options[] = { { "lens", required_argument, NULL, 'L' },
-                                             { "spec", required_argument, NULL, 'S' },
-                                             { "device", required_argument, NULL, 'D' },
-                                             { "one-case", required_argument, NULL, '1' },
-                                             { "output", required_argument, NULL, 'o' },
-                                             { "list", no_argument, NULL, 'l' },
-                                             { "quick", no_argument, NULL, 'Q' },
-                                             { "counters", no_argument, NULL, 'C' },
-                                             CLI_COMMON_OPTIONS };
+    static const struct option options[] = {
+        { "lens", required_argument, NULL, 'L' },   { "spec", required_argument, NULL, 'S' },
+        { "device", required_argument, NULL, 'D' }, { "one-case", required_argument, NULL, '1' },
+        { "output", required_argument, NULL, 'o' }, { "list", no_argument, NULL, 'l' },
+        { "quick", no_argument, NULL, 'Q' },        { "counters", no_argument, NULL, 'C' },
+        { "force", no_argument, NULL, 'F' },        CLI_COMMON_OPTIONS
+    };
     int letter;
     gac_status status = GAC_OK;
     while (status == GAC_OK &&
@@ -90,6 +89,9 @@ static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *
             break;
         case 'C':
             r->counters = true;
+            break;
+        case 'F':
+            r->force = true;
             break;
         default:
             return *done ? GAC_OK : c->error.status;
@@ -152,13 +154,13 @@ static gac_status load_experiments(cli *c, const request *r, int n_ids, char **i
     return GAC_OK;
 }
 
-static gac_status write_json(cli *c, const char *path, const json_t *value)
+static gac_status write_json(cli *c, const char *path, bool force, const json_t *value)
 {
     gac_new_file *file;
     char *text = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     if (!text)
         return gac_error_no_memory(&c->error);
-    gac_status status = gac_new_file_create(path, true, &file, &c->error);
+    gac_status status = gac_new_file_create(path, force, &file, &c->error);
     if (status == GAC_OK) {
         status = gac_new_file_write(file, text, strlen(text), &c->error);
         if (status == GAC_OK)
@@ -177,11 +179,83 @@ static bool is_folder(const char *path)
     return path && path[0] && path[strlen(path) - 1] == '/';
 }
 
+/* Makes the folder of results, unless there is one. */
+static gac_status make_folder(cli *c, const char *path, bool *made)
+{
+    char q[200];
+    *made = mkdir(path, 0777) == 0;
+    if (*made || errno == EEXIST)
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path),
+                         strerror(errno));
+}
+
+/* The file of one result in the folder. */
+static gac_status name_file(cli *c, const request *r, const gac_experiment *e, int lens,
+                            char path[PATH_MAX])
+{
+    int n = snprintf(path, PATH_MAX, "%s%s.%s.json", r->out, gac_experiment_id(e),
+                     gac_lens_name((gac_lens)lens));
+    return n < PATH_MAX ? GAC_OK : gac_error_set(&c->error, GAC_USAGE, "-o: the path is too long");
+}
+
+/* The files of all results in a folder. */
+static gac_status check_files(cli *c, const request *r, gac_experiment **list, int n)
+{
+    char path[PATH_MAX];
+    gac_status status = GAC_OK;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (strcmp(gac_experiment_id(list[i]), gac_experiment_id(list[j])) == 0)
+                return gac_error_set(&c->error, GAC_USAGE, "%s is there twice, for one file",
+                                     gac_experiment_id(list[i]));
+    for (int i = 0; i < n; i++)
+        for (int lens = 0; lens < GAC_LENS_COUNT && status == GAC_OK; lens++) {
+            if (r->lenses[lens])
+                status = name_file(c, r, list[i], lens, path);
+            if (r->lenses[lens] && status == GAC_OK)
+                status = cli_check_target(c, path, r->force);
+        }
+    return status;
+}
+
+/* Refuses what could not be written before anything is measured. The folder is
+ * made again when there is a first result for it. */
+static gac_status check_output(cli *c, const request *r, gac_experiment **list, int n)
+{
+    char q[200];
+    bool made = false;
+    struct stat s;
+    if (!is_folder(r->out) && stat(r->out, &s) == 0 && S_ISDIR(s.st_mode))
+        return gac_error_set(&c->error, GAC_FAILED,
+                             "%s: is a directory; with a / at its end it gets a file per result",
+                             gac_quote(q, sizeof q, r->out));
+    if (!is_folder(r->out))
+        return cli_check_target(c, r->out, r->force);
+    gac_status status = make_folder(c, r->out, &made);
+    if (status == GAC_OK)
+        status = check_files(c, r, list, n);
+    if (made)
+        rmdir(r->out);
+    return status;
+}
+
+static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_lens lens,
+                       const json_t *result)
+{
+    char path[PATH_MAX];
+    bool made;
+    gac_status status = name_file(c, r, e, (int)lens, path);
+    if (status == GAC_OK)
+        status = make_folder(c, r->out, &made);
+    return status == GAC_OK ? write_json(c, path, r->force, result) : status;
+}
+
 /* Runs one experiment under one lens and shows or keeps the result. */
 static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_lens lens,
                           gac_device *device, json_t *results)
 {
-    char program[PATH_MAX] = "", path[PATH_MAX];
+    char program[PATH_MAX] = "";
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     gac_experiment_options options = { .quick = r->quick,
                                        .counters = r->counters,
@@ -196,11 +270,8 @@ static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac
     if (status == GAC_OK) {
         json_object_update(result, found);
         json_array_append(results, result);
-        if (is_folder(r->out)) {
-            snprintf(path, sizeof path, "%s%s.%s.json", r->out, gac_experiment_id(e),
-                     gac_lens_name(lens));
-            status = write_json(c, path, result);
-        }
+        if (is_folder(r->out))
+            status = keep(c, r, e, lens, result);
         if (!c->json)
             experiment_print(stdout, result, c->log.level > 0);
         fflush(stdout);
@@ -222,7 +293,7 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
     if (!one)
         json_object_set(whole, "results", results);
     if (r->out && !is_folder(r->out))
-        status = write_json(c, r->out, whole);
+        status = write_json(c, r->out, r->force, whole);
     if (status == GAC_OK && c->json)
         status = gac_json_print(stdout, whole, &c->error);
     json_decref(whole);
@@ -281,13 +352,9 @@ static gac_status check_all(cli *c, const json_t *results)
 
 static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n)
 {
-    char q[200];
     gac_device *device = NULL;
     json_t *results = json_array();
-    gac_status status = GAC_OK;
-    if (is_folder(r->out) && mkdir(r->out, 0777) != 0 && errno != EEXIST)
-        status = gac_error_set(&c->error, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, r->out),
-                               strerror(errno));
+    gac_status status = r->out ? check_output(c, r, list, n) : GAC_OK;
     if (status == GAC_OK && (r->lenses[GAC_LENS_NATIVE] || r->one_case))
         status = gac_device_open(r->device ? r->device : "cuda", &device, &c->error);
     if (status == GAC_OK && r->one_case) {

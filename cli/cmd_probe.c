@@ -199,15 +199,6 @@ static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *d
     return check_options(c, o);
 }
 
-/* Refuses an existing target before five minutes of measuring, not after. */
-static gac_status check_target(cli *c, const char *path, bool force)
-{
-    gac_new_file *file = NULL;
-    gac_status status = path ? gac_new_file_create(path, force, &file, &c->error) : GAC_OK;
-    gac_new_file_discard(file);
-    return status;
-}
-
 static gac_status write_file(cli *c, const char *path, bool force, const json_t *value)
 {
     gac_new_file *file = NULL;
@@ -453,9 +444,9 @@ static gac_status run(cli *c, int argc, char **argv)
     o.options.dtypes = o.dtypes;
     o.options.progress = c->progress;
     o.options.log = &c->log;
-    status = check_target(c, o.out, o.force);
-    if (status == GAC_OK)
-        status = check_target(c, o.raw, o.force);
+    status = cli_check_target(c, o.out, o.force);
+    if (status == GAC_OK && o.raw)
+        status = cli_check_target(c, o.raw, o.force);
     if (status == GAC_OK && o.runtime)
         status = load_runtime(c, o.runtime, &runtime);
     o.options.runtime = runtime;

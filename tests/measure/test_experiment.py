@@ -265,6 +265,44 @@ class Native(Case):
         self.assertEqual([e["id"] for e in listed], IDS)
 
 
+class Output(Case):
+    # The fake GPU that is not there shows that the target is looked at first.
+    def refused(self, *args, wanted, status=1):
+        before = sorted(self.folder.rglob("*"))
+        _, err = self.gac("PaLU-dist", "-q", *args, status=status, GAC_FAKE="no-gpu")
+        self.assertIn(wanted, err)
+        self.assertEqual(len(err.splitlines()), 1)
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+
+    def test_bad_targets_are_refused_first(self):
+        (self.folder / "tmp").mkdir()
+        (self.folder / "dir").mkdir()
+        (self.folder / "old.json").write_text("{}")
+        (self.folder / "dir" / "PaLU-dist.native.json").write_text("{}")
+        self.refused("-o", "nonexist/r.json", wanted="nonexist/r.json: No such file")
+        self.refused("-o", "nonexist/r/", wanted="nonexist/r/: No such file")
+        self.refused("-o", "dir", wanted="dir: is a directory")
+        self.refused("-o", "dir", "--force", wanted="dir: is a directory")
+        self.refused("-o", "old.json", wanted="old.json: already exists")
+        self.refused("-o", "old.json/", wanted="Not a directory")
+        self.refused("-o", "dir/", wanted="PaLU-dist.native.json: already exists")
+        self.refused("PaLU-dist", "-o", "new/", wanted="PaLU-dist is there twice", status=2)
+        # good ones, and nothing left of them
+        self.refused("-o", "old.json", "--force", wanted="no GPU", status=4)
+        self.refused("-o", "dir/", "--force", wanted="no GPU", status=4)
+        self.refused("-o", "new/", wanted="no GPU", status=4)
+
+    def test_force(self):
+        for target, name in (("a.json", "a.json"), ("r/", "r/PaLU-dist.native.json")):
+            self.gac("PaLU-dist", "-o", target)
+            path = self.folder / name
+            path.write_text("{}")
+            self.gac("PaLU-dist", "-o", target, status=1)
+            self.assertEqual(path.read_text(), "{}")
+            self.gac("PaLU-dist", "-o", target, "--force")
+            self.assertEqual(json.loads(path.read_text())["id"], "PaLU-dist")
+
+
 class Specs(Case):
     def refused(self, text, *wanted):
         (self.folder / "bad.json").write_text(text)
