@@ -98,6 +98,14 @@ gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract 
     return gac_contract_load_bundled(gpu ? gpu : CLI_DEFAULT_GPU, out, &c->error);
 }
 
+gac_status cli_open_gpu(cli *c, const char *name, gac_device **out)
+{
+    if (strcmp(name, "cpu") == 0)
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--device: cpu is no GPU, and only these are measured: cuda, cuda:N");
+    return gac_device_open(name, out, &c->error);
+}
+
 gac_status cli_check_target(cli *c, const char *path, bool force)
 {
     gac_new_file *file = NULL;

@@ -5,6 +5,7 @@
 #include <gac/base.h>
 #include <gac/checkpoint.h>
 #include <gac/contract.h>
+#include <gac/device.h>
 #include <gac/model.h>
 #include <gac/plan.h>
 #include <gac/repair.h>
@@ -56,6 +57,10 @@ gac_status cli_size(cli *c, const char *option, const char *text, uint64_t *out)
 
 /* The contract of --contract FILE, else of --gpu NAME, else the default. */
 gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out);
+
+/* Opens cuda or cuda:N for measuring; the CPU is a usage error, since its
+ * reference would run for ever. */
+gac_status cli_open_gpu(cli *c, const char *name, gac_device **out);
 
 /* Whether a file could be written to path, to refuse a target before minutes of
  * measuring and not after. Leaves nothing behind. */

@@ -356,7 +356,7 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     json_t *results = json_array();
     gac_status status = r->out ? check_output(c, r, list, n) : GAC_OK;
     if (status == GAC_OK && (r->lenses[GAC_LENS_NATIVE] || r->one_case))
-        status = gac_device_open(r->device ? r->device : "cuda", &device, &c->error);
+        status = cli_open_gpu(c, r->device ? r->device : "cuda", &device);
     if (status == GAC_OK && r->one_case) {
         status = gac_experiment_run_call(list[0], device, r->one_case, &c->error);
     } else {

@@ -168,8 +168,6 @@ static gac_status check_options(cli *c, const probe_command *o)
         wrong = "-o and --raw name the same file";
     else if (o->options.name && !is_name(o->options.name))
         wrong = "--name takes 1 to 64 letters, digits and signs, without spaces";
-    else if (strcmp(o->device, "cpu") == 0 || strcmp(o->device, "reference") == 0)
-        wrong = "--device: a probe measures GPUs: cuda, or cuda:N";
     if (wrong)
         return gac_error_set(&c->error, GAC_USAGE, "%s", wrong);
     return gac_workload_parse(o->workload, &workload, &c->error);
@@ -451,7 +449,7 @@ static gac_status run(cli *c, int argc, char **argv)
         status = load_runtime(c, o.runtime, &runtime);
     o.options.runtime = runtime;
     if (status == GAC_OK)
-        status = gac_device_open(o.device, &device, &c->error);
+        status = cli_open_gpu(c, o.device, &device);
     if (status == GAC_OK)
         status = choose_attention(c, &o);
     if (status == GAC_OK)

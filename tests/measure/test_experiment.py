@@ -110,7 +110,7 @@ class Case(unittest.TestCase):
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         done = subprocess.run([options.gac, "experiment", *map(str, args)], capture_output=True,
-                              text=True, cwd=self.folder,
+                              text=True, cwd=self.folder, timeout=100,
                               env={**os.environ, "GAC_BACKEND_PATH": options.fake,
                                    "TMPDIR": str(temporary), **env})
         self.assertEqual(done.returncode, status, f"{args}\n{done.stdout}\n{done.stderr}")
@@ -253,6 +253,9 @@ class Native(Case):
             self.assertEqual((out, len(err.splitlines())), ("", 1))
         self.gac("S1", "--device", "cuda:7", status=4)
         self.gac("S1", "--device", "gpu", status=2)
+        _, err = self.gac("G4", "--quick", "--device", "cpu", status=2)
+        self.assertEqual(err, "gac: --device: cpu is no GPU, and only these are measured: "
+                              "cuda, cuda:N\n")
 
     def test_output_file_and_lists(self):
         self.gac("PaLU-dist", "-o", "one.json")

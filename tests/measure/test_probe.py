@@ -423,7 +423,7 @@ class Refused(Case):
         self.refused("--workload", "decode:1@1", status=2, text="--model")
         self.refused("--raw", self.path("c.json"), status=2, text="same file")
         self.refused("--device", "tpu", status=2, text="tpu")
-        self.refused("--device", "cpu", status=2, text="GPUs")
+        self.refused("--device", "cpu", status=2, text="cpu is no GPU")
         self.refused("--name", "", status=2, text="--name")
         self.refused("--dtype", "F16,I64", status=2, text="I64")
         self.refused("--allow", "rescaled", status=2, text="--model")
