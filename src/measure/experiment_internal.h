@@ -255,7 +255,8 @@ typedef struct exp_output {
     int exit_code;       /* 127: not found; -1: a signal ended it */
 } exp_output;
 
-/* Runs argv without a shell, with nothing to read. Lines of stderr that start
+/* Runs argv without a shell, with nothing to read; it is killed if the calling
+ * thread ends meanwhile. Lines of stderr that start
  * with "progress DONE TOTAL" move the progress bar, named what. More than max_bytes of
  * output or timeout_s without end is a failure. free(out->text). */
 gac_status exp_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,

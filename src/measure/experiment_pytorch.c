@@ -6,14 +6,22 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define MAX_OUTPUT_BYTES ((size_t)256 << 20)
 #define TIMEOUT_S 3600.0
 
-/* A folder of our own with the script and what it shall do. */
+/* A file without a name: however we end, nothing is left of it. Other programs
+ * of the same user open it by path, as long as we live. */
+typedef struct unnamed {
+    int fd; /* -1: none */
+    char path[64];
+} unnamed;
+
+/* The script and what it shall do. */
 typedef struct workplace {
-    char folder[256], script[300], request[300];
+    unnamed script, request;
 } workplace;
 
 static json_t *job_request(const exp_job *job)
@@ -58,50 +66,47 @@ static json_t *make_request(const exp_plan *plan, const exp_check *checks, int n
                      list);
 }
 
-static gac_status write_file(const char *path, const char *text, size_t n_bytes, gac_error *err)
+/* The name has a folder that is not there, from which python then takes no
+ * modules. */
+static gac_status write_unnamed(unnamed *file, const char *text, size_t n_bytes, gac_error *err)
 {
-    FILE *file = fopen(path, "wx");
-    if (!file)
-        return gac_error_set(err, GAC_FAILED, "%s: %s", path, strerror(errno));
-    bool written = fwrite(text, 1, n_bytes, file) == n_bytes;
-    written = fclose(file) == 0 && written;
-    return written ? GAC_OK : gac_error_set(err, GAC_FAILED, "%s: cannot be written", path);
+    file->fd = memfd_create("gac/pytorch_lens", MFD_CLOEXEC);
+    if (file->fd < 0)
+        return gac_error_set(err, GAC_FAILED, "pytorch lens: cannot make a file: %s",
+                             strerror(errno));
+    snprintf(file->path, sizeof file->path, "/proc/%ld/fd/%d", (long)getpid(), file->fd);
+    while (n_bytes > 0) {
+        ssize_t put = write(file->fd, text, n_bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return gac_error_set(err, GAC_FAILED, "pytorch lens: cannot write a file: %s",
+                                 strerror(errno));
+        text += put;
+        n_bytes -= (size_t)put;
+    }
+    return GAC_OK;
 }
 
 static gac_status set_up(workplace *w, const json_t *request, gac_error *err)
 {
     const exp_bundled *script = exp_find_bundled("pytorch_lens.py");
-    const char *temporary = getenv("TMPDIR");
     char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
-    memset(w, 0, sizeof *w);
-    if (!text || !script) {
-        free(text);
-        return gac_error_no_memory(err);
-    }
-    int n = snprintf(w->folder, sizeof w->folder, "%s/gac-lens-XXXXXX",
-                     temporary && temporary[0] ? temporary : "/tmp");
-    if (n >= (int)sizeof w->folder || !mkdtemp(w->folder)) {
-        free(text);
-        w->folder[0] = 0;
-        return gac_error_set(err, GAC_FAILED, "cannot make a temporary folder: %s",
-                             strerror(errno));
-    }
-    snprintf(w->script, sizeof w->script, "%s/pytorch_lens.py", w->folder);
-    snprintf(w->request, sizeof w->request, "%s/request.json", w->folder);
-    gac_status status = write_file(w->script, script->text, script->n_bytes, err);
+    gac_status status = text && script
+                            ? write_unnamed(&w->script, script->text, script->n_bytes, err)
+                            : gac_error_no_memory(err);
     if (status == GAC_OK)
-        status = write_file(w->request, text, strlen(text), err);
+        status = write_unnamed(&w->request, text, strlen(text), err);
     free(text);
     return status;
 }
 
 static void clean_up(const workplace *w)
 {
-    if (!w->folder[0])
-        return;
-    unlink(w->script);
-    unlink(w->request);
-    rmdir(w->folder);
+    if (w->script.fd >= 0)
+        close(w->script.fd);
+    if (w->request.fd >= 0)
+        close(w->request.fd);
 }
 
 static gac_status bad_answer(const char *what, int index, gac_error *err)
@@ -219,7 +224,7 @@ static gac_status ask(const workplace *w, gac_progress *progress, const char *wh
 {
     const char *python = getenv("GAC_PYTHON");
     char *argv[] = { (char *)(python && python[0] ? python : "python3"), (char *)"-B",
-                     (char *)w->script, (char *)w->request, NULL };
+                     (char *)w->script.path, (char *)w->request.path, NULL };
     gac_error local = GAC_ERROR_INIT;
     exp_output output;
     gac_status status =
@@ -261,7 +266,7 @@ gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n,
     gac_experiment_options options = { .rules = &rules, .device = how->device };
     exp_job *jobs = calloc((size_t)n + 1, sizeof *jobs);
     exp_plan plan = { .dtype = n > 0 ? specs[0].dtype : GAC_DTYPE_F16, .jobs = jobs, .n_jobs = n };
-    workplace w = { "", "", "" };
+    workplace w = { .script.fd = -1, .request.fd = -1 };
     json_t *answer = NULL, *none = json_array();
     for (int i = 0; jobs && i < n; i++)
         jobs[i] = (exp_job){ .spec = specs[i], .path = "auto" };
@@ -292,7 +297,7 @@ gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
                            const gac_experiment_options *options, json_t **checks, json_t **machine,
                            gac_error *err)
 {
-    workplace w = { "", "", "" };
+    workplace w = { .script.fd = -1, .request.fd = -1 };
     exp_check *list = NULL;
     int n_checks = 0;
     json_t *answer = NULL, *out = json_array();

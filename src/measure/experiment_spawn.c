@@ -1,53 +1,87 @@
-/* Other programs: started without a shell, watched, and never waited for
- * longer than agreed. */
+/* Other programs: started without a shell, watched, never waited for longer
+ * than agreed, and gone when we are. */
 #include "measure/experiment_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-extern char **environ;
 
 typedef struct child {
     pid_t pid;
     int out, err; /* our ends of its pipes; -1 once closed */
 } child;
 
+/* What the child does: becomes argv, to be killed when the thread that started
+ * it ends, whatever ends it; or says through failure why not. */
+static void become(char *const argv[], pid_t parent, int out, int errors, int failure)
+{
+    int null = open("/dev/null", O_RDONLY);
+    bool ready = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && null >= 0 && dup2(null, 0) >= 0 &&
+                 dup2(out, 1) >= 0 && dup2(errors, 2) >= 0;
+    if (ready && getppid() == parent)
+        execvp(argv[0], argv);
+    int code = errno;
+    _exit(write(failure, &code, sizeof code) == (ssize_t)sizeof code ? 127 : 126);
+}
+
+/* The child's reason for not having become argv, or 0. */
+static int wait_for_exec(pid_t pid, int failure)
+{
+    int code = 0;
+    ssize_t got;
+    while ((got = read(failure, &code, sizeof code)) < 0 && errno == EINTR)
+        ;
+    if (got <= 0)
+        return 0; /* its end was closed by exec */
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return code ? code : ECHILD;
+}
+
+static void close_pipe(const int ends[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (ends[i] >= 0)
+            close(ends[i]);
+}
+
 static gac_status start(char *const argv[], child *c, gac_error *err)
 {
     char q[200];
-    int out[2], errors[2];
-    posix_spawn_file_actions_t actions;
-    if (pipe2(out, O_CLOEXEC) != 0)
-        return gac_error_set(err, GAC_FAILED, "pipe: %s", strerror(errno));
-    if (pipe2(errors, O_CLOEXEC) != 0) {
-        close(out[0]);
-        close(out[1]);
-        return gac_error_set(err, GAC_FAILED, "pipe: %s", strerror(errno));
+    int pipes[3][2] = { { -1, -1 }, { -1, -1 }, { -1, -1 } }; /* out, errors, failure */
+    int code = 0;
+    pid_t self = getpid();
+    for (int i = 0; i < 3 && !code; i++)
+        code = pipe2(pipes[i], O_CLOEXEC) == 0 ? 0 : errno;
+    if (!code && (c->pid = fork()) < 0)
+        code = errno;
+    if (code) {
+        for (int i = 0; i < 3; i++)
+            close_pipe(pipes[i]);
+        return gac_error_set(err, GAC_FAILED, "cannot start %s: %s",
+                             gac_quote(q, sizeof q, argv[0]), strerror(code));
     }
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    posix_spawn_file_actions_adddup2(&actions, errors[1], 2);
-    int failed = posix_spawnp(&c->pid, argv[0], &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    close(errors[1]);
-    c->out = out[0];
-    c->err = errors[0];
-    if (!failed)
+    if (c->pid == 0)
+        become(argv, self, pipes[0][1], pipes[1][1], pipes[2][1]);
+    for (int i = 0; i < 3; i++)
+        close(pipes[i][1]);
+    code = wait_for_exec(c->pid, pipes[2][0]);
+    close(pipes[2][0]);
+    c->out = pipes[0][0];
+    c->err = pipes[1][0];
+    if (!code)
         return GAC_OK;
-    close(out[0]);
-    close(errors[0]);
+    close(c->out);
+    close(c->err);
     return gac_error_set(err, GAC_NO_RESOURCE, "%s: %s", gac_quote(q, sizeof q, argv[0]),
-                         strerror(failed));
+                         strerror(code));
 }
 
 /* Appends what one pipe has; closes it at its end. */

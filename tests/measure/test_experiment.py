@@ -10,10 +10,12 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -97,6 +99,33 @@ for i, name in enumerate(["fill", "nvjet_x"]):
     for metric in wanted:
         print(f'"{i}","{name}","{metric}","","{i + 1},000"')
 """
+
+
+SLEEPING_PYTHON = """#!/usr/bin/env python3
+import os, sys, time
+open(sys.argv[3]).read()
+with open(os.environ["SAY_TO"] + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(file.name, os.environ["SAY_TO"])
+time.sleep(300)
+"""
+
+
+def wait_for(condition):
+    """True as soon as condition holds, False if it does not within a minute."""
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def runs(pid):
+    """Whether there is such a process, and not only what is left of one."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
 class Case(unittest.TestCase):
@@ -389,6 +418,26 @@ class Pytorch(Case):
         self.assertIn("does not hold", self.lens(mode="wrong", status=5)[1])
         self.assertIn("does not hold", self.lens(mode="pads", status=5)[1])
         self.assertIn("could not run: no memory", self.lens(mode="uncompared", status=4)[1])
+
+    def test_interrupted(self):
+        """However gac ends, python3 ends too, and nothing is left."""
+        sleeper = self.program("sleeper", SLEEPING_PYTHON)
+        said, temporary = self.folder / "pid", self.folder / "tmp"
+        temporary.mkdir()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            with self.subTest(number.name):
+                child = subprocess.Popen(
+                    [options.gac, "experiment", "--spec", self.spec(), "--lens", "pytorch", "-q"],
+                    env={**os.environ, "GAC_PYTHON": sleeper, "TMPDIR": str(temporary),
+                         "SAY_TO": str(said)})
+                self.assertTrue(wait_for(said.exists))
+                python = int(said.read_text())
+                self.assertTrue(runs(python))
+                child.send_signal(number)
+                self.assertEqual(child.wait(60), -number)
+                self.assertTrue(wait_for(lambda: not runs(python)))
+                self.assertEqual(list(temporary.iterdir()), [])
+                said.unlink()
 
     def test_no_python_no_torch(self):
         spec = self.spec()
