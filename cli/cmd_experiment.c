@@ -342,11 +342,18 @@ static gac_status check_result(cli *c, const json_t *one)
     return GAC_OK;
 }
 
+/* The first result that is wanting speaks, unless one has a wrong output. */
 static gac_status check_all(cli *c, const json_t *results)
 {
     gac_status status = GAC_OK;
-    for (size_t i = 0; i < json_array_size(results) && status == GAC_OK; i++)
-        status = check_result(c, json_array_get(results, i));
+    for (size_t i = 0; i < json_array_size(results) && status != GAC_CHECK; i++) {
+        gac_error before = c->error;
+        gac_status one = check_result(c, json_array_get(results, i));
+        if (status == GAC_OK || one == GAC_CHECK)
+            status = one;
+        else
+            c->error = before;
+    }
     return status;
 }
 

@@ -321,8 +321,10 @@ typedef struct gac_experiment_options {
 
 /* Runs an experiment under one lens. device is used by the native lens alone.
  * *out, which the caller owns, is {"id", "lens", "device_facts", "summary",
- * "claims", "checks", "cases", "calls", …}. A call that fails leaves a hole in
- * it; GAC_NO_RESOURCE when python3, torch or its GPU is missing. */
+ * "claims", "checks", "cases", "calls", …}. A call that fails, or that is
+ * throttled throughout, leaves a hole in it, and "summary" counts the claims
+ * that have a value all the same. GAC_NO_RESOURCE when python3, torch or its
+ * GPU is missing. */
 gac_status gac_experiment_run(const gac_experiment *experiment, gac_lens lens, gac_device *device,
                               const gac_experiment_options *options, struct json_t **out,
                               gac_error *err);

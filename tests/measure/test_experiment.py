@@ -439,6 +439,16 @@ class Pytorch(Case):
                 self.assertEqual(list(temporary.iterdir()), [])
                 said.unlink()
 
+    def test_a_wrong_output_is_worse_than_a_hole(self):
+        checks = [{**SMALL["checks"][0], "native": ["auto", "flash", "math"]}]
+        _, err = self.gac("--spec", self.spec(checks=checks), "-q", status=4,
+                          GAC_FAKE="out-of-memory")
+        self.assertIn("small, native lens: a check of outputs could not run", err)
+        _, err = self.gac("--spec", self.spec(checks=checks), "--lens", "both", "-q", status=5,
+                          GAC_FAKE="out-of-memory", MODE="wrong",
+                          GAC_PYTHON=self.program("python", FAKE_PYTHON))
+        self.assertEqual(err, "gac: small, pytorch lens: a check of outputs does not hold\n")
+
     def test_no_python_no_torch(self):
         spec = self.spec()
         _, err = self.gac("--spec", spec, "--lens", "pytorch", "-q", status=4,
