@@ -387,11 +387,12 @@ static gac_status check_dtypes(gac_device *device, const gac_probe_options *opti
     bool half = false;
     for (int i = 0; i < options->n_dtypes; i++) {
         gac_task *task = NULL;
+        gac_error why = GAC_ERROR_INIT;
         gac_task_spec spec = probe_gemm_spec(options->dtypes[i], 16, 128, 128);
-        gac_status status = gac_task_create(device, &spec, &task, err);
+        gac_status status = gac_task_create(device, &spec, &task, &why);
         gac_task_free(task);
         if (status == GAC_USAGE)
-            return status;
+            return gac_error_set(err, status, "%s", why.text);
     }
     for (int i = 0; i < options->n_dtypes; i++)
         half = half || is_half(options->dtypes[i]);
