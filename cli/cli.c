@@ -98,6 +98,17 @@ gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract 
     return gac_contract_load_bundled(gpu ? gpu : CLI_DEFAULT_GPU, out, &c->error);
 }
 
+bool cli_is_file(const char *name)
+{
+    return strchr(name, '/') || strchr(name, '.');
+}
+
+gac_status cli_contract_named(cli *c, const char *name, gac_contract **out)
+{
+    bool file = cli_is_file(name);
+    return cli_contract(c, file ? NULL : name, file ? name : NULL, out);
+}
+
 gac_status cli_open_gpu(cli *c, const char *name, gac_device **out)
 {
     if (strcmp(name, "cpu") == 0)

@@ -58,6 +58,10 @@ gac_status cli_size(cli *c, const char *option, const char *text, uint64_t *out)
 /* The contract of --contract FILE, else of --gpu NAME, else the default. */
 gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out);
 
+/* The contract of one argument that may be either: a file has a / or a dot. */
+bool cli_is_file(const char *name);
+gac_status cli_contract_named(cli *c, const char *name, gac_contract **out);
+
 /* Opens cuda or cuda:N for measuring; the CPU is a usage error, since its
  * reference would run for ever. */
 gac_status cli_open_gpu(cli *c, const char *name, gac_device **out);

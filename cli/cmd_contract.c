@@ -16,17 +16,6 @@ static const char help[] =
     "\n"
     "example: gac contract show h200\n";
 
-static bool is_file(const char *name)
-{
-    return strchr(name, '/') || strchr(name, '.');
-}
-
-static gac_status load(cli *c, const char *name, gac_contract **out)
-{
-    bool file = is_file(name);
-    return cli_contract(c, file ? NULL : name, file ? name : NULL, out);
-}
-
 static gac_status list(cli *c)
 {
     gac_status status = GAC_OK;
@@ -224,7 +213,7 @@ static gac_status show(cli *c, const char *name)
 {
     gac_contract *contract;
     json_t *json = NULL;
-    gac_status status = load(c, name, &contract);
+    gac_status status = cli_contract_named(c, name, &contract);
     if (status != GAC_OK)
         return status;
     if (c->json)
@@ -424,8 +413,8 @@ static gac_status take_dtypes(cli *c, const char *text, gac_dtype *in_a, gac_dty
 static void set_path(json_t *body, const char *key, const char *name)
 {
     char q[512];
-    json_object_set_new(body, key,
-                        is_file(name) ? json_string(gac_quote(q, sizeof q, name)) : json_null());
+    json_object_set_new(
+        body, key, cli_is_file(name) ? json_string(gac_quote(q, sizeof q, name)) : json_null());
 }
 
 static gac_status diff(cli *c, const char *name_a, const char *name_b, const char *dtypes)
@@ -435,9 +424,9 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b, const cha
     json_t *body = NULL;
     gac_status status = take_dtypes(c, dtypes, &in_a, &in_b);
     if (status == GAC_OK)
-        status = load(c, name_a, &a);
+        status = cli_contract_named(c, name_a, &a);
     if (status == GAC_OK)
-        status = load(c, name_b, &b);
+        status = cli_contract_named(c, name_b, &b);
     if (status == GAC_OK)
         status = gac_contract_diff(a, in_a, b, in_b, &body, &c->error);
     if (status == GAC_OK) {

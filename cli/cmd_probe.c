@@ -80,16 +80,6 @@ static gac_status take_seconds(cli *c, double *out)
                          gac_quote(q, sizeof q, optarg));
 }
 
-static gac_status take_allow(cli *c, bool *out)
-{
-    char q[80];
-    *out = strcmp(optarg, "rescaled") == 0;
-    if (*out)
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--allow: \"%s\"; the only value is rescaled",
-                         gac_quote(q, sizeof q, optarg));
-}
-
 static gac_status take(cli *c, probe_command *o, int letter)
 {
     int64_t seed;
@@ -135,7 +125,7 @@ static gac_status take(cli *c, probe_command *o, int letter)
         o->base = optarg;
         break;
     case 'a':
-        return take_allow(c, &o->allow_rescaled);
+        return plan_args_allow(c, optarg, &o->allow_rescaled);
     default:
         o->force = true;
     }
@@ -245,10 +235,8 @@ static gac_contract *bundled_of(const char *gpu)
 /* The contract that a model's points are added to. */
 static gac_status find_base(cli *c, const probe_command *o, gac_device *device, gac_contract **out)
 {
-    if (o->base) {
-        bool file = strchr(o->base, '/') || strchr(o->base, '.');
-        return cli_contract(c, file ? NULL : o->base, file ? o->base : NULL, out);
-    }
+    if (o->base)
+        return cli_contract_named(c, o->base, out);
     *out = bundled_of(gac_device_describe(device)->name);
     if (*out)
         return GAC_OK;

@@ -61,9 +61,18 @@ static gac_status take_strategy(cli *c, plan_args *a)
                          gac_quote(q, sizeof q, optarg));
 }
 
-gac_status plan_args_take(cli *c, plan_args *a, int letter)
+gac_status plan_args_allow(cli *c, const char *text, bool *rescaled)
 {
     char q[80];
+    *rescaled = strcmp(text, "rescaled") == 0;
+    if (*rescaled)
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE, "--allow: \"%s\"; the only value is rescaled",
+                         gac_quote(q, sizeof q, text));
+}
+
+gac_status plan_args_take(cli *c, plan_args *a, int letter)
+{
     a->given = a->given || letter != 'A';
     switch (letter) {
     case 'g':
@@ -97,12 +106,7 @@ gac_status plan_args_take(cli *c, plan_args *a, int letter)
         a->options.uniform = true;
         return GAC_OK;
     default:
-        if (strcmp(optarg, "rescaled") != 0)
-            return gac_error_set(&c->error, GAC_USAGE,
-                                 "--allow: \"%s\"; the only value is rescaled",
-                                 gac_quote(q, sizeof q, optarg));
-        a->options.allow_rescaled = true;
-        return GAC_OK;
+        return plan_args_allow(c, optarg, &a->options.allow_rescaled);
     }
 }
 

@@ -51,6 +51,9 @@ typedef struct plan_args {
         } \
     }
 
+/* Takes the value of --allow. */
+gac_status plan_args_allow(cli *c, const char *text, bool *rescaled);
+
 /* Takes one option by its letter. */
 gac_status plan_args_take(cli *c, plan_args *a, int letter);
 

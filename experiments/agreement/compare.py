@@ -7,7 +7,8 @@ Both lenses live in this one process, so that they use the same card, clock,
 cuBLAS and cuDNN: PyTorch through tools/pytorch_lens.py, ours through libgac.so.
 Every call gets as many operand sets and as many calls per sample on both sides,
 and samples are taken in turns (A B, B A, ...), so that heat and the power limit
-meet both alike. Where operands lie in memory makes a few percent by itself, so
+meet both alike; --twice keeps the second of two replays, as the first finds the
+other side's graph on the device. Where operands lie in memory makes a few percent by itself, so
 every call gets several places on both sides, one after another, and what is
 compared is the median over them of the ratio of the medians of samples. Operands
 either come from memory (three times the L2 cache) or, where the plug-in does not
@@ -89,6 +90,7 @@ def describe(job):
 
 class Pair:
     """One call, ready on both sides."""
+    twice = False
 
     def __init__(self, gac, lens, job):
         self.gac, self.lens, self.job = gac, lens, job
@@ -128,6 +130,8 @@ class Pair:
         samples = {"native": [], "pytorch": []}
         for i in range(-1, N_ROUNDS):  # one round to warm up
             for name in ("native", "pytorch") if i % 2 else ("pytorch", "native"):
+                if self.twice:
+                    sides[name]()
                 took = sides[name]()
                 if i >= 0:
                     samples[name].append(round(took, 4))
@@ -252,7 +256,9 @@ def main():
     parser.add_argument("--seconds", type=float, default=math.inf,
                         help="begin no further call after so many; calls come in random order")
     parser.add_argument("-o", "--out", type=pathlib.Path)
+    parser.add_argument("--twice", action="store_true", help="replay twice, keep the second")
     args = parser.parse_args()
+    Pair.twice = args.twice
     lens = Lens({"device": "cuda:0", "dtype": "F16", "rules": {}})
     torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")
     cudnn = loaded_library(r"libcudnn\.so")
