@@ -23,7 +23,10 @@ MAX_SETS = 64  # as many as gac's own lens takes
 MAX_SET_BYTES = 24 << 30
 MAX_CALLS = 2000  # per sample
 PROFILE_CHUNK = 64
+HOLD_US = 200  # at least: an event is stamped a microsecond or so late
+REST_S = 0.025  # for a card below its highest clock
 HOLD_CYCLES_PER_US = 2000  # about a GPU's clock in MHz
+FULL_CLOCK = 0.98  # of the highest
 
 
 def leave(status, line):
@@ -70,6 +73,9 @@ class Lens:
             torch.cuda.set_device(self.device)
             properties = torch.cuda.get_device_properties(self.device)
             self.l2_bytes = getattr(properties, "L2_cache_size", 0) or (64 << 20)
+            self.mhz = self.top_mhz = 0
+            for _ in range(200):  # an idle card comes to its highest clock, which is then known
+                self.clock_behind_hold(lambda: None, 0)
         else:
             self.l2_bytes = 1 << 20
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -172,12 +178,24 @@ class Lens:
         end.synchronize()
         return start.elapsed_time(end) * 1e3
 
-    def clock_replay(self, graph, n_calls):
-        """Microseconds that a replay of n_calls takes. Something else occupies
-        the device until the replay is queued, so that the launch from the host
-        is not part of it."""
-        torch.cuda._sleep(int(HOLD_CYCLES_PER_US * min(20 + 0.25 * n_calls, 500)))
-        return self.clock(graph.replay)
+    def clock_behind_hold(self, work, n_calls):
+        """Microseconds that work, of n_calls, takes. Something else occupies the
+        device until a replay is queued, so that the launch from the host is not
+        part of it; how long that takes shows the clock."""
+        if not self.cuda:
+            return self.clock(work)
+        cycles = HOLD_CYCLES_PER_US * max(HOLD_US, min(20 + 0.25 * n_calls, 500))
+        before, start, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        torch.cuda._sleep(HOLD_US * HOLD_CYCLES_PER_US)  # or launching the next would count
+        before.record()
+        torch.cuda._sleep(int(cycles))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        self.mhz = cycles / (before.elapsed_time(start) * 1e3)
+        self.top_mhz = max(self.top_mhz, self.mhz)
+        return start.elapsed_time(end) * 1e3
 
     def repeat(self, function, sets, n_calls):
         """Work that makes n_calls over the sets; each result lives until its
@@ -236,13 +254,9 @@ class Lens:
             n_calls, graph = self.calls_for(call_us, n_sets), None
             if self.cuda and call_us < rules["graph_below_us"]:
                 n_calls, graph = self.prepare_replay(function, sets, n_calls)
-            if graph is not None:
-                samples, steady = self.sample(lambda: self.clock_replay(graph, n_calls), n_calls)
-            else:
-                work = self.repeat(function, sets, n_calls)
-                samples, steady = self.sample(lambda: self.clock(work), n_calls)
-        return {"state": "measured", "samples_us": samples, "n_calls": n_calls,
-                "graph": graph is not None, "steady": steady}
+            work = graph.replay if graph is not None else self.repeat(function, sets, n_calls)
+            return {"state": "measured", "n_calls": n_calls, "graph": graph is not None,
+                    **self.sample(lambda: self.clock_behind_hold(work, n_calls), n_calls)}
 
     def calls_for(self, call_us, n_sets):
         """Calls that make a sample, in whole rounds over the sets."""
@@ -256,7 +270,8 @@ class Lens:
             graph = self.capture(self.repeat(function, sets, n_calls))
             if graph is None:
                 return n_calls, None
-            wanted = self.calls_for(self.clock_replay(graph, n_calls) / n_calls, len(sets))
+            took_us = self.clock_behind_hold(graph.replay, n_calls)
+            wanted = self.calls_for(took_us / n_calls, len(sets))
             if wanted <= 1.1 * n_calls:
                 return n_calls, graph
             n_calls = wanted
@@ -267,17 +282,29 @@ class Lens:
         spent_us = 0.0
         while spent_us < rules["warmup_us"]:
             spent_us += max(1.0, take())
-        samples, spent_us, steady = [], 0.0, False
+        samples, clocks, spent_us, rested_s = [], [], 0.0, 0.0
+        n_unsettled, steady, held_down = 0, False, False
         while len(samples) < min(256, rules["max_samples"]):
             took_us = take()
+            if self.cuda and not held_down and self.mhz < FULL_CLOCK * self.top_mhz:
+                if rested_s * 1e6 < rules["settle_us"]:
+                    time.sleep(REST_S)
+                    rested_s += REST_S
+                    n_unsettled += 1
+                    continue
+                if rules["settle_us"] > 0:  # this is the clock to measure at
+                    n_unsettled, held_down = n_unsettled + len(samples), True
+                    samples, clocks = [], []
             spent_us += took_us
             samples.append(took_us / n_calls)
+            clocks.append(self.mhz if self.cuda else -1)
             if len(samples) < rules["min_samples"]:
                 continue
             steady = self.noise(samples) <= rules["max_noise"]
             if steady or spent_us > rules["max_time_us"]:
                 break
-        return samples, steady
+        return {"samples_us": samples, "steady": steady, "n_unsettled": n_unsettled,
+                "clock_mhz": [round(min(clocks)), round(max(clocks))]}
 
     # Kernels
 
@@ -379,7 +406,7 @@ class Lens:
             facts.update(gpu=properties.name, arch=f"sm_{properties.major}{properties.minor}",
                          cuda=torch.version.cuda, cudnn=str(torch.backends.cudnn.version()),
                          sms=properties.multi_processor_count, l2_bytes=self.l2_bytes,
-                         memory_bytes=properties.total_memory, clocks="not recorded")
+                         memory_bytes=properties.total_memory, max_clock_mhz=round(self.top_mhz))
         return facts
 
 

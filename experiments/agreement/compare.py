@@ -96,7 +96,8 @@ class Pair:
         self.gac, self.lens, self.job = gac, lens, job
         self.n_sets = max(2, 3 * lens.l2_bytes // lens.set_bytes(job) + 1)
         if self.n_sets > MAX_SETS:
-            self.n_sets = max(2, lens.l2_bytes // 4 // lens.set_bytes(job))
+            # Both sides' within half of a cache of two halves (layout.py shows why).
+            self.n_sets = max(2, lens.l2_bytes // 8 // lens.set_bytes(job))
         self.once = gac.create(job, 1)  # for the kernels' names
         self.task, self.sets = None, []
         lens.dtype = {"F16": torch.float16, "BF16": torch.bfloat16}[job["dtype"]]
@@ -126,7 +127,7 @@ class Pair:
         if graph is None:
             raise RuntimeError("PyTorch's call cannot be captured")
         sides = {"native": lambda: gac.time(self.task, n_calls),
-                 "pytorch": lambda: lens.clock_replay(graph, n_calls) / n_calls}
+                 "pytorch": lambda: lens.clock_behind_hold(graph.replay, n_calls) / n_calls}
         samples = {"native": [], "pytorch": []}
         for i in range(-1, N_ROUNDS):  # one round to warm up
             for name in ("native", "pytorch") if i % 2 else ("pytorch", "native"):

@@ -55,7 +55,7 @@ enum {
 
 /* The card at this moment; a negative number where it does not say. */
 typedef struct gac_telemetry {
-    int clock_mhz;
+    int clock_mhz; /* right after a sample: as it was right before it */
     int memory_clock_mhz;
     int temperature_c;
     double power_w;

@@ -29,12 +29,13 @@ typedef struct gac_timing {
     double spread_us;    /* half the distance from the 25th to the 75th percentile */
     double noise;        /* standard error of the median over the median, estimated from spread */
     int n_discarded;     /* throttled by heat or hardware */
+    int n_unsettled;     /* discarded too: below the card's highest clock */
     int n_power_limited; /* kept, but the card was at its power limit */
     int n_calls;         /* calls per sample */
     bool graph;          /* replayed, not launched one by one */
     bool steady;         /* noise fell under the rule's before a limit was met */
-    int clock_mhz_min, clock_mhz_max; /* as read between samples; -1 unknown */
-    int temperature_c_max;            /* likewise */
+    int clock_mhz_min, clock_mhz_max; /* of the samples kept, once in five; -1 unknown */
+    int temperature_c_max;            /* of all looks at the card */
 } gac_timing;
 
 typedef struct gac_timing_rules {
@@ -45,17 +46,18 @@ typedef struct gac_timing_rules {
     double max_noise;      /* stop when noise is at most this */
     double max_time_us;    /* and in any case after this long, once min_samples are there */
     double graph_below_us; /* shorter calls are replayed as a graph; 0 never, INFINITY always */
+    double settle_us;      /* a card below its highest clock may rest this long; 0: not at all */
 } gac_timing_rules;
 
 /* For figures to report. */
 #define GAC_TIMING_RULES_INIT \
     { \
-        3000, 1000, 9, 100, 0.004, 400000, 2000 \
+        3000, 1000, 9, 100, 0.004, 400000, 2000, 300000 \
     }
 /* For sweeps over thousands of shapes. */
 #define GAC_TIMING_RULES_SWEEP_INIT \
     { \
-        150, 120, 5, 25, 0.008, 15000, 2000 \
+        150, 120, 5, 25, 0.008, 15000, 2000, 0 \
     }
 
 /* Sorts nothing in place: median, spread and noise of n samples. n at least 1. */
@@ -84,10 +86,10 @@ struct json_t *gac_timing_json(const gac_timing *timing, bool with_samples);
 #define GAC_LONG_PASS_US 2000000 /* a pass this long is sampled GAC_LONG_PASSES times */
 #define GAC_LONG_PASSES 3
 
-/* For passes of a whole model; sample_us and graph_below_us do not count. */
+/* For passes of a whole model; sample_us, graph_below_us and settle_us do not count. */
 #define GAC_TIMING_RULES_PASS_INIT \
     { \
-        300000, 0, 5, 96, 0.004, 10000000, 0 \
+        300000, 0, 5, 96, 0.004, 10000000, 0, 0 \
     }
 
 /* Times of one shape. clock_mhz and temperature_c are unknown: the wall clock

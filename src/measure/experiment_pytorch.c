@@ -57,13 +57,13 @@ static json_t *make_request(const exp_plan *plan, const exp_check *checks, int n
         json_object_set_new(one, "fold_scale", json_boolean(checks[i].fold_scale));
         json_array_append_new(list, one);
     }
-    return json_pack("{s:s, s:s, s:{s:f, s:f, s:i, s:i, s:f, s:f, s:f}, s:o, s:o}", "device",
-                     options->device ? options->device : "cuda:0", "dtype",
-                     gac_dtype_name(plan->dtype), "rules", "warmup_us", r->warmup_us, "sample_us",
-                     r->sample_us, "min_samples", r->min_samples, "max_samples", r->max_samples,
-                     "max_noise", r->max_noise, "max_time_us", r->max_time_us, "graph_below_us",
-                     isfinite(r->graph_below_us) ? r->graph_below_us : 1e18, "jobs", jobs, "checks",
-                     list);
+    return json_pack(
+        "{s:s, s:s, s:{s:f, s:f, s:i, s:i, s:f, s:f, s:f, s:f}, s:o, s:o}", "device",
+        options->device ? options->device : "cuda:0", "dtype", gac_dtype_name(plan->dtype), "rules",
+        "warmup_us", r->warmup_us, "sample_us", r->sample_us, "min_samples", r->min_samples,
+        "max_samples", r->max_samples, "max_noise", r->max_noise, "max_time_us", r->max_time_us,
+        "settle_us", r->settle_us, "graph_below_us",
+        isfinite(r->graph_below_us) ? r->graph_below_us : 1e18, "jobs", jobs, "checks", list);
 }
 
 /* The name has a folder that is not there, from which python then takes no
@@ -115,13 +115,23 @@ static gac_status bad_answer(const char *what, int index, gac_error *err)
                          index);
 }
 
+/* A number of a list, or -1. */
+static int integer_at(const json_t *list, size_t index)
+{
+    const json_t *item = json_array_get(list, index);
+    return json_is_integer(item) ? (int)json_integer_value(item) : -1;
+}
+
 static gac_status take_timing(exp_job *job, const json_t *answer, int index, gac_error *err)
 {
     const json_t *samples = json_object_get(answer, "samples_us");
     gac_timing *t = calloc(1, sizeof *t);
     if (!t)
         return gac_error_no_memory(err);
-    t->clock_mhz_min = t->clock_mhz_max = t->temperature_c_max = -1;
+    t->temperature_c_max = -1;
+    t->clock_mhz_min = integer_at(json_object_get(answer, "clock_mhz"), 0);
+    t->clock_mhz_max = integer_at(json_object_get(answer, "clock_mhz"), 1);
+    t->n_unsettled = (int)json_integer_value(json_object_get(answer, "n_unsettled"));
     t->n_calls = (int)json_integer_value(json_object_get(answer, "n_calls"));
     t->graph = json_is_true(json_object_get(answer, "graph"));
     t->steady = json_is_true(json_object_get(answer, "steady"));

@@ -7,12 +7,12 @@
 struct json_t *gac_timing_json(const gac_timing *timing, bool with_samples)
 {
     json_t *json = json_pack(
-        "{s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i}", "median_us",
+        "{s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i}", "median_us",
         timing->median_us, "spread_us", timing->spread_us, "noise", timing->noise, "n_samples",
-        timing->n_samples, "n_discarded", timing->n_discarded, "n_power_limited",
-        timing->n_power_limited, "n_calls", timing->n_calls, "graph", timing->graph, "steady",
-        timing->steady, "clock_mhz_min", timing->clock_mhz_min, "clock_mhz_max",
-        timing->clock_mhz_max, "temperature_c_max", timing->temperature_c_max);
+        timing->n_samples, "n_discarded", timing->n_discarded, "n_unsettled", timing->n_unsettled,
+        "n_power_limited", timing->n_power_limited, "n_calls", timing->n_calls, "graph",
+        timing->graph, "steady", timing->steady, "clock_mhz_min", timing->clock_mhz_min,
+        "clock_mhz_max", timing->clock_mhz_max, "temperature_c_max", timing->temperature_c_max);
     if (!json || !with_samples)
         return json;
     json_t *samples = json_array();

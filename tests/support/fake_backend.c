@@ -5,6 +5,9 @@
  *   throttle       every 5th look at the card finds it too hot
  *   hot            every look does
  *   power          every look finds it at its power limit
+ *   dip            the clock is lower, and calls longer, from the 2nd to the 9th look
+ *   capped         from the 2nd look on, for good
+ *   late           from the 5th
  *   noisy          samples scatter by a tenth, and some are far off
  *   out-of-memory  every 3rd task finds no memory
  *   fp8-less       F8 is declined
@@ -88,15 +91,26 @@ static void fake_close(void *state)
     free(device);
 }
 
+/* Before the next look at the card. */
+static bool is_slow(const fake_device *device)
+{
+    uint64_t n = device->n_looks;
+    return (is_mode(device, "dip") && n >= 1 && n < 9) || (is_mode(device, "capped") && n >= 1) ||
+           (is_mode(device, "late") && n >= 4);
+}
+
 static gac_status fake_telemetry(void *state, gac_telemetry *out, gac_error *err)
 {
     fake_device *device = state;
     if (is_mode(device, "blind"))
         return gac_error_set(err, GAC_CHECK, "cuda: no NVML");
+    const bool slow = is_slow(device);
     device->n_looks++;
     const bool hot =
         is_mode(device, "hot") || (is_mode(device, "throttle") && device->n_looks % 5 == 0);
-    *out = (gac_telemetry){ .clock_mhz = hot ? 1200 : 1965 + (int)(device->n_looks % 2) * 15,
+    *out = (gac_telemetry){ .clock_mhz = hot    ? 1200
+                                         : slow ? 1700
+                                                : 1965 + (device->n_looks % 3 ? 15 : 0),
                             .memory_clock_mhz = 3201,
                             .temperature_c = hot ? 92 : 45,
                             .power_w = 480.0,
@@ -209,6 +223,7 @@ static gac_status fake_task_time(void *data, int n_calls, bool graph, double *ti
     (void)err;
     (void)n_calls;
     noise += late ? (noisy ? 1.5 : 0.01) : 0;
+    noise += is_slow(task->device) ? 1980.0 / 1700 - 1 : 0;
     *time_us = (fake_time_us(&task->spec) + (graph ? 0 : FAKE_LAUNCH_US)) * (1 + noise);
     return GAC_OK;
 }

@@ -164,7 +164,7 @@ static gac_timing measure(gac_device *device, const gac_task_spec *spec,
     return timing;
 }
 
-static const gac_timing_rules patient = { 3000, 1000, 9, 100, 0.004, INFINITY, 2000 };
+static const gac_timing_rules patient = { 3000, 1000, 9, 100, 0.004, INFINITY, 2000, 0 };
 
 static void finds_the_time(void **state)
 {
@@ -237,7 +237,7 @@ static void throttled_samples_are_discarded(void **state)
     /* Look 5 of 9 is hot: of 8 batches of 5 the two beside it are lost. */
     assert_int_equal(timing.n_samples, 30);
     assert_int_equal(timing.n_discarded, 10);
-    assert_int_equal(timing.clock_mhz_min, 1200);
+    assert_int_equal(timing.clock_mhz_min, 1965); /* of what was kept */
     assert_int_equal(timing.temperature_c_max, 92);
     assert_int_equal(gac_task_create(hot, &square, &task, &err), GAC_OK);
     assert_int_equal(gac_measure_task(hot, task, &rules, &timing, &err), GAC_CHECK);
@@ -256,6 +256,60 @@ static void throttled_samples_are_discarded(void **state)
     gac_device_close(power);
     gac_device_close(hot);
     gac_device_close(device);
+}
+
+static void a_clock_that_dips_is_waited_for(void **state)
+{
+    (void)state;
+    gac_device *dip = open_fake("dip"), *capped = open_fake("capped"), *blind = open_fake("blind");
+    const double true_us = fake_time_us(&square), slow_us = true_us * 1980 / 1700;
+    gac_timing_rules rules = patient;
+    /* Not asked to wait, it takes the dip for the truth. */
+    gac_timing timing = measure(dip, &square, &rules);
+    assert_true(timing.median_us > 1.1 * true_us && timing.n_unsettled == 0);
+    assert_int_equal(timing.clock_mhz_max, 1700);
+    gac_device_close(dip);
+
+    dip = open_fake("dip");
+    rules.settle_us = 10e6;
+    timing = measure(dip, &square, &rules);
+    assert_true(fabs(timing.median_us / true_us - 1) < 0.005 && timing.steady);
+    assert_int_equal(timing.n_unsettled, 8 * 5);
+    assert_true(timing.clock_mhz_min >= 1965);
+
+    rules.settle_us = 100e3;
+    timing = measure(capped, &square, &rules);
+    assert_true(fabs(timing.median_us / slow_us - 1) < 0.005 && timing.steady);
+    assert_true(timing.n_unsettled >= 5 && timing.n_unsettled <= 4 * 5);
+    assert_true(timing.n_samples >= 9);
+    assert_int_equal(timing.clock_mhz_min, 1700);
+    assert_int_equal(timing.clock_mhz_max, 1700);
+    timing = measure(blind, &square, &rules);
+    assert_true(timing.n_unsettled == 0 && timing.steady);
+    rules.settle_us = -1;
+    gac_task *task = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    assert_int_equal(gac_task_create(dip, &square, &task, &err), GAC_OK);
+    assert_int_equal(gac_measure_task(dip, task, &rules, &timing, &err), GAC_USAGE);
+    gac_task_free(task);
+    gac_device_close(blind);
+    gac_device_close(capped);
+    gac_device_close(dip);
+}
+
+/* Samples at the full clock, then a lower one for good: only the latter count. */
+static void a_clock_that_stays_down_starts_over(void **state)
+{
+    (void)state;
+    gac_device *late = open_fake("late");
+    gac_timing_rules rules = patient;
+    rules.settle_us = 50e3;
+    rules.min_samples = 30;
+    gac_timing timing = measure(late, &square, &rules);
+    assert_true(fabs(timing.median_us / fake_time_us(&square) / 1980 * 1700 - 1) < 0.005);
+    assert_int_equal(timing.clock_mhz_max, 1700);
+    assert_true(timing.n_samples >= 30 && timing.steady);
+    gac_device_close(late);
 }
 
 static void rules_are_checked(void **state)
@@ -289,7 +343,7 @@ static void cpu_can_be_timed(void **state)
     (void)state;
     gac_error err = GAC_ERROR_INIT;
     gac_device *cpu = NULL;
-    gac_timing_rules rules = { 0, 0, 3, 3, 1, 1, 0 };
+    gac_timing_rules rules = { 0, 0, 3, 3, 1, 1, 0, 0 };
     gac_task_spec spec = { .kind = GAC_TASK_GEMM, .dtype = GAC_DTYPE_F16, .gemm = { 4, 4, 4, 0 } };
     assert_int_equal(gac_device_open("cpu", &cpu, &err), GAC_OK);
     gac_timing timing = measure(cpu, &spec, &rules);
@@ -446,6 +500,8 @@ int main(void)
         cmocka_unit_test(tells_tiers_apart),
         cmocka_unit_test(noise_runs_to_the_limit),
         cmocka_unit_test(throttled_samples_are_discarded),
+        cmocka_unit_test(a_clock_that_dips_is_waited_for),
+        cmocka_unit_test(a_clock_that_stays_down_starts_over),
         cmocka_unit_test(rules_are_checked),
         cmocka_unit_test(cpu_can_be_timed),
         cmocka_unit_test(families),

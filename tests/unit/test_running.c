@@ -520,7 +520,7 @@ static void test_prefill(void **state)
     (void)state;
     gac_engine *engine = engine_of(40, 64);
     gac_pass_timing out;
-    gac_timing_rules rules = { 0, 0, 7, 7, 0, 0, 0 };
+    gac_timing_rules rules = { 0, 0, 7, 7, 0, 0, 0, 0 };
     assert_ok(gac_measure_prefill(engine, 3, 10, &rules, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, 7);
     assert_int_equal(fake_engine_look(engine)->n_passes, 8); /* one to warm up */
@@ -548,7 +548,7 @@ static void test_decode(void **state)
     fake_engine settings = { .vocab = 40, .max_context = 100, .max_new = 16, .nan_at = -1 };
     gac_engine *engine = fake_engine_create(&settings);
     gac_pass_timing out;
-    gac_timing_rules rules = { 0, 0, 9, 64, INFINITY, 1e9, 0 };
+    gac_timing_rules rules = { 0, 0, 9, 64, INFINITY, 1e9, 0, 0 };
     assert_ok(gac_measure_decode(engine, 2, 40, 16, &rules, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, GAC_DECODE_STEPS); /* a whole round */
     assert_int_equal(fake_engine_look(engine)->n_cached, 39 + GAC_DECODE_STEPS);

@@ -88,6 +88,11 @@ static gac_status open_stream(gac_cuda *cuda, gac_error *err)
     if (code == cudaSuccess)
         code = cudaEventCreate(&cuda->stop);
     if (code == cudaSuccess) {
+        what = "cudaHostAlloc";
+        code =
+            cudaHostAlloc((void **)&cuda->clock_mhz, sizeof *cuda->clock_mhz, cudaHostAllocMapped);
+    }
+    if (code == cudaSuccess) {
         what = "cudaDeviceGetDefaultMemPool";
         code = cudaDeviceGetDefaultMemPool(&cuda->pool, cuda->index);
     }
@@ -198,6 +203,8 @@ static void close_gpu(void *state)
         cudaStreamSynchronize(cuda->stream);
         cudaStreamDestroy(cuda->stream);
     }
+    if (cuda->clock_mhz)
+        cudaFreeHost(cuda->clock_mhz);
     if (cuda->pool)
         cudaMemPoolTrimTo(cuda->pool, 0);
     free(cuda);
@@ -227,10 +234,16 @@ static gac_status open_gpu(int index, void **state, gac_device_info *info, gac_e
     return GAC_OK;
 }
 
+/* As long as this after a sample the clock is the one seen before it. */
+#define CLOCK_FRESH_NS 10000000
+
 static gac_status read_telemetry(void *state, gac_telemetry *out, gac_error *err)
 {
+    gac_cuda *cuda = state;
     (void)err;
-    gac_nvml_read(((gac_cuda *)state)->nvml, out);
+    gac_nvml_read(cuda->nvml, out);
+    if (cuda->clock_ns > 0 && gac_now_ns() - cuda->clock_ns < CLOCK_FRESH_NS)
+        out->clock_mhz = (int)(*cuda->clock_mhz + 0.5f);
     return GAC_OK;
 }
 

@@ -35,7 +35,9 @@ typedef struct gac_cuda {
     float *unit_scale; /* one 1.0f on the device */
     gac_cudnn *cudnn;  /* NULL: cudnn_missing says why */
     char cudnn_missing[256];
-    gac_nvml *nvml; /* NULL where there is none */
+    gac_nvml *nvml;   /* NULL where there is none */
+    float *clock_mhz; /* before the last sample; the host's memory, which the device writes */
+    int64_t clock_ns; /* when that sample ended; 0: there was none */
     int64_t l2_bytes, memory_bytes;
     bool use_gemmex; /* cublasGemmEx, not cublasLt, wherever it can */
 } gac_cuda;
@@ -67,8 +69,9 @@ bool gac_cuda_find(void *library, const char *name, void *function);
 
 /* ---- Own kernels that are no operation (the others are in kernels.h) ---- */
 
-/* Occupies the stream for time_us (hold.cu). */
-gac_status gac_hold_launch(double time_us, cudaStream_t stream, gac_error *err);
+/* Occupies the stream for time_us; *clock_mhz, of memory that the device reaches,
+ * is then how fast the multiprocessors ran (hold.cu). */
+gac_status gac_hold_launch(double time_us, float *clock_mhz, cudaStream_t stream, gac_error *err);
 
 /* ---- Memory, in stream order ------------------------------------------- */
 

@@ -352,14 +352,14 @@ gac_status gac_cuda_task_time(void *handle, int n_calls, bool graph, double *tim
     gac_status status = GAC_OK;
     /* As a node of a graph a copy runs at two thirds of its speed. */
     graph = graph && task->spec.kind != GAC_TASK_COPY;
-    if (graph) {
+    if (graph)
         status = prepare_replay(task, &n_calls, err);
-        /* Long enough for the host to queue the replay behind it. */
-        if (status == GAC_OK)
-            status = gac_hold_launch(fmin(20 + 0.25 * n_calls, 500), cuda->stream, err);
-        if (status)
-            return status;
-    }
+    /* Long enough for the host to queue a replay behind it. */
+    if (status == GAC_OK)
+        status =
+            gac_hold_launch(fmin(20 + 0.25 * n_calls, 500), cuda->clock_mhz, cuda->stream, err);
+    if (status)
+        return status;
     cudaError_t code = cudaEventRecord(cuda->start, cuda->stream);
     if (code != cudaSuccess)
         return gac_cuda_error(err, code, "cudaEventRecord");
@@ -379,6 +379,7 @@ gac_status gac_cuda_task_time(void *handle, int n_calls, bool graph, double *tim
         code = cudaEventElapsedTime(&time_ms, cuda->start, cuda->stop);
     if (code != cudaSuccess)
         return gac_cuda_error(err, code, "timing on the device");
+    cuda->clock_ns = gac_now_ns();
     *time_us = (double)time_ms * 1000 / n_calls;
     return GAC_OK;
 }
