@@ -5,7 +5,7 @@
  *   exact  fewer and smaller cases, every tensor in an allocation that ends with
  *          it; for compute-sanitizer (sanitize.sh)
  *   time   a table of times with a cold cache; nothing is asserted
- * KERNEL is fill, pad, softmax or flash; without it all are taken.
+ * KERNEL is fill, pad, softmax, flash or hold; without it all are taken.
  * Exit 0 when nothing failed, 1 otherwise, 2 for a wrong command line, 77
  * (skipped) without a GPU. */
 #include "test_kernels.h"
@@ -262,10 +262,53 @@ void check_fill_kernel(session &s)
     finish(s, t);
 }
 
+/* Holds as long as asked, by events around it, and reads a clock that the card
+ * can have; under a sanitizer it only has to end. */
+void check_hold(session &s, tally &t, double time_us, double highest_mhz)
+{
+    cudaEvent_t start, stop;
+    float took_ms = 0, *clock_mhz = nullptr;
+    gac_error err = GAC_ERROR_INIT;
+    must(cudaHostAlloc((void **)&clock_mhz, sizeof *clock_mhz, cudaHostAllocMapped), "host memory");
+    must(cudaEventCreate(&start), "cudaEventCreate");
+    must(cudaEventCreate(&stop), "cudaEventCreate");
+    must(cudaEventRecord(start), "cudaEventRecord");
+    must(gac_hold_launch(time_us, clock_mhz, 0, &err), err);
+    must(cudaEventRecord(stop), "cudaEventRecord");
+    must(cudaEventSynchronize(stop), "hold");
+    must(cudaEventElapsedTime(&took_ms, start, stop), "cudaEventElapsedTime");
+    char name[120];
+    snprintf(name, sizeof name, "%g us: took %.1f us at %.0f of %.0f MHz", time_us, 1e3 * took_ms,
+             *clock_mhz, highest_mhz);
+    const bool ok = *clock_mhz > 100 && *clock_mhz < 1.02 * highest_mhz &&
+                    1e3 * took_ms > time_us && 1e3 * took_ms < time_us + 200;
+    record(t, ok || (s.exact && *clock_mhz > 0), 0, name);
+    cudaEventDestroy(start);
+    cudaEventDestroy(stop);
+    cudaFreeHost(clock_mhz);
+}
+
+void check_hold_kernel(session &s)
+{
+    int clock_khz = 0;
+    gac_error err = GAC_ERROR_INIT;
+    tally t = { "hold" };
+    float nowhere = 0;
+    must(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, 0), "cudaDeviceGetAttribute");
+    for (int i = 0; i < 4; i++)
+        for (double time_us : { 5.0, 20.0, 123.0, 500.0, 5000.0 })
+            check_hold(s, t, time_us, 1e-3 * clock_khz);
+    for (double time_us : { -1.0, 2e6, (double)NAN })
+        record(t, gac_hold_launch(time_us, &nowhere, 0, &err) == GAC_USAGE, 0,
+               "a time of nonsense");
+    record(t, gac_hold_launch(1, nullptr, 0, &err) == GAC_USAGE, 0, "nowhere to put the clock");
+    finish(s, t);
+}
+
 struct kernel {
     const char *name;
     void (*check)(session &);
-    void (*time)();
+    void (*time)(); /* NULL: nothing to be timed */
 };
 
 const kernel kernels[] = {
@@ -273,6 +316,7 @@ const kernel kernels[] = {
     { "pad", check_pad_kernel, time_pads },
     { "softmax", check_softmax_kernel, time_softmaxes },
     { "flash", check_flash_kernel, time_flashes },
+    { "hold", check_hold_kernel, nullptr },
 };
 
 struct options {
@@ -330,7 +374,7 @@ int main(int argc, char **argv)
     s.exact = o.mode == "exact";
     for (const kernel &k : kernels)
         if (o.only.empty() || o.only == k.name)
-            o.mode == "time" ? k.time() : k.check(s);
+            o.mode != "time" ? k.check(s) : k.time ? k.time() : void();
     if (o.mode == "time")
         return 0;
     printf("%d ok, %d failed\n", s.n_ok, s.n_failed);

@@ -67,12 +67,6 @@ gac_status gac_cuda_blas_error(gac_error *err, cublasStatus_t code, const char *
  * none. Through memory, since ISO C has no cast for it. */
 bool gac_cuda_find(void *library, const char *name, void *function);
 
-/* ---- Own kernels that are no operation (the others are in kernels.h) ---- */
-
-/* Occupies the stream for time_us; *clock_mhz, of memory that the device reaches,
- * is then how fast the multiprocessors ran (hold.cu). */
-gac_status gac_hold_launch(double time_us, float *clock_mhz, cudaStream_t stream, gac_error *err);
-
 /* ---- Memory, in stream order ------------------------------------------- */
 
 gac_status gac_cuda_alloc(gac_cuda *cuda, size_t n_bytes, void **out, gac_error *err);

@@ -1,7 +1,7 @@
 /* Keeps the stream busy while the host queues what is to be timed behind it,
  * so that the first event is not stamped before the work is there, and looks at
  * the clock meanwhile: the driver's own figure is up to 100 ms old. */
-#include "cuda_internal.h"
+#include "kernels.h"
 
 static __device__ unsigned long long now_ns()
 {
@@ -22,13 +22,18 @@ __global__ void gac_hold_kernel(unsigned long long n_ns, float *clock_mhz)
     do
         now = now_ns();
     while (now - start < n_ns);
-    *clock_mhz = 1000.0f * (float)(clock64() - cycles) / (float)(now - start);
+    if (now > start)
+        *clock_mhz = 1000.0f * (float)(clock64() - cycles) / (float)(now - start);
 }
 
 extern "C" gac_status gac_hold_launch(double time_us, float *clock_mhz, cudaStream_t stream,
                                       gac_error *err)
 {
+    if (!(time_us >= 0 && time_us <= 1e6) || !clock_mhz)
+        return gac_error_set(err, GAC_USAGE, "hold takes 0 to 1e6 us and where to put the clock");
     gac_hold_kernel<<<1, 1, 0, stream>>>((unsigned long long)(time_us * 1000), clock_mhz);
-    cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? GAC_OK : gac_cuda_error(err, code, "launch of the hold kernel");
+    const cudaError_t e = cudaGetLastError();
+    if (e != cudaSuccess)
+        return gac_error_set(err, GAC_FAILED, "hold: %s", cudaGetErrorString(e));
+    return GAC_OK;
 }

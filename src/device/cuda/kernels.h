@@ -97,6 +97,12 @@ gac_status gac_softmax_launch(const gac_softmax_args *args, cudaStream_t stream,
 gac_status gac_fill_launch(gac_dtype dtype, void *out, int64_t n, uint64_t seed, double scale,
                            cudaStream_t stream, gac_error *err);
 
+/* ---- Keeping busy (hold.cu) --------------------------------------------- */
+
+/* Occupies the stream for time_us, at most 1e6, by the card's own timer; *clock_mhz, which may
+ * be mapped memory of the host, is then how fast the multiprocessors ran. */
+gac_status gac_hold_launch(double time_us, float *clock_mhz, cudaStream_t stream, gac_error *err);
+
 #ifdef __cplusplus
 }
 #endif
