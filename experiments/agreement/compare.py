@@ -7,15 +7,14 @@ Both lenses live in this one process, so that they use the same card, clock,
 cuBLAS and cuDNN: PyTorch through tools/pytorch_lens.py, ours through libgac.so.
 Every call gets as many operand sets and as many calls per sample on both sides,
 and samples are taken in turns (A B, B A, ...), so that heat and the power limit
-meet both alike; --twice keeps the second of two replays, as the first finds the
-other side's graph on the device. Where operands lie in memory makes a few percent by itself, so
-every call gets several places on both sides, one after another, and what is
-compared is the median over them of the ratio of the medians of samples. Operands
-either come from memory (three times the L2 cache) or, where the plug-in does not
-take as many sets, from the cache, but not from both by chance. Afterwards
-PyTorch's profiler records the kernels of one call of each lens. A pair is of the
-same path when these are the same names in the same order; all pairs are in the
-result, and agreement is counted over those.
+meet both alike. How operands lie in memory makes some percent by itself
+(layout.py), so PyTorch's lie as ours do, every call gets several places on both
+sides, one after another, and what is compared is the median over them of the ratio
+of the medians of samples. Operands either come from memory (three times the L2
+cache) or, where the plug-in does not take as many sets, from the cache, but not
+from both by chance. Afterwards PyTorch's profiler records the kernels of one call
+of each lens. A pair is of the same path when these are the same names in the same
+order; all pairs are in the result, and agreement is counted over those.
 """
 import argparse
 import json
@@ -39,6 +38,7 @@ N_ROUNDS = 5      # in each
 SAMPLE_US = 600
 MAX_CALLS = 2000  # per sample
 MAX_SETS = 64     # what the plug-in takes at most
+ALIGNMENT = 512   # of an operand there
 PROFILE_CHUNK = 128
 
 
@@ -90,7 +90,6 @@ def describe(job):
 
 class Pair:
     """One call, ready on both sides."""
-    twice = False
 
     def __init__(self, gac, lens, job):
         self.gac, self.lens, self.job = gac, lens, job
@@ -109,9 +108,26 @@ class Pair:
     def move(self):
         """To other memory: what it had is free only afterwards."""
         task = self.gac.create(self.job, self.n_sets)
-        sets = [self.lens.operands(self.job) for _ in range(self.n_sets)]
+        sets = self.sets_like_ours()
         self.shrink()
         self.task, self.sets = task, sets
+
+    def sets_like_ours(self):
+        """Operand sets side by side in one piece of memory, as cuda_task.c lays
+        them out: each operand, and room for a result, on its own boundary."""
+        operands = self.lens.operands(self.job)
+        result = self.lens.set_bytes(self.job) - sum(x.nbytes for x in operands)
+        room = [-(-n // ALIGNMENT) * ALIGNMENT for n in (*(x.nbytes for x in operands), result)]
+        memory = torch.empty(self.n_sets * sum(room), device="cuda", dtype=torch.uint8)
+        sets = []
+        for start in range(0, self.n_sets * sum(room), sum(room)):
+            one = []
+            for operand, size in zip(self.lens.operands(self.job), room):
+                one.append(memory[start:start + operand.nbytes].view(operand.dtype)
+                           .view(operand.shape).copy_(operand))
+                start += size
+            sets.append(tuple(one))
+        return sets
 
     def choose_calls(self):
         """Calls of a sample."""
@@ -131,8 +147,6 @@ class Pair:
         samples = {"native": [], "pytorch": []}
         for i in range(-1, N_ROUNDS):  # one round to warm up
             for name in ("native", "pytorch") if i % 2 else ("pytorch", "native"):
-                if self.twice:
-                    sides[name]()
                 took = sides[name]()
                 if i >= 0:
                     samples[name].append(round(took, 4))
@@ -257,9 +271,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=math.inf,
                         help="begin no further call after so many; calls come in random order")
     parser.add_argument("-o", "--out", type=pathlib.Path)
-    parser.add_argument("--twice", action="store_true", help="replay twice, keep the second")
     args = parser.parse_args()
-    Pair.twice = args.twice
     lens = Lens({"device": "cuda:0", "dtype": "F16", "rules": {}})
     torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")
     cudnn = loaded_library(r"libcudnn\.so")

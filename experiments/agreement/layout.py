@@ -41,7 +41,8 @@ def measure(gac, lens, n, n_sets):
     pair.move()
     n_calls = up(LEAST_CALLS, n_sets)
     ours = 2 * K + up(2 * n * K, 512) + up(2 * n, 512)
-    layouts = {"separate": pair.sets, "as ours": side_by_side(n, n_sets, ours),
+    separate = [lens.operands(job) for _ in range(n_sets)]
+    layouts = {"separate": separate, "as ours": side_by_side(n, n_sets, ours),
                "whole MiB": side_by_side(n, n_sets, up(ours, 1 << 20)),
                "with gaps": side_by_side(n, n_sets, ours + GAP_BYTES)}
     work = {"ours": lambda: gac.time(pair.task, n_calls)}

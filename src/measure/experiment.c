@@ -300,17 +300,14 @@ gac_status gac_experiment_run(const gac_experiment *experiment, gac_lens lens, g
                               gac_error *err)
 {
     static const gac_timing_rules report = GAC_TIMING_RULES_INIT;
-    static const gac_timing_rules quick = GAC_TIMING_RULES_SWEEP_INIT;
-    gac_timing_rules sweep = quick;
+    gac_timing_rules sweep = GAC_TIMING_RULES_SWEEP_INIT;
     const char *effort = json_string_value(json_object_get(experiment->spec, "effort"));
     gac_experiment_options with = *options;
     json_t *checks = NULL, *machine = NULL;
     exp_plan plan;
-    sweep.settle_us = report.settle_us;
+    sweep.settle_us = with.quick ? 0 : report.settle_us;
     if (!with.rules)
-        with.rules = with.quick                               ? &quick
-                     : effort && strcmp(effort, "sweep") == 0 ? &sweep
-                                                              : &report;
+        with.rules = with.quick || (effort && strcmp(effort, "sweep") == 0) ? &sweep : &report;
     gac_status status = exp_plan_build(experiment, lens, with.quick, &plan, err);
     if (status == GAC_OK && lens == GAC_LENS_NATIVE) {
         status = exp_run_native(&plan, device, &with, err);

@@ -19,7 +19,7 @@ typedef struct probe_point {
     const char *phase; /* static */
     probe_outcome outcome;
     double time_us, spread_us, noise;
-    int n_samples, n_discarded, n_power_limited, n_calls;
+    int n_samples, n_discarded, n_unsettled, n_power_limited, n_calls;
     int clock_mhz_min, clock_mhz_max, temperature_c_max;
     bool graph;
     bool fallback;      /* served by the fallback, not by the device's plug-in */

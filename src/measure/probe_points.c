@@ -136,6 +136,7 @@ gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
         return gac_error_set(p->err, status, "%s", why.text);
     out->n_samples = timing.n_samples;
     out->n_discarded = timing.n_discarded;
+    out->n_unsettled = timing.n_unsettled;
     out->n_power_limited = timing.n_power_limited;
     out->n_calls = timing.n_calls;
     out->graph = timing.graph;

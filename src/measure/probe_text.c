@@ -19,13 +19,14 @@ json_t *probe_number(double value)
 json_t *probe_noise_json(const probe *p)
 {
     size_t n = 0;
-    json_int_t n_samples = 0, n_discarded = 0, n_power = 0;
+    json_int_t n_samples = 0, n_discarded = 0, n_unsettled = 0, n_power = 0;
     int clock_min = -1, clock_max = -1, hottest = -1;
     double *noise = calloc(p->n_points + 1, sizeof *noise);
     for (size_t i = 0; i < p->n_points; i++) {
         const probe_point *point = &p->points[i];
         n_samples += point->n_samples;
         n_discarded += point->n_discarded;
+        n_unsettled += point->n_unsettled;
         n_power += point->n_power_limited;
         if (point->outcome != PROBE_MEASURED || point->fallback)
             continue;
@@ -38,12 +39,12 @@ json_t *probe_noise_json(const probe *p)
     }
     if (noise)
         qsort(noise, n, sizeof *noise, probe_by_value);
-    json_t *json = json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:o, s:O}",
+    json_t *json = json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:o, s:O}",
                              "median_pct", probe_number(n ? noise[n / 2] : 0), "p95_pct",
                              probe_number(n ? noise[n * 95 / 100] : 0), "n_points", (json_int_t)n,
-                             "n_samples", n_samples, "n_discarded", n_discarded, "n_power_limited",
-                             n_power, "clock_mhz_min", clock_min, "clock_mhz_max", clock_max,
-                             "temperature_c_max", hottest, "seconds",
+                             "n_samples", n_samples, "n_discarded", n_discarded, "n_unsettled",
+                             n_unsettled, "n_power_limited", n_power, "clock_mhz_min", clock_min,
+                             "clock_mhz_max", clock_max, "temperature_c_max", hottest, "seconds",
                              probe_number(gac_now_s() - p->start_s), "phase_seconds", p->seconds);
     json_object_set_new(json, "floor_pct", probe_number(p->floor_pct));
     json_object_set_new(json, "drift_pct", probe_number(p->drift_pct));
@@ -90,6 +91,8 @@ static json_t *point_json(const probe_point *point)
         return json;
     json_object_set_new(json, "spread_us", probe_number(point->spread_us));
     json_object_set_new(json, "n_discarded", json_integer(point->n_discarded));
+    if (point->n_unsettled > 0)
+        json_object_set_new(json, "n_unsettled", json_integer(point->n_unsettled));
     json_object_set_new(json, "n_power_limited", json_integer(point->n_power_limited));
     json_object_set_new(json, "n_calls", json_integer(point->n_calls));
     json_object_set_new(json, "graph", json_boolean(point->graph));

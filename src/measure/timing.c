@@ -153,13 +153,15 @@ static void keep_batch(session *s, const double *batch, int n)
 }
 
 /* Takes a batch of samples between two looks and keeps it, unless heat or the
- * hardware held the card back at either, or its clock is not the highest. */
+ * hardware held the card back at either, or its clock is not the highest: from
+ * then on a batch is a single sample. */
 static gac_status take_batch(session *s, gac_error *err)
 {
     gac_timing *out = s->out;
     double batch[BATCH_SAMPLES];
     int room = s->rules.max_samples - out->n_samples;
-    int n = room < BATCH_SAMPLES ? room : BATCH_SAMPLES;
+    int most = s->settle_us > 0 && !s->held_down ? 1 : BATCH_SAMPLES; /* one may be too many */
+    int n = room < most ? room : most;
     unsigned before = s->throttle;
     double before_us = s->device_us;
     int64_t start_ns = gac_now_ns();

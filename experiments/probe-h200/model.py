@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""How well does a contract predict, and rank, the shapes that `gac probe --model` measured?
+
+    python3 experiments/probe-h200/model.py model.raw.json.gz contracts/h200.json --library build/libgac.so
+"""
+import argparse
+import collections
+import gzip
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "contract"))
+import relines  # noqa: E402
+
+
+def near(points, place):
+    """Splits where the next size is more than a tenth larger."""
+    groups, last = [], 0
+    for p in sorted(points, key=lambda x: x[place]):
+        if not last or p[place] > 1.1 * last:
+            groups.append([])
+        groups[-1].append(p)
+        last = p[place]
+    return groups
+
+
+def groups_of(points):
+    """Candidates for a size: near ones that differ in n alone or in k alone."""
+    alike = collections.defaultdict(list)
+    for p in points:
+        alike[p["m"], "n", p["k"]].append(p)
+        alike[p["m"], "k", p["n"]].append(p)
+    return [group for key, some in alike.items() for group in near(some, key[1]) if len(group) > 1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("raw", type=pathlib.Path)
+    parser.add_argument("contract", type=pathlib.Path)
+    parser.add_argument("--library", required=True, type=pathlib.Path)
+    args = parser.parse_args()
+    with gzip.open(args.raw) as file:
+        points = [p for p in json.load(file)["points"] if p["op"] == "gemm"]
+    predictor = relines.Predictor(args.library, args.contract)
+    for m in sorted({p["m"] for p in points}):
+        mine = [p for p in points if p["m"] == m]
+        print(f"m={m}:", json.dumps(relines.summary([(predictor.us(p), p) for p in mine])),
+              json.dumps(relines.ranking(groups_of(mine), predictor)))
+    print("all:", json.dumps(relines.summary([(predictor.us(p), p) for p in points])),
+          json.dumps(relines.ranking(groups_of(points), predictor)))
+
+
+if __name__ == "__main__":
+    main()
