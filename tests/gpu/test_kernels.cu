@@ -281,7 +281,8 @@ void check_hold(session &s, tally &t, double time_us, double highest_mhz)
     snprintf(name, sizeof name, "%g us: took %.1f us at %.0f of %.0f MHz", time_us, 1e3 * took_ms,
              *clock_mhz, highest_mhz);
     const bool ok = *clock_mhz > 100 && *clock_mhz < 1.02 * highest_mhz &&
-                    1e3 * took_ms > time_us && 1e3 * took_ms < time_us + 200;
+                    1e3 * took_ms > time_us &&
+                    1e3 * took_ms < time_us + 5000; /* the first loads code */
     record(t, ok || (s.exact && *clock_mhz > 0), 0, name);
     cudaEventDestroy(start);
     cudaEventDestroy(stop);

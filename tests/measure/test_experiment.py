@@ -7,6 +7,7 @@ FOLDER holds the fake plug-in. With --torch (a python3 that has torch) the real
 script of the pytorch lens runs too, on the CPU; without, that is skipped.
 """
 import argparse
+import importlib
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import tally  # noqa: E402
@@ -67,8 +69,8 @@ for job in request["jobs"]:
     odd = job.get("qk_head", job.get("k", 0)) % 8 != 0
     kernel = "void flash_fwd_kernel<1>" if odd else "cudnn_generated_fort_native_sdpa_sm90"
     jobs.append({"state": "measured", "samples_us": [30.0, 31.0, 29.0] if odd else [10.0, 10.0],
-                 "n_calls": 5, "graph": True, "steady": True,
-                 "kernels": [{"name": kernel, "time_us": 9.0}]})
+                 "n_calls": 5, "graph": True, "steady": True, "n_unsettled": 3,
+                 "clock_mhz": [1950, 1980], "kernels": [{"name": kernel, "time_us": 9.0}]})
 checks = [{"relative": {"wrong": 0.5, "pads": None}.get(mode, 1e-4), "forgotten": 0.1}
           for _ in request["checks"]]
 if mode == "uncompared":
@@ -397,6 +399,9 @@ class Pytorch(Case):
         self.assertEqual(claims["served"]["ours"], 0)
         self.assertIn("not today", claims["served"]["reason"])
         self.assertFalse(result["counters"]["available"])
+        timing = next(c["timing"] for c in result["calls"] if c["state"] == "measured")
+        self.assertEqual([timing[x] for x in ("n_unsettled", "clock_mhz_min", "clock_mhz_max")],
+                         [3, 1950, 1980])
 
     def test_few_samples_are_ambiguous(self):
         (self.folder / "published.json").write_text(json.dumps(
@@ -478,6 +483,52 @@ class Pytorch(Case):
         _, err = self.gac("--spec", self.spec(), "--lens", "pytorch", "-q", "--device", "cuda:77",
                           status=4, GAC_PYTHON=options.torch)
         self.assertIn("sees no GPU", err)
+
+
+class Sampling(unittest.TestCase):
+    """How the pytorch lens takes samples, of a card whose clock it is told."""
+    RULES = {"warmup_us": 0, "min_samples": 5, "max_samples": 9, "max_noise": 1, "max_time_us": 1e6,
+             "settle_us": 300e3}
+
+    def sample(self, clocks, **rules):
+        """The answer where samples find these clocks; the last one stays."""
+        names = ("torch", "torch.nn", "torch.nn.functional", "torch.nn.attention")
+        stubs = {name: unittest.mock.MagicMock() for name in names}
+        path = [str(ROOT / "tools"), *sys.path]
+        with unittest.mock.patch.dict(sys.modules, stubs), unittest.mock.patch("sys.path", path):
+            sys.modules.pop("pytorch_lens", None)
+            module = importlib.import_module("pytorch_lens")
+            sys.modules.pop("pytorch_lens")
+        lens = module.Lens.__new__(module.Lens)
+        lens.cuda, lens.top_mhz, lens.rules = True, 1953.0, {**self.RULES, **rules}
+        left = list(clocks)
+
+        def take():
+            lens.mhz = left.pop(0) if len(left) > 1 else left[0]
+            return 2e6 / lens.mhz
+        with unittest.mock.patch.object(module.time, "sleep") as slept:
+            return lens.sample(take, 2), slept.call_count
+
+    def test_full_clock(self):
+        answer, n_rests = self.sample([1950])
+        self.assertEqual((len(answer["samples_us"]), answer["n_unsettled"], n_rests), (5, 0, 0))
+        self.assertEqual(answer["clock_mhz"], [1950, 1950])
+
+    def test_dip_is_rested_through(self):
+        answer, n_rests = self.sample([1950, 1700, 1700, 1953])
+        self.assertEqual((answer["n_unsettled"], n_rests), (2, 2))
+        self.assertEqual(answer["clock_mhz"], [1950, 1953])
+        self.assertLess(max(answer["samples_us"]), 1e6 / 1940)
+
+    def test_clock_that_stays_down_counts_alone(self):
+        answer, n_rests = self.sample([1950, 1950, 1700])
+        self.assertEqual((n_rests, answer["clock_mhz"]), (12, [1700, 1700]))
+        self.assertEqual(answer["n_unsettled"], 12 + 2)  # those at the full clock, too
+        self.assertGreater(min(answer["samples_us"]), 1e6 / 1710)
+
+    def test_without_waiting(self):
+        answer, n_rests = self.sample([1700], settle_us=0)
+        self.assertEqual((answer["n_unsettled"], n_rests, len(answer["samples_us"])), (0, 0, 5))
 
 
 class Counters(Case):
