@@ -150,7 +150,7 @@ static void print_accuracy(const json_t *accuracy)
     char q[80];
     const char *dtype;
     json_t *row;
-    double right, clear, margin;
+    double right, aligned, clear, margin;
     bool begun = false;
     print_errors(json_object_get(accuracy, "gemm"), "GEMM", &begun);
     print_errors(json_object_get(accuracy, "sdpa"), "attention", &begun);
@@ -161,6 +161,8 @@ static void print_accuracy(const json_t *accuracy)
         print_accuracy_title(&begun);
         printf("  %-9s of two candidates over 5 %% apart the faster one: right in %.1f %%",
                gac_quote(q, sizeof q, dtype), right);
+        if (percent_at(json_object_get(row, "aligned"), "right_pct", &aligned))
+            printf(", %.1f %% of two aligned ones", aligned);
         if (percent_at(of, "right_pct", &clear) && percent_at(of, "margin_pct", &margin))
             printf(", %.1f %% where it is predicted to be %.0f %% faster", clear, margin);
         printf("\n");

@@ -22,7 +22,7 @@ static const char help[] =
     "                       PyTorch get; needs python3 with torch), own (gac's kernel), or auto\n"
     "                       (default: pytorch where it is there)\n"
     "  --quick              coarse tables: a first look in seconds\n"
-    "  --max-time S         seconds per dtype (default 280); tables get coarser to keep it\n"
+    "  --max-time S         seconds per dtype (default 270); tables get coarser to keep it\n"
     "  --seed S             draws the held-out shapes (default 1)\n"
     "  --raw FILE           also every point with all its samples\n"
     "  --runtime FILE       what a runtime adds per layer, from tools/contract/measure_runtime.py\n"
@@ -328,7 +328,7 @@ static gac_status choose_attention(cli *c, probe_command *o)
     char stack[96];
     gac_error why = GAC_ERROR_INIT;
     o->pytorch = (gac_pytorch){ .device = strchr(o->device, ':') ? o->device : NULL };
-    gac_status status = gac_pytorch_serve(&o->pytorch, &spec, 1, &served, stack, &why);
+    gac_status status = gac_pytorch_serve(&o->pytorch, &spec, 1, false, &served, stack, &why);
     if (status == GAC_OK) {
         o->options.fallback = gac_pytorch_serve;
         o->options.fallback_context = &o->pytorch;
@@ -358,6 +358,17 @@ static gac_status measure(cli *c, probe_command *o, gac_device *device, json_t *
     if (o->options.n_dtypes == 0)
         o->dtypes[o->options.n_dtypes++] = GAC_DTYPE_F16;
     return gac_probe_run(device, &o->options, contract, o->raw ? raw : NULL, &c->error);
+}
+
+static void print_ranking(const char *dtype, const json_t *row)
+{
+    const json_t *aligned = json_object_get(row, "aligned");
+    printf("  %-8s ranking    %.1f %% of %lld pairs over 5 %% apart in the right order, %.1f %% of "
+           "%lld aligned ones\n",
+           dtype, json_number_value(json_object_get(row, "right_pct")),
+           (long long)json_integer_value(json_object_get(row, "n_over_5_pct")),
+           json_number_value(json_object_get(aligned, "right_pct")),
+           (long long)json_integer_value(json_object_get(aligned, "n_over_5_pct")));
 }
 
 static void print_accuracy(const json_t *part, const char *what)
@@ -398,9 +409,7 @@ static gac_status report(cli *c, const probe_command *o, const json_t *contract)
         print_accuracy(json_object_get(accuracy, "gemm"), "GEMM");
         print_accuracy(json_object_get(accuracy, "sdpa"), "attention");
         json_object_foreach(json_object_get(accuracy, "ranking"), dtype, value)
-            printf("  %-8s ranking    %.1f %% of %lld pairs over 5 %% apart in the right order\n",
-                   dtype, json_number_value(json_object_get(value, "right_pct")),
-                   (long long)json_integer_value(json_object_get(value, "n_over_5_pct")));
+            print_ranking(dtype, value);
         printf("  %.0f s, %lld samples discarded\n",
                json_number_value(json_object_get(noise, "seconds")),
                (long long)json_integer_value(json_object_get(noise, "n_discarded")));

@@ -57,7 +57,7 @@ typedef struct gac_timing_rules {
 /* For sweeps over thousands of shapes. */
 #define GAC_TIMING_RULES_SWEEP_INIT \
     { \
-        150, 120, 5, 25, 0.008, 15000, 2000, 0 \
+        150, 120, 5, 25, 0.008, 15000, 2000, 100000 \
     }
 
 /* Sorts nothing in place: median, spread and noise of n samples. n at least 1. */
@@ -220,14 +220,16 @@ gac_status gac_probe_summarise(const double *predicted, const double *measured, 
 
 /* What served an attention call that the vendor's kernel declined. */
 typedef struct gac_probe_served {
-    double time_us; /* NaN: nothing did */
-    char kernel[256];
+    double time_us;   /* NaN: nothing did */
+    char kernel[256]; /* empty where names were not asked for */
 } gac_probe_served;
 
 /* Times n SDPA specs the way a user's stack would serve them, and names the
- * stack ("torch 2.11"), in at most 96 bytes. */
+ * stack ("torch 2.11"), in at most 96 bytes; the kernels too where names is true,
+ * which takes longer. */
 typedef gac_status (*gac_probe_fallback)(void *context, const gac_task_spec *specs, int n,
-                                         gac_probe_served *out, char stack[96], gac_error *err);
+                                         bool names, gac_probe_served *out, char stack[96],
+                                         gac_error *err);
 
 /* That stack is PyTorch, as the user's python3 has it (or GAC_PYTHON). */
 typedef struct gac_pytorch {
@@ -237,7 +239,7 @@ typedef struct gac_pytorch {
 
 /* A gac_probe_fallback whose context is a gac_pytorch. GAC_NO_RESOURCE when
  * python3, torch or its GPU is missing. */
-gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n,
+gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n, bool names,
                              gac_probe_served *out, char stack[96], gac_error *err);
 
 typedef struct gac_probe_options {
@@ -256,7 +258,7 @@ typedef struct gac_probe_options {
 
 #define GAC_PROBE_OPTIONS_INIT \
     { \
-        .seed = 1, .max_time_s = 280 \
+        .seed = 1, .max_time_s = 270 \
     }
 
 /* Measures a GPU and writes its contract. *contract is a gac.contract/1 that

@@ -114,9 +114,12 @@ static bool read_gemm_rates(gac_reader *r, const json_t *value, int index, void 
     return true;
 }
 
-const gac_table_kind gac_gemm_table = { { "m", "n", "k" }, 0, { 1, 1, 1 } };
-const gac_table_kind gac_prefill_table = { { "rows", "length", "head" }, 1, { 1, 2, 1 } };
-const gac_table_kind gac_decode_table = { { "rows", "length", "head" }, 1, { 1, 1, 1 } };
+const gac_table_kind gac_gemm_table = { { "m", "n", "k" }, 0, { 1, 1, 1 }, false };
+/* Few k, far apart; one kernel takes so long to begin and to end, and goes
+ * through k step by step. */
+const gac_table_kind gac_dense_table = { { "m", "n", "k" }, 0, { 1, 1, 1 }, true };
+const gac_table_kind gac_prefill_table = { { "rows", "length", "head" }, 1, { 1, 2, 1 }, false };
+const gac_table_kind gac_decode_table = { { "rows", "length", "head" }, 1, { 1, 1, 1 }, false };
 
 static int find_tier(const gac_tiers *tiers, int64_t multiple)
 {
@@ -201,6 +204,13 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
         if (!out->times[i * by_k->n_tiers].table.us && by_n->tier[i].served)
             return gac_reader_fault(r, "must have a table of the best k for every served n");
     gac_reader_leave(r, at_list);
+    const json_t *dense = json_object_get(gemm, "dense");
+    if (dense) {
+        gac_reader_enter(r, ".dense");
+        if (!gac_table_read(r, dense, &gac_dense_table, &out->dense))
+            return false;
+        gac_reader_leave(r, at_list);
+    }
     const json_t *lines = json_object_get(gemm, "lines");
     if (lines) {
         gac_reader_enter(r, ".lines");

@@ -89,6 +89,7 @@ typedef struct gac_dtype_rules {
     /* (tiers of n, tiers of k), for any number of rows and for one; NULL: by
      * rates. A pair without its own takes that of the next better k. */
     gac_gemm_times *times, *row_times;
+    gac_table dense;      /* of the best pair: every n, at rows that are common */
     gac_lines lines;      /* where n is aligned: tables of fast k are of whole lines */
     gac_dtype falls_back; /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;
@@ -128,7 +129,7 @@ struct gac_contract {
 double gac_gemm_waste(const gac_gemm_times *times, double m, double n);
 
 /* How the tables are spelled. */
-extern const gac_table_kind gac_gemm_table, gac_prefill_table, gac_decode_table;
+extern const gac_table_kind gac_gemm_table, gac_dense_table, gac_prefill_table, gac_decode_table;
 
 /* Reads every rule of contract->json; what was allocated stays in contract,
  * also on failure. source names the file in errors. bulk is what was cut out of

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MAX_AXIS 128
+#define MAX_AXIS 1024
 #define MAX_CELLS 200000
 
 static bool read_axis(gac_reader *r, const json_t *value, const char *key, gac_table *out, int axis)
@@ -153,28 +153,45 @@ static int locate(const double *sizes, int n, double x, double *part)
     return low;
 }
 
+/* Time at a cell and, along the last axis, at what follows it. */
+static double log_between(const gac_table *table, const gac_table_kind *kind, int64_t cell,
+                          double x, double part)
+{
+    const int last = GAC_TABLE_AXES - 1;
+    double below = table->us[cell];
+    if (part <= 0) /* what follows need not exist */
+        return log(below);
+    double above = table->us[cell + 1];
+    if (!kind->is_straight)
+        return (1 - part) * log(below) + part * log(above);
+    int at = (int)(cell % table->n[last]);
+    double from = exp(table->log_size[last][at]), to = exp(table->log_size[last][at + 1]);
+    return log(below + (above - below) * fmin((exp(x) - from) / (to - from), 1));
+}
+
 double gac_table_us(const gac_table *table, const gac_table_kind *kind,
                     const double sizes[GAC_TABLE_AXES])
 {
+    const int last = GAC_TABLE_AXES - 1;
     int64_t corner = 0, step[GAC_TABLE_AXES];
     double part[GAC_TABLE_AXES], beyond = 0;
     for (int a = 0; a < GAC_TABLE_AXES; a++) {
-        double x = log(sizes[a]), last = table->log_size[a][table->n[a] - 1];
+        double x = log(sizes[a]), end = table->log_size[a][table->n[a] - 1];
         step[a] = stride(table, a);
         corner += step[a] * locate(table->log_size[a], table->n[a], x, &part[a]);
-        beyond += kind->power[a] * fmax(x - last, 0);
+        beyond += kind->power[a] * fmax(x - end, 0);
     }
     double log_us = 0;
-    for (int c = 0; c < 1 << GAC_TABLE_AXES; c++) {
+    for (int c = 0; c < 1 << last; c++) {
         double weight = 1;
         int64_t cell = corner;
-        for (int a = 0; a < GAC_TABLE_AXES; a++) {
+        for (int a = 0; a < last; a++) {
             bool upper = c >> a & 1;
             weight *= upper ? part[a] : 1 - part[a];
             cell += upper ? step[a] : 0;
         }
         if (weight > 0) /* an upper neighbour need not exist where it has no weight */
-            log_us += weight * log(table->us[cell]);
+            log_us += weight * log_between(table, kind, cell, log(sizes[last]), part[last]);
     }
     return exp(log_us + beyond);
 }

@@ -25,6 +25,7 @@ typedef struct gac_table_kind {
     int extend_axis; /* a null takes the time before it along this axis, … */
     double
         power[GAC_TABLE_AXES]; /* … times the ratio of sizes to this power; so too past the end */
+    bool is_straight;          /* along the last axis time itself is a line, else its logarithm */
 } gac_table_kind;
 
 /* Reads {"KEY0": […], "KEY1": […], "KEY2": […], "us": […]}, us flat with KEY0

@@ -63,6 +63,24 @@ double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
     return pow(worked * times->tile_rows * times->tile_columns / (m * n), times->power);
 }
 
+static bool is_between(const double *sizes, int n, double x)
+{
+    return x >= sizes[0] && x <= sizes[n - 1];
+}
+
+/* Whether the table of every n has these: its rows are common ones, not a grid
+ * to find others by. */
+static bool is_dense(const gac_table *dense, const double sizes[3])
+{
+    if (!dense->us || !is_between(dense->log_size[1], dense->n[1], log(sizes[1])) ||
+        !is_between(dense->log_size[2], dense->n[2], log(sizes[2])))
+        return false;
+    for (int i = 0; i < dense->n[0]; i++)
+        if (dense->log_size[0][i] == log(sizes[0]))
+            return true;
+    return false;
+}
+
 /* first is the index of the pair of a tier of n with the best k, which has a
  * table; k tiers from there on may have none of their own. */
 static double times_us(const gac_dtype_rules *rules, int first, int tier_k, const double sizes[3])
@@ -76,6 +94,8 @@ static double times_us(const gac_dtype_rules *rules, int first, int tier_k, cons
         for (at = first + tier_k; !times[at].table.us;)
             at--;
     }
+    if (at == 0 && is_dense(&rules->dense, sizes))
+        return gac_table_us(&rules->dense, &gac_dense_table, sizes);
     return gac_table_us(&times[at].table, &gac_gemm_table, sizes) *
            gac_gemm_waste(&times[at], sizes[0], sizes[1]);
 }

@@ -149,6 +149,26 @@ int64_t gac_task_operand_bytes(const gac_task_spec *spec, gac_operand operand)
     return n > MAX_BYTES / element_bytes ? -1 : n < 0 ? -1 : n * element_bytes;
 }
 
+double gac_task_flops(const gac_task_spec *spec)
+{
+    const gac_sdpa_shape *s = &spec->sdpa.shape;
+    const gac_gemm_shape *g = &spec->gemm;
+    if (spec->kind == GAC_TASK_GEMM)
+        return 2.0 * (double)g->m * (double)g->n * (double)g->k;
+    if (spec->kind != GAC_TASK_SDPA)
+        return 0;
+    double pairs = (double)s->batch * (double)s->n_q_heads * (double)s->n_q * (double)s->n_kv;
+    return (s->causal ? 1.0 : 2.0) * pairs * (double)(s->qk_head + s->v_head);
+}
+
+double gac_task_bytes(const gac_task_spec *spec)
+{
+    double total = 0;
+    for (int i = 0; i < GAC_OPERAND_COUNT; i++)
+        total += (double)gac_task_operand_bytes(spec, (gac_operand)i);
+    return total;
+}
+
 double gac_sdpa_scale(const gac_sdpa_call *call)
 {
     return call->scale != 0 ? call->scale : 1 / sqrt((double)call->shape.qk_head);

@@ -40,7 +40,7 @@ static bool read_check(gac_reader *r, const json_t *json, const json_t *pair, co
     if (!exp_read_part(r, json_object_get(json, "part"), "auto", dtype, sizes_lookup, &s,
                        &out->spec))
         return false;
-    if (out->spec.kind != GAC_TASK_SDPA || exp_spec_flops(&out->spec) > MAX_CHECK_FLOPS ||
+    if (out->spec.kind != GAC_TASK_SDPA || gac_task_flops(&out->spec) > MAX_CHECK_FLOPS ||
         out->spec.sdpa.shape.qk_head != (int64_t)s.d || out->spec.sdpa.shape.v_head != (int64_t)s.d)
         return exp_fault(r, "must be an sdpa with heads of d and at most %g operations",
                          MAX_CHECK_FLOPS);

@@ -134,8 +134,6 @@ void exp_plan_dispose(exp_plan *plan);
 /* One operator call from a part of a specification. */
 bool exp_read_part(gac_reader *r, const json_t *part, const char *path, gac_dtype dtype,
                    exp_lookup lookup, void *context, gac_task_spec *out);
-double exp_spec_flops(const gac_task_spec *spec);
-double exp_spec_bytes(const gac_task_spec *spec); /* operands and result, each once */
 /* The index of a job for spec, new or not; -1 without memory. */
 int32_t exp_plan_job(exp_plan *plan, const gac_task_spec *spec, const char *path, gac_error *err);
 

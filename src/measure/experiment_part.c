@@ -1,5 +1,6 @@
 /* Operator calls: from a part of a specification to a task, and to a job that
  * other parts with the same call share. */
+#include "device/task_spec.h"
 #include "measure/experiment_internal.h"
 
 #include <math.h>
@@ -80,26 +81,6 @@ static bool read_sdpa(gac_reader *r, const json_t *part, const char *path, exp_l
     return true;
 }
 
-double exp_spec_flops(const gac_task_spec *spec)
-{
-    const gac_sdpa_shape *s = &spec->sdpa.shape;
-    const gac_gemm_shape *g = &spec->gemm;
-    if (spec->kind == GAC_TASK_GEMM)
-        return 2.0 * (double)g->m * (double)g->n * (double)g->k;
-    if (spec->kind != GAC_TASK_SDPA)
-        return 0;
-    double pairs = (double)s->batch * (double)s->n_q_heads * (double)s->n_q * (double)s->n_kv;
-    return (s->causal ? 1.0 : 2.0) * pairs * (double)(s->qk_head + s->v_head);
-}
-
-double exp_spec_bytes(const gac_task_spec *spec)
-{
-    double total = 0;
-    for (int i = 0; i < GAC_OPERAND_COUNT; i++)
-        total += (double)gac_task_operand_bytes(spec, (gac_operand)i);
-    return total;
-}
-
 static bool check_limits(gac_reader *r, const gac_task_spec *spec)
 {
     int64_t total = 0;
@@ -115,7 +96,7 @@ static bool check_limits(gac_reader *r, const gac_task_spec *spec)
             (double)EXP_MAX_JOB_BYTES)
         return exp_fault(r, "the math path would need more than %lld bytes",
                          (long long)EXP_MAX_JOB_BYTES);
-    if (exp_spec_flops(spec) > EXP_MAX_JOB_FLOPS)
+    if (gac_task_flops(spec) > EXP_MAX_JOB_FLOPS)
         return exp_fault(r, "a call of more than %g operations", EXP_MAX_JOB_FLOPS);
     return true;
 }
@@ -197,7 +178,7 @@ int32_t exp_plan_job(exp_plan *plan, const gac_task_spec *spec, const char *path
     plan->jobs[plan->n_jobs] = (exp_job){ .key = key,
                                           .path = spec->kind == GAC_TASK_SDPA ? path : "",
                                           .spec = *spec,
-                                          .flops = exp_spec_flops(spec),
-                                          .bytes = exp_spec_bytes(spec) };
+                                          .flops = gac_task_flops(spec),
+                                          .bytes = gac_task_bytes(spec) };
     return plan->n_jobs++;
 }

@@ -43,7 +43,7 @@ static json_t *job_request(const exp_job *job)
                      "scale", job->spec.sdpa.scale);
 }
 
-static json_t *make_request(const exp_plan *plan, const exp_check *checks, int n_checks,
+static json_t *make_request(const exp_plan *plan, const exp_check *checks, int n_checks, bool names,
                             const gac_experiment_options *options)
 {
     const gac_timing_rules *r = options->rules;
@@ -57,13 +57,14 @@ static json_t *make_request(const exp_plan *plan, const exp_check *checks, int n
         json_object_set_new(one, "fold_scale", json_boolean(checks[i].fold_scale));
         json_array_append_new(list, one);
     }
-    return json_pack(
-        "{s:s, s:s, s:{s:f, s:f, s:i, s:i, s:f, s:f, s:f, s:f}, s:o, s:o}", "device",
-        options->device ? options->device : "cuda:0", "dtype", gac_dtype_name(plan->dtype), "rules",
-        "warmup_us", r->warmup_us, "sample_us", r->sample_us, "min_samples", r->min_samples,
-        "max_samples", r->max_samples, "max_noise", r->max_noise, "max_time_us", r->max_time_us,
-        "settle_us", r->settle_us, "graph_below_us",
-        isfinite(r->graph_below_us) ? r->graph_below_us : 1e18, "jobs", jobs, "checks", list);
+    return json_pack("{s:s, s:s, s:{s:f, s:f, s:i, s:i, s:f, s:f, s:f, s:f}, s:b, s:o, s:o}",
+                     "device", options->device ? options->device : "cuda:0", "dtype",
+                     gac_dtype_name(plan->dtype), "rules", "warmup_us", r->warmup_us, "sample_us",
+                     r->sample_us, "min_samples", r->min_samples, "max_samples", r->max_samples,
+                     "max_noise", r->max_noise, "max_time_us", r->max_time_us, "settle_us",
+                     r->settle_us, "graph_below_us",
+                     isfinite(r->graph_below_us) ? r->graph_below_us : 1e18, "names", names, "jobs",
+                     jobs, "checks", list);
 }
 
 /* The name has a folder that is not there, from which python then takes no
@@ -268,7 +269,7 @@ static const char *longest_kernel(const exp_job *job)
     return name;
 }
 
-gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n,
+gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n, bool names,
                              gac_probe_served *out, char stack[96], gac_error *err)
 {
     static const gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
@@ -280,7 +281,7 @@ gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n,
     json_t *answer = NULL, *none = json_array();
     for (int i = 0; jobs && i < n; i++)
         jobs[i] = (exp_job){ .spec = specs[i], .path = "auto" };
-    json_t *request = jobs ? make_request(&plan, NULL, 0, &options) : NULL;
+    json_t *request = jobs ? make_request(&plan, NULL, 0, names, &options) : NULL;
     gac_status status = set_up(&w, request, err);
     if (status == GAC_OK)
         status = ask(&w, how->progress, "attention by PyTorch", &answer, err);
@@ -312,7 +313,7 @@ gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
     int n_checks = 0;
     json_t *answer = NULL, *out = json_array();
     gac_status status = exp_read_checks(experiment, GAC_LENS_PYTORCH, &list, &n_checks, err);
-    json_t *request = status == GAC_OK ? make_request(plan, list, n_checks, options) : NULL;
+    json_t *request = status == GAC_OK ? make_request(plan, list, n_checks, true, options) : NULL;
     if (status == GAC_OK)
         status = set_up(&w, request, err);
     if (status == GAC_OK)

@@ -115,13 +115,26 @@ static int64_t draw_of(probe *p, const int64_t *values, size_t n)
     return values[probe_random(p) % n];
 }
 
-/* Log-uniform, or near a size that models have; of any residue that is served. */
-static int64_t draw_size(probe *p, const gac_found_tiers *tiers)
+/* Log-uniform, or near a size that models have. */
+static double draw_about(probe *p)
 {
     static const int64_t typical[] = { 1024, 1741, 2048, 4096, 5120, 11008, 14336 };
     double around = (double)draw_of(p, typical, sizeof typical / sizeof *typical);
-    double size = probe_random(p) % 2 ? around * probe_uniform(p, 0.85, 1.15)
-                                      : exp(probe_uniform(p, log(192), log(16384)));
+    return probe_random(p) % 2 ? around * probe_uniform(p, 0.85, 1.15)
+                               : exp(probe_uniform(p, log(192), log(16384)));
+}
+
+/* One that a model would have beside a size that is looked for. */
+static int64_t draw_aligned(probe *p, const gac_found_tiers *tiers)
+{
+    int64_t unit = probe_random(p) % 2 ? 128 : probe_aligned_multiple(tiers);
+    return (int64_t)draw_about(p) / unit * unit;
+}
+
+/* Of any residue that is served. */
+static int64_t draw_size(probe *p, const gac_found_tiers *tiers)
+{
+    double size = draw_about(p);
     double kind = probe_uniform(p, 0, 1);
     int64_t aligned = probe_aligned_multiple(tiers);
     int64_t unit = kind < 0.25                              ? 128
@@ -249,7 +262,7 @@ static gac_status hold_out_sdpa(probe *p, const gac_contract *contract, const pr
         specs[i] = probe_sdpa_spec(s->dtype, &shape);
     }
     if (status == GAC_OK)
-        status = probe_measure_sdpa(p, specs, n, true, points);
+        status = probe_measure_sdpa(p, specs, n, true, false, points);
     for (int i = 0; i < n && status == GAC_OK; i++) {
         const gac_sdpa_shape *shape = &specs[i].sdpa.shape;
         double predicted = gac_contract_sdpa_us(contract, s->dtype, shape);
@@ -291,12 +304,14 @@ static int candidates(int64_t size, int64_t *out)
 }
 
 /* Pairs; those that differ by more than RANK_PCT, and are predicted in the right
- * order; and of these the ones predicted to differ by more than CLEAR_PCT. */
+ * order; of these the ones predicted to differ by more than CLEAR_PCT, and the
+ * ones of two sizes that are aligned. */
 typedef struct ranking {
-    int n_pairs, n_over, n_right, n_clear, n_clear_right;
+    int n_pairs, n_over, n_right, n_clear, n_clear_right, n_aligned, n_aligned_right;
 } ranking;
 
-static void rank_pairs(const double *predicted, const probe_point *points, int n, ranking *r)
+static void rank_pairs(const double *predicted, const probe_point *points, const bool *aligned,
+                       int n, ranking *r)
 {
     for (int i = 0; i < n; i++) {
         for (int j = i + 1; j < n; j++) {
@@ -311,42 +326,55 @@ static void rank_pairs(const double *predicted, const probe_point *points, int n
             r->n_right += right;
             r->n_clear += clear;
             r->n_clear_right += clear && right;
+            r->n_aligned += aligned[i] && aligned[j];
+            r->n_aligned_right += aligned[i] && aligned[j] && right;
         }
     }
 }
 
 static gac_status rank_near(probe *p, const gac_contract *contract, const probe_gemm *g, ranking *r)
 {
-    static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 }, others[] = { 1024, 4096, 8192 };
+    static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 };
     int64_t sizes[MAX_CANDIDATES];
     double predicted[MAX_CANDIDATES];
     probe_point points[MAX_CANDIDATES];
+    bool aligned[MAX_CANDIDATES];
     int kept = 0;
     bool is_n = probe_random(p) % 2;
+    const gac_found_tiers *tiers = &g->place[is_n ? GAC_SEEN_GEMM_N : GAC_SEEN_GEMM_K].found;
     int64_t m = draw_of(p, rows, sizeof rows / sizeof *rows);
-    int64_t other = draw_of(p, others, sizeof others / sizeof *others);
-    int n = candidates(draw_size(p, &g->place[is_n ? 0 : 1].found), sizes);
+    int64_t other = draw_aligned(p, &g->place[is_n ? GAC_SEEN_GEMM_K : GAC_SEEN_GEMM_N].found);
+    int n = candidates(draw_size(p, tiers), sizes);
     for (int i = 0; i < n; i++) {
         gac_task_spec spec =
             probe_gemm_spec(g->dtype, m, is_n ? sizes[i] : other, is_n ? other : sizes[i]);
+        if (is_known(g, &spec.gemm))
+            continue;
         gac_status status = probe_measure(p, &spec, &points[kept]);
         if (status != GAC_OK)
             return status;
         predicted[kept] = gac_contract_gemm_us(contract, g->dtype, m, spec.gemm.n, spec.gemm.k);
+        aligned[kept] = tiers->tier[probe_tier_of(tiers, sizes[i])].aligned;
         kept += points[kept].outcome == PROBE_MEASURED && isfinite(predicted[kept]);
     }
-    rank_pairs(predicted, points, kept, r);
+    rank_pairs(predicted, points, aligned, kept, r);
     return GAC_OK;
+}
+
+static json_t *right_pct(int n_right, int n)
+{
+    return probe_number(n ? 100.0 * n_right / n : 100);
 }
 
 static json_t *ranking_json(const ranking *r)
 {
-    json_t *clear = json_pack(
-        "{s:f, s:i, s:o}", "margin_pct", CLEAR_PCT, "n_over_5_pct", r->n_clear, "right_pct",
-        probe_number(r->n_clear ? 100.0 * r->n_clear_right / r->n_clear : 100));
-    return json_pack("{s:i, s:i, s:o, s:o}", "n_pairs", r->n_pairs, "n_over_5_pct", r->n_over,
-                     "right_pct", probe_number(r->n_over ? 100.0 * r->n_right / r->n_over : 100),
-                     "clear", clear);
+    json_t *clear = json_pack("{s:f, s:i, s:o}", "margin_pct", CLEAR_PCT, "n_over_5_pct",
+                              r->n_clear, "right_pct", right_pct(r->n_clear_right, r->n_clear));
+    json_t *aligned = json_pack("{s:i, s:o}", "n_over_5_pct", r->n_aligned, "right_pct",
+                                right_pct(r->n_aligned_right, r->n_aligned));
+    return json_pack("{s:i, s:i, s:o, s:o, s:o}", "n_pairs", r->n_pairs, "n_over_5_pct", r->n_over,
+                     "right_pct", right_pct(r->n_right, r->n_over), "clear", clear, "aligned",
+                     aligned);
 }
 
 static json_t *part_of(json_t *accuracy, const char *key)

@@ -198,6 +198,24 @@ static json_t *steps_json(const probe_steps *s)
     return row;
 }
 
+static json_t *table_json(const probe_gemm *g, const struct probe_gemm_table *t)
+{
+    const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
+    const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
+    json_t *row = json_pack("{s:I, s:I}", "n_multiple", (json_int_t)n->tier[t->tier_n].multiple,
+                            "k_multiple", (json_int_t)k->tier[t->tier_k].multiple);
+    json_object_set_new(row, "m", probe_axis_json(&t->table, 0));
+    json_object_set_new(row, "n", probe_axis_json(&t->table, 1));
+    json_object_set_new(row, "k", probe_axis_json(&t->table, 2));
+    if (t->wave.power > 0)
+        json_object_set_new(row, "wave",
+                            json_pack("{s:i, s:i, s:I, s:f}", "tile_rows", t->wave.tile_rows,
+                                      "tile_columns", t->wave.tile_columns, "units",
+                                      (json_int_t)g->n_units, "power", t->wave.power));
+    json_object_set_new(row, "us", probe_times_json(&t->table));
+    return row;
+}
+
 json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
 {
     json_t *gemm = json_object(), *times = json_array(), *steps = json_array();
@@ -210,21 +228,10 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
     if (falls_back_to)
         json_object_set_new(gemm, "falls_back_to", json_string(falls_back_to));
     for (int i = 0; i < g->n_tables; i++) {
-        const struct probe_gemm_table *t = &g->tables[i];
-        const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
-        const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
-        json_t *row = json_pack("{s:I, s:I}", "n_multiple", (json_int_t)n->tier[t->tier_n].multiple,
-                                "k_multiple", (json_int_t)k->tier[t->tier_k].multiple);
-        json_object_set_new(row, "m", probe_axis_json(&t->table, 0));
-        json_object_set_new(row, "n", probe_axis_json(&t->table, 1));
-        json_object_set_new(row, "k", probe_axis_json(&t->table, 2));
-        if (t->wave.power > 0)
-            json_object_set_new(row, "wave",
-                                json_pack("{s:i, s:i, s:I, s:f}", "tile_rows", t->wave.tile_rows,
-                                          "tile_columns", t->wave.tile_columns, "units",
-                                          (json_int_t)g->n_units, "power", t->wave.power));
-        json_object_set_new(row, "us", probe_times_json(&t->table));
-        json_array_append_new(times, row);
+        if (g->tables[i].dense)
+            json_object_set_new(gemm, "dense", table_json(g, &g->tables[i]));
+        else
+            json_array_append_new(times, table_json(g, &g->tables[i]));
     }
     for (int i = 0; i < g->n_steps; i++)
         json_array_append_new(steps, steps_json(&g->steps[i]));

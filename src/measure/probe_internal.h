@@ -70,8 +70,9 @@ GAC_PRINTF(2, 3) void probe_note(probe *p, const char *format, ...);
  * be measured is no failure, as long as it is rare. */
 gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out);
 /* Times attention calls by the vendor's kernel, if library, and what declines by
- * the fallback. out has room for n. */
-gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool library,
+ * the fallback, which is asked for the names of its kernels, or not. out has room
+ * for n. */
+gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool library, bool names,
                               probe_point *out);
 gac_task_spec probe_gemm_spec(gac_dtype dtype, int64_t m, int64_t n, int64_t k);
 gac_task_spec probe_sdpa_spec(gac_dtype dtype, const gac_sdpa_shape *shape);
@@ -106,15 +107,17 @@ int probe_n_served(const gac_found_tiers *tiers);
 
 /* ---- GEMM ---- */
 
-#define PROBE_MAX_AXIS 40
+#define PROBE_MAX_AXIS 640
 
 /* Times over three axes, the first outermost; NaN where not measured. */
 typedef struct probe_table {
     int n_axis[3];
-    int64_t axis[3][PROBE_MAX_AXIS];
+    int64_t *axis[3]; /* rising */
     double *time_us;
 } probe_table;
 
+gac_status probe_table_set_axis(probe_table *t, int axis, const int64_t *sizes, int n,
+                                gac_error *err);
 gac_status probe_table_alloc(probe_table *t, gac_error *err);
 void probe_table_dispose(probe_table *t);
 size_t probe_table_cells(const probe_table *t);
@@ -140,14 +143,14 @@ typedef struct probe_steps {
     int n_steps;
 } probe_steps;
 
-enum { PROBE_MAX_PARTS = 8 };
+enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40 };
 
 /* Factors of a k that is a multiple of a part of a line, by outputs (m times n). */
 typedef struct probe_lines {
     int n_parts, n_outputs;
-    int64_t outputs[PROBE_MAX_AXIS];
+    int64_t outputs[PROBE_MAX_OUTPUTS];
     int64_t part[PROBE_MAX_PARTS];
-    double factor[PROBE_MAX_PARTS][PROBE_MAX_AXIS];
+    double factor[PROBE_MAX_PARTS][PROBE_MAX_OUTPUTS];
 } probe_lines;
 
 typedef struct probe_gemm {
@@ -155,9 +158,10 @@ typedef struct probe_gemm {
     probe_tiers place[2]; /* by gac_seen: n, k */
     struct probe_gemm_table {
         int tier_n, tier_k;
+        bool dense; /* every n, at rows that are common */
         probe_table table;
         probe_wave wave;
-    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS];
+    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + 1];
     int n_tables;
     int64_t n_units; /* multiprocessors */
     probe_lines lines;
@@ -170,6 +174,11 @@ typedef struct probe_gemm {
 
 gac_status probe_gemm_tiers(probe *p, probe_gemm *g); /* GAC_CHECK: the dtype is not served */
 gac_status probe_gemm_tables(probe *p, probe_gemm *g);
+/* Measures the cells of all tables, mixed; what has not begun at end_s is left out. */
+gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s, int64_t *n_late);
+/* Bytes of the operands; and how many a point may have. */
+double probe_gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k);
+double probe_memory_limit(const probe *p);
 gac_status probe_gemm_lines(probe *p, probe_gemm *g);
 /* Whether sizes of a tier differ from the best ones by lines, not by kernels. */
 bool probe_is_fast(const gac_found_tier *tier);

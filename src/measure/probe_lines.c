@@ -93,7 +93,7 @@ static double median_factor(const line_sample *samples, int n, int part)
 static void keep_factors(probe_lines *lines, line_sample *samples, int n)
 {
     qsort(samples, (size_t)n, sizeof *samples, by_outputs);
-    for (int first = 0, end; first < n && lines->n_outputs < PROBE_MAX_AXIS; first = end) {
+    for (int first = 0, end; first < n && lines->n_outputs < PROBE_MAX_OUTPUTS; first = end) {
         for (end = first; end < n && samples[end].outputs == samples[first].outputs;)
             end++;
         lines->outputs[lines->n_outputs] = samples[first].outputs;

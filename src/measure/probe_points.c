@@ -21,6 +21,8 @@ gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *op
 {
     const gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
     *p = (probe){ .device = device, .options = options, .err = err, .rules = rules };
+    if (options->quick)
+        p->rules.settle_us = 0;
     p->keep_samples = keep_samples;
     p->phase = "";
     p->random = options->seed;
@@ -168,7 +170,7 @@ static gac_status measure_own(probe *p, const gac_task_spec *spec, probe_point *
 
 /* Asks the fallback for those of the specs that todo names. */
 static gac_status ask_fallback(probe *p, const gac_task_spec *specs, const int *todo, int n_todo,
-                               probe_point *out)
+                               bool names, probe_point *out)
 {
     gac_task_spec *asked = calloc((size_t)n_todo + 1, sizeof *asked);
     gac_probe_served *served = calloc((size_t)n_todo + 1, sizeof *served);
@@ -178,8 +180,8 @@ static gac_status ask_fallback(probe *p, const gac_task_spec *specs, const int *
         served[i].time_us = NAN;
     }
     if (status == GAC_OK)
-        status = p->options->fallback(p->options->fallback_context, asked, n_todo, served, p->stack,
-                                      p->err);
+        status = p->options->fallback(p->options->fallback_context, asked, n_todo, names, served,
+                                      p->stack, p->err);
     for (int i = 0; i < n_todo && status == GAC_OK; i++) {
         probe_point *point = &out[todo[i]];
         *point = (probe_point){ .spec = asked[i], .phase = p->phase, .time_us = NAN };
@@ -188,11 +190,11 @@ static gac_status ask_fallback(probe *p, const gac_task_spec *specs, const int *
         if (point->outcome == PROBE_MEASURED) {
             char kernel[256];
             gac_kernel_short_name(served[i].kernel, kernel, sizeof kernel);
-            json_t *name = json_string(kernel);
             point->time_us = served[i].time_us;
             point->fallback = true;
             point->clock_mhz_min = point->clock_mhz_max = point->temperature_c_max = -1;
-            if (!name || json_array_append_new(p->names, name) != 0)
+            json_t *name = kernel[0] ? json_string(kernel) : NULL;
+            if (kernel[0] && (!name || json_array_append_new(p->names, name) != 0))
                 status = gac_error_no_memory(p->err);
             else
                 point->kernel = json_string_value(name);
@@ -205,7 +207,7 @@ static gac_status ask_fallback(probe *p, const gac_task_spec *specs, const int *
     return status;
 }
 
-gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool library,
+gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool library, bool names,
                               probe_point *out)
 {
     int n_todo = 0;
@@ -225,7 +227,7 @@ gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool 
         probe_step(p, p->n_points - p->phase_first);
     }
     if (status == GAC_OK && n_todo > 0 && p->options->fallback)
-        status = ask_fallback(p, specs, todo, n_todo, out);
+        status = ask_fallback(p, specs, todo, n_todo, names, out);
     for (int i = 0; i < n_todo && status == GAC_OK && !p->options->fallback; i++) {
         status = measure_own(p, &specs[todo[i]], &out[todo[i]]);
         probe_step(p, p->n_points - p->phase_first);

@@ -84,7 +84,7 @@ static gac_status measure_beyond(probe *p, probe_sdpa *s, const int64_t *heads, 
         specs[i].sdpa.path = GAC_SDPA_MATH;
     }
     if (p->options->fallback && n > 0)
-        status = probe_measure_sdpa(p, specs, n, false, points);
+        status = probe_measure_sdpa(p, specs, n, false, true, points);
     for (int i = 0; i < n && status == GAC_OK && !p->options->fallback; i++)
         status = probe_measure(p, &specs[i], &points[i]);
     for (int i = 0; i < n && status == GAC_OK; i++) {
@@ -193,7 +193,7 @@ gac_status probe_sdpa_tiers(probe *p, probe_sdpa *s)
     for (int i = 0; i < n && status == GAC_OK; i++)
         specs[i] = reference(s->dtype, heads[i]);
     if (status == GAC_OK)
-        status = probe_measure_sdpa(p, specs, n, true, points);
+        status = probe_measure_sdpa(p, specs, n, true, true, points);
     if (status == GAC_OK)
         status = look_beyond(p, s, points, n);
     if (status == GAC_OK)
@@ -220,24 +220,35 @@ static double nearest_curve_us(const probe_sdpa *s, int tier, int64_t head)
     return best;
 }
 
-static void set_heads(const probe_sdpa *s, probe_table *t, int tier, const int64_t *heads)
+static gac_status set_heads(const probe *p, const probe_sdpa *s, probe_table *t, int tier,
+                            const int64_t *heads)
 {
-    t->n_axis[2] = 0;
+    int64_t kept[PROBE_MAX_AXIS];
+    int n = 0;
     for (int i = 0; heads[i]; i++) {
         int64_t head = probe_tier_size(&s->tiers.found, tier, heads[i]);
-        if (head <= s->max_head && (i == 0 || head > t->axis[2][t->n_axis[2] - 1]))
-            t->axis[2][t->n_axis[2]++] = head;
+        if (head <= s->max_head && (n == 0 || head > kept[n - 1]))
+            kept[n++] = head;
     }
+    return probe_table_set_axis(t, 2, kept, n, p->err);
 }
 
-static void set_values(probe_table *t, int axis, const int64_t *values)
+/* values are closed by 0. */
+static gac_status set_values(const probe *p, probe_table *t, int axis, const int64_t *values)
 {
-    t->n_axis[axis] = 0;
-    for (int i = 0; values[i]; i++)
-        t->axis[axis][t->n_axis[axis]++] = values[i];
+    int n = 0;
+    while (values[n])
+        n++;
+    return probe_table_set_axis(t, axis, values, n, p->err);
 }
 
-static void plan_tables(const probe *p, probe_sdpa *s, int tier)
+/* Kinds: prefill not causal, causal, decode. */
+static probe_table *table_of(probe_sdpa *s, int tier, int kind)
+{
+    return kind == 2 ? &s->decode[tier] : &s->prefill[tier][kind];
+}
+
+static gac_status plan_tables(const probe *p, probe_sdpa *s, int tier)
 {
     static const int64_t rows[] = { 8, 32, 128, 512, 0 }, quick_rows[] = { 8, 128, 0 };
     static const int64_t lengths[] = { 128, 256, 512, 1024, 2048, 8192, 0 };
@@ -252,17 +263,20 @@ static void plan_tables(const probe *p, probe_sdpa *s, int tier)
                                             184, 192, 200, 224, 248, 256, 0 };
     static const int64_t quick_heads[] = { 64, 96, 128, 192, 256, 0 };
     bool quick = p->options->quick;
-    for (int causal = 0; causal < 2; causal++) {
-        set_values(&s->prefill[tier][causal], 0, quick ? quick_rows : rows);
-        set_values(&s->prefill[tier][causal], 1, quick ? quick_lengths : lengths);
-        set_heads(s, &s->prefill[tier][causal], tier, quick ? quick_heads : heads);
+    gac_status status = GAC_OK;
+    for (int kind = 0; kind < 3 && status == GAC_OK; kind++) {
+        probe_table *t = table_of(s, tier, kind);
+        bool decode = kind == 2;
+        status = set_values(p, t, 0, decode ? decode_rows : quick ? quick_rows : rows);
+        if (status == GAC_OK)
+            status = set_values(p, t, 1, decode ? contexts : quick ? quick_lengths : lengths);
+        if (status == GAC_OK)
+            status = set_heads(p, s, t, tier,
+                               quick                        ? quick_heads
+                               : decode && s->library[tier] ? decode_heads
+                                                            : heads);
     }
-    set_values(&s->decode[tier], 0, decode_rows);
-    set_values(&s->decode[tier], 1, contexts);
-    set_heads(s, &s->decode[tier], tier,
-              quick              ? quick_heads
-              : s->library[tier] ? decode_heads
-                                 : heads);
+    return status;
 }
 
 /* Shape of one cell, and false when it would take too long or too much. */
@@ -283,17 +297,12 @@ static bool cell_shape(const probe *p, const probe_sdpa *s, int tier, int kind,
                      bytes <= (double)gac_device_describe(p->device)->memory_bytes / 4);
 }
 
-/* A cell of one of a tier's tables: prefill not causal, causal, decode. */
+/* A cell of one of a tier's tables. */
 typedef struct cell {
     probe_table *table;
     size_t at;
     bool first; /* length of its row, which must be there */
 } cell;
-
-static probe_table *table_of(probe_sdpa *s, int tier, int kind)
-{
-    return kind == 2 ? &s->decode[tier] : &s->prefill[tier][kind];
-}
 
 static int list_cells(const probe *p, probe_sdpa *s, int tier, gac_task_spec *specs, cell *cells)
 {
@@ -392,14 +401,14 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
         add_steps(s, tier, specs + n);
         if (!s->library[tier])
             add_pads(s, tier, specs + n + N_STEPS);
-        status = probe_measure_sdpa(p, specs, n + (int)n_more, s->library[tier], points);
+        status = probe_measure_sdpa(p, specs, n + (int)n_more, s->library[tier], false, points);
     }
     s->tile[tier] = status == GAC_OK ? find_tile(points + n) : 1;
     if (status == GAC_OK && !s->library[tier])
         s->pad_bytes_per_s[tier] = find_pad_rate(s, points + n + N_STEPS);
     for (int i = 0; i < n && status == GAC_OK; i++) {
         if (points[i].outcome != PROBE_MEASURED && cells[i].first) /* once more */
-            status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], &points[i]);
+            status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], false, &points[i]);
         bool measured = points[i].outcome == PROBE_MEASURED;
         if (status == GAC_OK && measured)
             cells[i].table->time_us[cells[i].at] = points[i].time_us;
@@ -439,8 +448,10 @@ static void fit_time(probe *p, probe_sdpa *s, double point_s)
 gac_status probe_sdpa_tables(probe *p, probe_sdpa *s)
 {
     gac_status status = GAC_OK;
-    for (int t = 0; t < s->tiers.found.n_tiers; t++)
-        plan_tables(p, s, t);
+    for (int t = 0; t < s->tiers.found.n_tiers && status == GAC_OK; t++)
+        status = plan_tables(p, s, t);
+    if (status != GAC_OK)
+        return status;
     fit_time(p, s, p->n_library ? p->library_s / (double)p->n_library : 0);
     s->has_tables = true;
     probe_begin(p, "attention tables", gac_dtype_name(s->dtype), total_cells(s));

@@ -142,7 +142,7 @@ static gac_status measure_sdpa(probe *p, const gac_contract *base, gac_dtype dty
     for (size_t i = 0; i < n && status == GAC_OK; i++)
         specs[i] = probe_sdpa_spec(runs, &shapes[i]);
     if (status == GAC_OK)
-        status = probe_measure_sdpa(p, specs, (int)n, true, out);
+        status = probe_measure_sdpa(p, specs, (int)n, true, true, out);
     for (size_t i = 0; i < n && status == GAC_OK; i++)
         if (out[i].outcome == PROBE_MEASURED)
             json_array_append_new(points,

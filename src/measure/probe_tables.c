@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TIME_US 3000 /* longer points are left to extrapolation */
-#define PLAIN_ROWS 512   /* from here on time grows with the rows */
-#define PART_OF_TIME 0.8 /* of what is left of the dtype's time, for all tables */
-#define LATEST_PART 0.9  /* and when it ends, done or not */
-#define N_PILOT 48       /* points that tell how long a point takes */
+#define PART_OF_TIME 0.85 /* of what is left of the dtype's time, for all tables */
+#define LATEST_PART 0.9   /* and when it ends, done or not */
+#define N_PILOT 48        /* points that tell how long a point takes */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
@@ -25,7 +23,7 @@ static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128, 
                                     256, 512, 768, 1024, 1536, 2048, 4096, 8192, 0 };
 static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536, 2048,
                                     4096, 6144, 8192, 16384, 32768, 0 };
-static const int64_t coarse_k[] = { 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
+static const int64_t coarse_k[] = { 128, 512, 1024, 4096, 8192, 16384, 0 };
 /* One row is what decoding does: sizes are finer there. */
 static const int64_t row_m[] = { 1, 0 };
 static const int64_t row_n[] = { 64,   96,   128,   192,   256,   384,   512,   640,    768,
@@ -34,9 +32,29 @@ static const int64_t row_n[] = { 64,   96,   128,   192,   256,   384,   512,   
 static const int64_t row_k[] = { 64,   128,  192,  256,   384,   512,   768,
                                  1024, 1280, 1536, 2048,  2560,  3072,  4096,
                                  5120, 6144, 8192, 11008, 14336, 28672, 0 };
+static const int64_t coarse_row_n[] = { 64,   128,  256,  512,   768,   1024,  1536,  2048,   3072,
+                                        4096, 6144, 8192, 11008, 14336, 16384, 32768, 131072, 0 };
+static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
+                                        3072, 4096, 6144, 8192, 14336, 28672, 0 };
+/* Rows that are common, with few k: the kernel is mostly chosen by m and n. */
+enum { DENSE_FROM = 192, DENSE_END = 4096, DENSE_STRIDE = 128, DENSE_TO = 16384 };
+static const int64_t dense_m[] = { 128, 256, 512, 1024, 2048, 4096, 0 };
+static const int64_t dense_k[] = { 256, 1024, 4096, 14336, 0 };
 static const int64_t quick_m[] = { 1, 4, 16, 64, 256, 1024, 4096, 0 };
 static const int64_t quick_n[] = { 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
 static const int64_t quick_k[] = { 256, 1024, 2048, 4096, 8192, 16384, 0 };
+
+gac_status probe_table_set_axis(probe_table *t, int axis, const int64_t *sizes, int n,
+                                gac_error *err)
+{
+    free(t->axis[axis]);
+    t->axis[axis] = calloc((size_t)n + 1, sizeof *sizes);
+    t->n_axis[axis] = n;
+    if (!t->axis[axis])
+        return gac_error_no_memory(err);
+    memcpy(t->axis[axis], sizes, (size_t)n * sizeof *sizes);
+    return GAC_OK;
+}
 
 gac_status probe_table_alloc(probe_table *t, gac_error *err)
 {
@@ -49,6 +67,10 @@ gac_status probe_table_alloc(probe_table *t, gac_error *err)
 
 void probe_table_dispose(probe_table *t)
 {
+    for (int a = 0; a < 3; a++) {
+        free(t->axis[a]);
+        t->axis[a] = NULL;
+    }
     free(t->time_us);
     t->time_us = NULL;
 }
@@ -91,36 +113,39 @@ json_t *probe_times_json(const probe_table *t)
     return list;
 }
 
-static void set_axis(probe_table *t, int axis, const int64_t *sizes, const gac_found_tiers *tiers,
-                     int tier)
+/* sizes, closed by 0; moved to ones of a tier where tiers are given. */
+static gac_status set_axis(probe_table *t, int axis, const int64_t *sizes,
+                           const gac_found_tiers *tiers, int tier, gac_error *err)
 {
+    int64_t kept[PROBE_MAX_AXIS];
     int n = 0;
     for (int i = 0; sizes[i] && n < PROBE_MAX_AXIS; i++) {
         int64_t size = tiers ? probe_grid_size(tiers, tier, sizes[i], i) : sizes[i];
-        if (n == 0 || size > t->axis[axis][n - 1])
-            t->axis[axis][n++] = size;
+        if (n == 0 || size > kept[n - 1])
+            kept[n++] = size;
     }
-    t->n_axis[axis] = n;
+    return probe_table_set_axis(t, axis, kept, n, err);
 }
 
 /* As above; of the best tier, a k is one of whole lines. */
-static void set_k_axis(probe_table *t, const int64_t *sizes, const probe_gemm *g, int tier)
+static gac_status set_k_axis(probe_table *t, const int64_t *sizes, const probe_gemm *g, int tier,
+                             gac_error *err)
 {
     int64_t lines[PROBE_MAX_AXIS + 1] = { 0 };
     for (int i = 0; tier == 0 && i < PROBE_MAX_AXIS && sizes[i]; i++)
         if (!gac_round_up_i64(sizes[i], probe_line_multiple(g), &lines[i]))
             lines[i] = sizes[i];
-    set_axis(t, 2, tier == 0 ? lines : sizes, tier == 0 ? NULL : &g->place[GAC_SEEN_GEMM_K].found,
-             tier);
+    return set_axis(t, 2, tier == 0 ? lines : sizes,
+                    tier == 0 ? NULL : &g->place[GAC_SEEN_GEMM_K].found, tier, err);
 }
 
-static double gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k)
+double probe_gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k)
 {
     return ((double)m * (double)k + (double)n * (double)k + (double)m * (double)n) *
            gac_dtype_bits(dtype) / 8.0;
 }
 
-static double memory_limit(const probe *p)
+double probe_memory_limit(const probe *p)
 {
     return (double)gac_device_describe(p->device)->memory_bytes / 4;
 }
@@ -130,7 +155,7 @@ static void fit_memory(const probe *p, gac_dtype dtype, probe_table *t)
 {
     for (;;) {
         int64_t n = t->axis[1][t->n_axis[1] - 1], k = t->axis[2][t->n_axis[2] - 1];
-        if (gemm_bytes(dtype, 1, n, k) <= memory_limit(p))
+        if (probe_gemm_bytes(dtype, 1, n, k) <= probe_memory_limit(p))
             return;
         int longer = n >= k ? 1 : 2;
         if (t->n_axis[longer] < 2)
@@ -139,23 +164,57 @@ static void fit_memory(const probe *p, gac_dtype dtype, probe_table *t)
     }
 }
 
-static void plan_table(const probe *p, const probe_gemm *g, struct probe_gemm_table *out)
+static gac_status plan_table(const probe *p, const probe_gemm *g, struct probe_gemm_table *out)
 {
     const gac_found_tiers *n = &g->place[GAC_SEEN_GEMM_N].found;
+    probe_table *t = &out->table;
     bool quick = p->options->quick;
     bool fine = out->tier_n == 0 && out->tier_k == 0;
-    set_axis(&out->table, 0, quick ? quick_m : fine ? fine_m : coarse_m, NULL, 0);
-    set_axis(&out->table, 1, quick ? quick_n : fine ? fine_n : coarse_n, n, out->tier_n);
-    set_k_axis(&out->table, quick ? quick_k : fine ? fine_k : coarse_k, g, out->tier_k);
-    fit_memory(p, g->dtype, &out->table);
+    gac_status status = set_axis(t, 0, quick ? quick_m : fine ? fine_m : coarse_m, NULL, 0, p->err);
+    if (status == GAC_OK)
+        status = set_axis(t, 1, quick ? quick_n : fine ? fine_n : coarse_n, n, out->tier_n, p->err);
+    if (status == GAC_OK)
+        status = set_k_axis(t, quick ? quick_k : fine ? fine_k : coarse_k, g, out->tier_k, p->err);
+    if (status == GAC_OK)
+        fit_memory(p, g->dtype, t);
+    return status;
 }
 
-static void plan_row_table(const probe *p, const probe_gemm *g, struct probe_gemm_table *out)
+static gac_status plan_row_table(const probe *p, const probe_gemm *g, struct probe_gemm_table *out)
 {
-    set_axis(&out->table, 0, row_m, NULL, 0);
-    set_axis(&out->table, 1, row_n, &g->place[GAC_SEEN_GEMM_N].found, out->tier_n);
-    set_k_axis(&out->table, row_k, g, out->tier_k);
-    fit_memory(p, g->dtype, &out->table);
+    probe_table *t = &out->table;
+    bool fine = out->tier_n == 0 && out->tier_k == 0;
+    gac_status status = set_axis(t, 0, row_m, NULL, 0, p->err);
+    if (status == GAC_OK)
+        status = set_axis(t, 1, fine ? row_n : coarse_row_n, &g->place[GAC_SEEN_GEMM_N].found,
+                          out->tier_n, p->err);
+    if (status == GAC_OK)
+        status = set_k_axis(t, fine ? row_k : coarse_row_k, g, out->tier_k, p->err);
+    if (status == GAC_OK)
+        fit_memory(p, g->dtype, t);
+    return status;
+}
+
+/* Every n that is aligned, since the library chooses its kernel anew for each. */
+static gac_status plan_dense_table(const probe *p, const probe_gemm *g,
+                                   struct probe_gemm_table *out)
+{
+    int64_t sizes[PROBE_MAX_AXIS], unit = g->place[GAC_SEEN_GEMM_N].found.tier[0].multiple;
+    int n = 0;
+    for (int64_t size = DENSE_FROM, step = unit; size <= DENSE_TO && n < PROBE_MAX_AXIS;
+         size += step) {
+        sizes[n++] = size;
+        if (size == DENSE_END && step < DENSE_STRIDE)
+            step = DENSE_STRIDE;
+    }
+    gac_status status = set_axis(&out->table, 0, dense_m, NULL, 0, p->err);
+    if (status == GAC_OK)
+        status = probe_table_set_axis(&out->table, 1, sizes, n, p->err);
+    if (status == GAC_OK)
+        status = set_k_axis(&out->table, dense_k, g, 0, p->err);
+    if (status == GAC_OK)
+        fit_memory(p, g->dtype, &out->table);
+    return status;
 }
 
 static size_t total_cells(const probe_gemm *g)
@@ -166,7 +225,7 @@ static size_t total_cells(const probe_gemm *g)
     return n;
 }
 
-/* Makes one table coarser: the largest, the aligned one counted by a part of its
+/* Makes one table coarser: the largest, the aligned ones counted by a part of their
  * cells, since sizes are meant to end up there. False when none can be. */
 static bool coarsen_one(probe_gemm *g)
 {
@@ -175,7 +234,8 @@ static bool coarsen_one(probe_gemm *g)
         int largest = -1;
         double most = 0;
         for (int i = 0; i < g->n_tables; i++) {
-            double cells = (double)probe_table_cells(&g->tables[i].table) / (i == 0 ? 6 : 1);
+            double part = g->tables[i].dense ? 12 : i == 0 ? 6 : 1;
+            double cells = (double)probe_table_cells(&g->tables[i].table) / part;
             if (!spent[i] && cells > most) {
                 most = cells;
                 largest = i;
@@ -195,11 +255,15 @@ static gac_status fit_time(probe *p, probe_gemm *g)
     double limit_s = probe_left_s(p) * PART_OF_TIME, spent_s[N_PILOT], sum_s = 0;
     int n_dropped = 0, n_measured = 0;
     for (int i = 0; i < N_PILOT; i++) {
-        const probe_table *t = &g->tables[probe_random(p) % (uint64_t)g->n_tables].table;
-        int64_t size[3];
+        size_t cell = probe_random(p) % total_cells(g);
+        int at = 0;
+        while (cell >= probe_table_cells(&g->tables[at].table))
+            cell -= probe_table_cells(&g->tables[at++].table);
+        const probe_table *t = &g->tables[at].table;
+        size_t n_n = (size_t)t->n_axis[1], n_k = (size_t)t->n_axis[2];
+        const int64_t size[3] = { t->axis[0][cell / n_k / n_n], t->axis[1][cell / n_k % n_n],
+                                  t->axis[2][cell % n_k] };
         probe_point point;
-        for (int a = 0; a < 3; a++)
-            size[a] = t->axis[a][probe_random(p) % (uint64_t)t->n_axis[a]];
         if (2.0 * (double)size[0] * (double)size[1] * (double)size[2] > 2e12)
             continue;
         gac_task_spec spec = probe_gemm_spec(g->dtype, size[0], size[1], size[2]);
@@ -225,13 +289,6 @@ static gac_status fit_time(probe *p, probe_gemm *g)
             gac_dtype_name(g->dtype), n_dropped, p->options->max_time_s, total_cells(g),
             point_s * 1e3);
     return GAC_OK;
-}
-
-/* Whether a point is worth its time, by the last one with fewer rows. */
-static bool is_short(double last_us, int64_t last_m, int64_t m)
-{
-    double expected = last_us * (double)m / (double)last_m;
-    return !(last_us > MAX_TIME_US) && !(m >= PLAIN_ROWS && expected > MAX_TIME_US);
 }
 
 /* Few rows may be declined for every size: the table then starts with more. */
@@ -274,38 +331,11 @@ static void drop_gaps(probe_table *t, int64_t *n_lost)
     t->n_axis[1] = kept;
 }
 
-static gac_status fill_table(probe *p, const probe_gemm *g, probe_table *t, double end_s,
-                             size_t *n_done, int64_t *n_late)
+static struct probe_gemm_table *add_table(probe_gemm *g, int tier_n, int tier_k)
 {
-    size_t plane = (size_t)t->n_axis[1] * (size_t)t->n_axis[2];
-    gac_status status = probe_table_alloc(t, p->err);
-    double *last_us = calloc(plane + 1, sizeof *last_us);
-    int64_t *last_m = calloc(plane + 1, sizeof *last_m);
-    if (!last_us || !last_m)
-        status = gac_error_no_memory(p->err);
-    for (size_t i = 0; i < probe_table_cells(t) && status == GAC_OK; i++) {
-        size_t at = i % plane;
-        int64_t m = t->axis[0][i / plane], n = t->axis[1][at / (size_t)t->n_axis[2]];
-        int64_t k = t->axis[2][at % (size_t)t->n_axis[2]];
-        probe_point point;
-        probe_step(p, ++*n_done);
-        if (gemm_bytes(g->dtype, m, n, k) > memory_limit(p) ||
-            (last_m[at] > 0 && !is_short(last_us[at], last_m[at], m)))
-            continue;
-        if (last_m[at] > 0 && gac_now_s() > end_s) {
-            ++*n_late;
-            continue;
-        }
-        gac_task_spec spec = probe_gemm_spec(g->dtype, m, n, k);
-        status = probe_measure(p, &spec, &point);
-        if (status != GAC_OK || point.outcome != PROBE_MEASURED)
-            continue;
-        t->time_us[i] = last_us[at] = point.time_us;
-        last_m[at] = m;
-    }
-    free(last_us);
-    free(last_m);
-    return status;
+    struct probe_gemm_table *t = &g->tables[g->n_tables++];
+    *t = (struct probe_gemm_table){ .tier_n = tier_n, .tier_k = tier_k };
+    return t;
 }
 
 gac_status probe_gemm_tables(probe *p, probe_gemm *g)
@@ -313,36 +343,38 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     int n_n = probe_n_served(&g->place[GAC_SEEN_GEMM_N].found);
     int n_k = probe_n_served(&g->place[GAC_SEEN_GEMM_K].found);
     int64_t n_late = 0, n_lost = 0;
-    size_t n_done = 0;
     g->n_units = gac_device_describe(p->device)->n_units;
     const gac_found_tiers *k = &g->place[GAC_SEEN_GEMM_K].found;
-    for (int i = 0; i < n_n * n_k; i++) {
+    gac_status status = GAC_OK;
+    for (int i = 0; i < n_n * n_k && status == GAC_OK; i++) {
         /* Fast k have the table of the best one; lines tell them from each other. */
         if (i % n_k > 0 && probe_is_fast(&k->tier[i % n_k]))
             continue;
-        struct probe_gemm_table *t = &g->tables[g->n_tables++];
-        *t = (struct probe_gemm_table){ .tier_n = i / n_k, .tier_k = i % n_k };
-        plan_table(p, g, t);
-        if (p->options->quick)
-            continue;
-        t = &g->tables[g->n_tables++];
-        *t = (struct probe_gemm_table){ .tier_n = i / n_k, .tier_k = i % n_k };
-        plan_row_table(p, g, t);
+        status = plan_table(p, g, add_table(g, i / n_k, i % n_k));
+        if (status == GAC_OK && !p->options->quick)
+            status = plan_row_table(p, g, add_table(g, i / n_k, i % n_k));
+        if (status == GAC_OK && !p->options->quick && i == 0) {
+            struct probe_gemm_table *t = add_table(g, 0, 0);
+            t->dense = true;
+            status = plan_dense_table(p, g, t);
+        }
     }
+    if (status != GAC_OK)
+        return status;
     probe_begin(p, "GEMM tables", gac_dtype_name(g->dtype), total_cells(g));
     /* A little later is the end, whatever the pilot said. */
     double end_s = gac_now_s() + probe_left_s(p) * LATEST_PART;
-    gac_status status = fit_time(p, g);
+    status = fit_time(p, g);
     gac_progress_start(p->options->progress, p->phase, "points", total_cells(g));
+    if (status == GAC_OK)
+        status = probe_gemm_fill(p, g, end_s, &n_late);
     for (int i = 0; i < g->n_tables && status == GAC_OK; i++) {
         probe_table *t = &g->tables[i].table;
-        status = fill_table(p, g, t, end_s, &n_done, &n_late);
-        if (status == GAC_OK) {
-            drop_first_rows(t);
-            drop_gaps(t, &n_lost);
+        drop_first_rows(t);
+        drop_gaps(t, &n_lost);
+        if (!g->tables[i].dense)
             g->tables[i].wave = probe_find_wave(t, (double)g->n_units);
-        }
-        if (status == GAC_OK && t->n_axis[1] < 1)
+        if (t->n_axis[1] < 1)
             status = gac_error_set(p->err, GAC_NO_RESOURCE,
                                    "%s: no GEMM could be measured for a pair of tiers",
                                    gac_dtype_name(g->dtype));

@@ -109,9 +109,9 @@ static void read_now(gac_nvml *nvml, gac_telemetry *out)
     }
 }
 
-/* The driver refreshes these numbers a few times in 100 ms, and asking for all
- * of them takes longer than a short measurement. */
-#define FRESH_NS 10000000
+/* The driver's numbers are up to 100 ms old anyway, and asking for all of them
+ * takes longer than a short measurement. */
+#define FRESH_NS 50000000
 
 void gac_nvml_read(gac_nvml *nvml, gac_telemetry *out)
 {

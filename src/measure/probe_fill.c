@@ -1,0 +1,130 @@
+/* Measures the tables of a dtype, cells of all of them mixed.
+ *
+ * One row of a table after the other, hard work would follow on hard work, the
+ * card come to its power limit, and every point be measured at the clock that
+ * those before it left. Mixed, easy work thins out the hard, and the clock stays
+ * where it is. */
+#include "measure/probe_internal.h"
+
+#include "base/splitmix.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define MAX_TIME_US 1000 /* longer points are left to extrapolation */
+#define PLAIN_ROWS 512   /* from here on time grows with the rows */
+enum {
+    N_ACTIVE = 64,   /* columns under way at a time */
+    LEAST_LEVELS = 1 /* of n, that are measured whatever the time */
+};
+
+/* One n and k of a table: its rows are measured in turn, fewest first. */
+typedef struct column {
+    probe_table *table;
+    int at_n, at_k, at_m;
+    int level;     /* of n: 0 the outermost sizes, 1 the middle, 2 those between, … */
+    uint64_t turn; /* among columns of a level */
+    double last_us;
+    int64_t last_m; /* 0: none measured yet */
+} column;
+
+static int level_of(int i, int n)
+{
+    int step = 1, level = 1;
+    if (i == 0 || i == n - 1)
+        return 0;
+    while (step < n)
+        step *= 2;
+    for (step /= 2; i % step != 0; step /= 2)
+        level++;
+    return level;
+}
+
+static int by_level(const void *a, const void *b)
+{
+    const column *x = a, *y = b;
+    if (x->level != y->level)
+        return x->level < y->level ? -1 : 1;
+    return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
+
+/* Level by level, so that when the time is up a table is coarser, not cut off. */
+static column *list_columns(probe_gemm *g, uint64_t *random, size_t *n_out)
+{
+    size_t n = 0, n_all = 0;
+    for (int i = 0; i < g->n_tables; i++)
+        n_all += (size_t)g->tables[i].table.n_axis[1] * (size_t)g->tables[i].table.n_axis[2];
+    column *columns = calloc(n_all + 1, sizeof *columns);
+    for (int i = 0; columns && i < g->n_tables; i++) {
+        probe_table *t = &g->tables[i].table;
+        for (int at_n = 0; at_n < t->n_axis[1]; at_n++)
+            for (int at_k = 0; at_k < t->n_axis[2]; at_k++)
+                columns[n++] = (column){ .table = t,
+                                         .at_n = at_n,
+                                         .at_k = at_k,
+                                         .level = level_of(at_n, t->n_axis[1]),
+                                         .turn = gac_splitmix64(random) };
+    }
+    if (columns)
+        qsort(columns, n, sizeof *columns, by_level);
+    *n_out = n;
+    return columns;
+}
+
+/* Whether a point is worth its time, by the last one with fewer rows. */
+static bool is_short(const column *c, int64_t m)
+{
+    double expected = c->last_us * (double)m / (double)c->last_m;
+    return c->last_m == 0 ||
+           (!(c->last_us > MAX_TIME_US) && !(m >= PLAIN_ROWS && expected > MAX_TIME_US));
+}
+
+static gac_status measure_next(probe *p, const probe_gemm *g, column *c)
+{
+    const probe_table *t = c->table;
+    int at_m = c->at_m++;
+    int64_t m = t->axis[0][at_m], n = t->axis[1][c->at_n], k = t->axis[2][c->at_k];
+    size_t cell = ((size_t)at_m * (size_t)t->n_axis[1] + (size_t)c->at_n) * (size_t)t->n_axis[2] +
+                  (size_t)c->at_k;
+    probe_point point;
+    if (probe_gemm_bytes(g->dtype, m, n, k) > probe_memory_limit(p) || !is_short(c, m))
+        return GAC_OK;
+    gac_task_spec spec = probe_gemm_spec(g->dtype, m, n, k);
+    gac_status status = probe_measure(p, &spec, &point);
+    if (status != GAC_OK || point.outcome != PROBE_MEASURED)
+        return status;
+    t->time_us[cell] = c->last_us = point.time_us;
+    c->last_m = m;
+    return GAC_OK;
+}
+
+gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s, int64_t *n_late)
+{
+    column *active[N_ACTIVE];
+    int n_active = 0;
+    size_t n_columns = 0, next = 0, n_done = 0;
+    uint64_t random = p->options->seed;
+    gac_status status = GAC_OK;
+    for (int i = 0; i < g->n_tables && status == GAC_OK; i++)
+        status = probe_table_alloc(&g->tables[i].table, p->err);
+    column *columns = status == GAC_OK ? list_columns(g, &random, &n_columns) : NULL;
+    if (status == GAC_OK && !columns)
+        status = gac_error_no_memory(p->err);
+    while (status == GAC_OK && (next < n_columns || n_active > 0)) {
+        if (n_active < N_ACTIVE && next < n_columns) {
+            column *c = &columns[next++];
+            if (c->level <= LEAST_LEVELS || gac_now_s() <= end_s)
+                active[n_active++] = c;
+            else
+                *n_late += c->table->n_axis[0];
+            continue;
+        }
+        int at = (int)(gac_splitmix64(&random) % (uint64_t)n_active);
+        status = measure_next(p, g, active[at]);
+        probe_step(p, ++n_done);
+        if (active[at]->at_m == active[at]->table->n_axis[0])
+            active[at] = active[--n_active];
+    }
+    free(columns);
+    return status;
+}
