@@ -22,7 +22,7 @@ static const char help[] =
     "                       PyTorch get; needs python3 with torch), own (gac's kernel), or auto\n"
     "                       (default: pytorch where it is there)\n"
     "  --quick              coarse tables: a first look in seconds\n"
-    "  --max-time S         seconds per dtype (default 270); tables get coarser to keep it\n"
+    "  --max-time S         seconds per dtype (default 275); tables get coarser to keep it\n"
     "  --seed S             draws the held-out shapes (default 1)\n"
     "  --raw FILE           also every point with all its samples\n"
     "  --runtime FILE       what a runtime adds per layer, from tools/contract/measure_runtime.py\n"
@@ -457,6 +457,7 @@ static gac_status run(cli *c, int argc, char **argv)
         status = write_file(c, o.raw, o.force, raw);
     if (status == GAC_OK)
         status = report(c, &o, contract);
+    gac_pytorch_end(&o.pytorch);
     gac_device_close(device);
     json_decref(contract);
     json_decref(raw);

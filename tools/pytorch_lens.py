@@ -2,9 +2,10 @@
 """Measures operator calls through PyTorch, as its users would make them.
 
     pytorch_lens.py REQUEST.json            (gac experiment --lens pytorch)
+    pytorch_lens.py                         (gac probe: reads paths of requests, line by line)
 
-The request lists calls (attention, GEMM, padding), timing rules and checks of
-outputs; the answer goes to stdout as JSON, progress to stderr. The discipline
+A request lists calls (attention, GEMM, padding), timing rules and checks of
+outputs; the answer goes to stdout as a line of JSON, progress to stderr. The discipline
 is that of gac's own timing: warm-up, operand sets that exceed the L2 cache
 three times, replay of a CUDA graph for short calls, CUDA events, raw samples.
 Exit status 4: no torch, or no such GPU. A request may ask for device "cpu",
@@ -410,14 +411,7 @@ class Lens:
         return facts
 
 
-def main():
-    if len(sys.argv) != 2:
-        leave(2, "usage: pytorch_lens.py REQUEST.json")
-    # The answer has stdout for itself, whatever libraries print.
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    with open(sys.argv[1]) as file:
-        request = json.load(file)
+def answer(request):
     lens = Lens(request)
     jobs, answers = request["jobs"], []
     print(f"progress 0 {len(jobs)}", file=sys.stderr, flush=True)
@@ -428,7 +422,21 @@ def main():
         if request["names"]:
             lens.add_kernels(jobs, answers)
         checks = [lens.guarded(lens.check, job) for job in request["checks"]]
-    json.dump({"machine": lens.machine(), "jobs": answers, "checks": checks}, out)
+    if lens.cuda:  # until the next request the memory is another's
+        torch.cuda.empty_cache()
+    return {"machine": lens.machine(), "jobs": answers, "checks": checks}
+
+
+def main():
+    if len(sys.argv) > 2:
+        leave(2, "usage: pytorch_lens.py [REQUEST.json]")
+    # The answers have stdout for themselves, whatever libraries print.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for path in sys.argv[1:] or map(str.rstrip, sys.stdin):
+        with open(path) as file:
+            request = json.load(file)
+        print(json.dumps(answer(request)), file=out, flush=True)
     out.close()
 
 

@@ -233,14 +233,17 @@ typedef gac_status (*gac_probe_fallback)(void *context, const gac_task_spec *spe
 
 /* That stack is PyTorch, as the user's python3 has it (or GAC_PYTHON). */
 typedef struct gac_pytorch {
-    const char *device;     /* "cuda:N"; NULL: the first */
-    gac_progress *progress; /* NULL: silent */
+    const char *device;                /* "cuda:N"; NULL: the first */
+    gac_progress *progress;            /* NULL: silent */
+    struct gac_pytorch_server *server; /* NULL at first: started when asked for the first time */
 } gac_pytorch;
 
 /* A gac_probe_fallback whose context is a gac_pytorch. GAC_NO_RESOURCE when
  * python3, torch or its GPU is missing. */
 gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n, bool names,
                              gac_probe_served *out, char stack[96], gac_error *err);
+/* Ends what was started; it may be asked again. */
+void gac_pytorch_end(gac_pytorch *how);
 
 typedef struct gac_probe_options {
     const char *name;        /* of the contract; NULL: made from the GPU's */
@@ -258,7 +261,7 @@ typedef struct gac_probe_options {
 
 #define GAC_PROBE_OPTIONS_INIT \
     { \
-        .seed = 1, .max_time_s = 270 \
+        .seed = 1, .max_time_s = 275 \
     }
 
 /* Measures a GPU and writes its contract. *contract is a gac.contract/1 that

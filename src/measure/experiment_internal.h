@@ -260,6 +260,16 @@ typedef struct exp_output {
 gac_status exp_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
                      const char *what, exp_output *out, gac_error *err);
 
+/* A program that goes on: it reads a line, and answers with one. */
+typedef struct exp_server exp_server;
+gac_status exp_server_start(char *const argv[], exp_server **out, gac_error *err);
+/* As exp_spawn; line ends with a newline. Where the program has ended instead of
+ * answering, out has its exit code and perhaps no text. */
+gac_status exp_server_ask(exp_server *server, const char *line, double timeout_s, size_t max_bytes,
+                          gac_progress *progress, const char *what, exp_output *out,
+                          gac_error *err);
+void exp_server_end(exp_server *server); /* NULL is fine */
+
 /* ---- Results ------------------------------------------------------------- */
 
 json_t *exp_jobs_json(const exp_plan *plan);

@@ -19,9 +19,10 @@ typedef struct unnamed {
     char path[64];
 } unnamed;
 
-/* The script and what it shall do. */
-typedef struct workplace {
+/* The script, and what it shall do next. */
+typedef struct gac_pytorch_server {
     unnamed script, request;
+    exp_server *process; /* NULL: runs once, for one request */
 } workplace;
 
 static json_t *job_request(const exp_job *job)
@@ -89,25 +90,27 @@ static gac_status write_unnamed(unnamed *file, const char *text, size_t n_bytes,
     return GAC_OK;
 }
 
-static gac_status set_up(workplace *w, const json_t *request, gac_error *err)
+static void forget(unnamed *file)
 {
-    const exp_bundled *script = exp_find_bundled("pytorch_lens.py");
-    char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
-    gac_status status = text && script
-                            ? write_unnamed(&w->script, script->text, script->n_bytes, err)
-                            : gac_error_no_memory(err);
-    if (status == GAC_OK)
-        status = write_unnamed(&w->request, text, strlen(text), err);
-    free(text);
-    return status;
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
 }
 
-static void clean_up(const workplace *w)
+static gac_status set_up(workplace *w, gac_error *err)
 {
-    if (w->script.fd >= 0)
-        close(w->script.fd);
-    if (w->request.fd >= 0)
-        close(w->request.fd);
+    const exp_bundled *script = exp_find_bundled("pytorch_lens.py");
+    *w = (workplace){ .script.fd = -1, .request.fd = -1 };
+    return script ? write_unnamed(&w->script, script->text, script->n_bytes, err)
+                  : gac_error_no_memory(err);
+}
+
+static void clean_up(workplace *w)
+{
+    exp_server_end(w->process);
+    w->process = NULL;
+    forget(&w->script);
+    forget(&w->request);
 }
 
 static gac_status bad_answer(const char *what, int index, gac_error *err)
@@ -229,23 +232,50 @@ static gac_status take_answer(exp_plan *plan, const exp_check *checks, int n_che
     return status;
 }
 
-/* Runs the script; *out is what it answers. */
-static gac_status ask(const workplace *w, gac_progress *progress, const char *what, json_t **out,
-                      gac_error *err)
+static const char *python(void)
 {
-    const char *python = getenv("GAC_PYTHON");
-    char *argv[] = { (char *)(python && python[0] ? python : "python3"), (char *)"-B",
-                     (char *)w->script.path, (char *)w->request.path, NULL };
+    const char *named = getenv("GAC_PYTHON");
+    return named && named[0] ? named : "python3";
+}
+
+/* Starts the script to be asked more than once. */
+static gac_status keep_running(workplace *w, gac_error *err)
+{
+    char *argv[] = { (char *)(uintptr_t)python(), (char *)"-B", w->script.path, NULL };
+    gac_error local = GAC_ERROR_INIT;
+    gac_status status = exp_server_start(argv, &w->process, &local);
+    return status == GAC_OK ? GAC_OK : gac_error_set(err, status, "pytorch lens: %s", local.text);
+}
+
+/* Gives the script a request; *out is what it answers. */
+static gac_status ask(workplace *w, const json_t *request, gac_progress *progress, const char *what,
+                      json_t **out, gac_error *err)
+{
+    char line[sizeof w->request.path + 1];
     gac_error local = GAC_ERROR_INIT;
     exp_output output;
+    char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+    forget(&w->request);
     gac_status status =
-        exp_spawn(argv, TIMEOUT_S, MAX_OUTPUT_BYTES, progress, what, &output, &local);
+        text ? write_unnamed(&w->request, text, strlen(text), err) : gac_error_no_memory(err);
+    free(text);
+    if (status != GAC_OK)
+        return status;
+    char *argv[] = { (char *)(uintptr_t)python(), (char *)"-B", w->script.path, w->request.path,
+                     NULL };
+    snprintf(line, sizeof line, "%s\n", w->request.path);
+    status = w->process
+                 ? exp_server_ask(w->process, line, TIMEOUT_S, MAX_OUTPUT_BYTES, progress, what,
+                                  &output, &local)
+                 : exp_spawn(argv, TIMEOUT_S, MAX_OUTPUT_BYTES, progress, what, &output, &local);
     if (status != GAC_OK)
         return gac_error_set(err, status, "pytorch lens: %s", local.text);
     if (output.exit_code != 0)
         status = gac_error_set(err, output.exit_code == 4 ? GAC_NO_RESOURCE : GAC_FAILED,
                                "pytorch lens: %s",
                                output.last_line[0] ? output.last_line : "the script failed");
+    else if (output.n_bytes == 0)
+        status = gac_error_set(err, GAC_FAILED, "pytorch lens: the script ended without an answer");
     else
         status = gac_json_parse(output.text, output.n_bytes, "pytorch lens", out, err);
     free(output.text);
@@ -269,22 +299,38 @@ static const char *longest_kernel(const exp_job *job)
     return name;
 }
 
+void gac_pytorch_end(gac_pytorch *how)
+{
+    if (how->server)
+        clean_up(how->server);
+    free(how->server);
+    how->server = NULL;
+}
+
+static gac_status start_server(gac_pytorch *how, gac_error *err)
+{
+    if (how->server)
+        return GAC_OK;
+    how->server = calloc(1, sizeof *how->server);
+    gac_status status = how->server ? set_up(how->server, err) : gac_error_no_memory(err);
+    return status == GAC_OK ? keep_running(how->server, err) : status;
+}
+
 gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n, bool names,
                              gac_probe_served *out, char stack[96], gac_error *err)
 {
     static const gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
-    const gac_pytorch *how = context;
+    gac_pytorch *how = context;
     gac_experiment_options options = { .rules = &rules, .device = how->device };
     exp_job *jobs = calloc((size_t)n + 1, sizeof *jobs);
     exp_plan plan = { .dtype = n > 0 ? specs[0].dtype : GAC_DTYPE_F16, .jobs = jobs, .n_jobs = n };
-    workplace w = { .script.fd = -1, .request.fd = -1 };
     json_t *answer = NULL, *none = json_array();
     for (int i = 0; jobs && i < n; i++)
         jobs[i] = (exp_job){ .spec = specs[i], .path = "auto" };
     json_t *request = jobs ? make_request(&plan, NULL, 0, names, &options) : NULL;
-    gac_status status = set_up(&w, request, err);
+    gac_status status = start_server(how, err);
     if (status == GAC_OK)
-        status = ask(&w, how->progress, "attention by PyTorch", &answer, err);
+        status = ask(how->server, request, how->progress, "attention by PyTorch", &answer, err);
     if (status == GAC_OK)
         status = take_answer(&plan, NULL, 0, answer, none, err);
     const json_t *machine = json_object_get(answer, "machine");
@@ -296,7 +342,8 @@ gac_status gac_pytorch_serve(void *context, const gac_task_spec *specs, int n, b
         json_decref(jobs[i].timing);
         json_decref(jobs[i].kernels);
     }
-    clean_up(&w);
+    if (status != GAC_OK)
+        gac_pytorch_end(how);
     json_decref(none);
     json_decref(answer);
     json_decref(request);
@@ -315,9 +362,9 @@ gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
     gac_status status = exp_read_checks(experiment, GAC_LENS_PYTORCH, &list, &n_checks, err);
     json_t *request = status == GAC_OK ? make_request(plan, list, n_checks, true, options) : NULL;
     if (status == GAC_OK)
-        status = set_up(&w, request, err);
+        status = set_up(&w, err);
     if (status == GAC_OK)
-        status = ask(&w, options->progress, plan->what, &answer, err);
+        status = ask(&w, request, options->progress, plan->what, &answer, err);
     if (status == GAC_OK)
         status = take_answer(plan, list, n_checks, answer, out, err);
     if (status == GAC_OK) {

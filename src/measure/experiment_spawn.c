@@ -9,21 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef struct child {
     pid_t pid;
-    int out, err; /* our ends of its pipes; -1 once closed */
+    int in, out, err; /* our ends; -1 where there is none, or once closed */
 } child;
 
+struct exp_server {
+    child c;
+};
+
 /* What the child does: becomes argv, to be killed when the thread that started
- * it ends, whatever ends it; or says through failure why not. */
-static void become(char *const argv[], pid_t parent, int out, int errors, int failure)
+ * it ends, whatever ends it; or says through failure why not. in -1: nothing to read. */
+static void become(char *const argv[], pid_t parent, int in, int out, int errors, int failure)
 {
-    int null = open("/dev/null", O_RDONLY);
-    bool ready = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && null >= 0 && dup2(null, 0) >= 0 &&
+    if (in < 0)
+        in = open("/dev/null", O_RDONLY);
+    bool ready = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && in >= 0 && dup2(in, 0) >= 0 &&
                  dup2(out, 1) >= 0 && dup2(errors, 2) >= 0;
     if (ready && getppid() == parent)
         execvp(argv[0], argv);
@@ -52,34 +58,48 @@ static void close_pipe(const int ends[2])
             close(ends[i]);
 }
 
-static gac_status start(char *const argv[], child *c, gac_error *err)
+static void close_ends(child *c)
+{
+    int *ends[] = { &c->in, &c->out, &c->err };
+    for (int i = 0; i < 3; i++) {
+        if (*ends[i] >= 0)
+            close(*ends[i]);
+        *ends[i] = -1;
+    }
+}
+
+/* With reads, the child has something to read from c->in. */
+static gac_status start(char *const argv[], bool reads, child *c, gac_error *err)
 {
     char q[200];
-    int pipes[3][2] = { { -1, -1 }, { -1, -1 }, { -1, -1 } }; /* out, errors, failure */
+    int pipes[4][2] = { { -1, -1 }, { -1, -1 }, { -1, -1 }, { -1, -1 } }; /* out, errors, failure */
+    int *in = pipes[3]; /* a socket: writing to one that nobody reads is an error, not a signal */
     int code = 0;
     pid_t self = getpid();
     for (int i = 0; i < 3 && !code; i++)
         code = pipe2(pipes[i], O_CLOEXEC) == 0 ? 0 : errno;
+    if (!code && reads && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0)
+        code = errno;
     if (!code && (c->pid = fork()) < 0)
         code = errno;
     if (code) {
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 4; i++)
             close_pipe(pipes[i]);
         return gac_error_set(err, GAC_FAILED, "cannot start %s: %s",
                              gac_quote(q, sizeof q, argv[0]), strerror(code));
     }
     if (c->pid == 0)
-        become(argv, self, pipes[0][1], pipes[1][1], pipes[2][1]);
-    for (int i = 0; i < 3; i++)
+        become(argv, self, in[1], pipes[0][1], pipes[1][1], pipes[2][1]);
+    for (int i = 0; i < (reads ? 4 : 3); i++)
         close(pipes[i][1]);
     code = wait_for_exec(c->pid, pipes[2][0]);
     close(pipes[2][0]);
+    c->in = in[0];
     c->out = pipes[0][0];
     c->err = pipes[1][0];
     if (!code)
         return GAC_OK;
-    close(c->out);
-    close(c->err);
+    close_ends(c);
     return gac_error_set(err, GAC_NO_RESOURCE, "%s: %s", gac_quote(q, sizeof q, argv[0]),
                          strerror(code));
 }
@@ -127,13 +147,15 @@ static void take_lines(char *text, size_t *n, gac_progress *progress, const char
     memmove(text, from, *n + 1);
 }
 
-static const char *watch(child *c, double end_s, size_t max_bytes, gac_progress *progress,
-                         const char *what, exp_output *out)
+/* Until both pipes are closed or, with a line, until there is one. */
+static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
+                         gac_progress *progress, const char *what, exp_output *out)
 {
     size_t room = 0, err_n = 0, err_room = 0;
     char *err_text = NULL;
     const char *fault = NULL;
-    while ((c->out >= 0 || c->err >= 0) && !fault) {
+    while ((c->out >= 0 || c->err >= 0) && !fault &&
+           !(line && out->n_bytes > 0 && out->text[out->n_bytes - 1] == '\n')) {
         struct pollfd fds[2] = { { c->out, POLLIN, 0 }, { c->err, POLLIN, 0 } };
         double left_s = end_s - gac_now_s();
         if (left_s <= 0) {
@@ -168,36 +190,88 @@ static const char *reap(const child *c, double end_s, int *status)
     return "did not end in time";
 }
 
-gac_status exp_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
-                     const char *what, exp_output *out, gac_error *err)
+/* Waits for a child that has ended, unless there is a fault; then kills it. */
+static int finish(child *c, double end_s, const char **fault)
 {
-    child c = { 0, -1, -1 };
-    char q[200];
     int status = 0;
-    memset(out, 0, sizeof *out);
-    gac_status started = start(argv, &c, err);
-    if (started != GAC_OK)
-        return started;
-    double end_s = gac_now_s() + timeout_s;
-    const char *fault = watch(&c, end_s, max_bytes, progress, what, out);
-    if (c.out >= 0)
-        close(c.out);
-    if (c.err >= 0)
-        close(c.err);
-    if (!fault)
-        fault = reap(&c, end_s, &status);
-    if (fault) {
-        kill(c.pid, SIGKILL);
-        while (waitpid(c.pid, &status, 0) < 0 && errno == EINTR)
+    close_ends(c);
+    if (!*fault)
+        *fault = reap(c, end_s, &status);
+    if (*fault) {
+        kill(c->pid, SIGKILL);
+        while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
             ;
     }
-    gac_progress_finish(progress);
-    out->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    c->pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* What an answer comes to, given what went wrong, if anything did. */
+static gac_status conclude(const char *name, const char *fault, exp_output *out, gac_error *err)
+{
+    char q[200];
     if (!fault && !out->text && !(out->text = calloc(1, 1)))
         return gac_error_no_memory(err);
     if (!fault)
         return GAC_OK;
     free(out->text);
     out->text = NULL;
-    return gac_error_set(err, GAC_FAILED, "%s %s", gac_quote(q, sizeof q, argv[0]), fault);
+    return gac_error_set(err, GAC_FAILED, "%s %s", gac_quote(q, sizeof q, name), fault);
+}
+
+gac_status exp_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
+                     const char *what, exp_output *out, gac_error *err)
+{
+    child c = { 0, -1, -1, -1 };
+    memset(out, 0, sizeof *out);
+    gac_status started = start(argv, false, &c, err);
+    if (started != GAC_OK)
+        return started;
+    double end_s = gac_now_s() + timeout_s;
+    const char *fault = watch(&c, false, end_s, max_bytes, progress, what, out);
+    out->exit_code = finish(&c, end_s, &fault);
+    gac_progress_finish(progress);
+    return conclude(argv[0], fault, out, err);
+}
+
+gac_status exp_server_start(char *const argv[], exp_server **out, gac_error *err)
+{
+    exp_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return gac_error_no_memory(err);
+    gac_status status = start(argv, true, &server->c, err);
+    if (status == GAC_OK)
+        *out = server;
+    else
+        free(server);
+    return status;
+}
+
+gac_status exp_server_ask(exp_server *server, const char *line, double timeout_s, size_t max_bytes,
+                          gac_progress *progress, const char *what, exp_output *out, gac_error *err)
+{
+    child *c = &server->c;
+    const char *fault = NULL;
+    double end_s = gac_now_s() + timeout_s;
+    memset(out, 0, sizeof *out);
+    if (c->pid == 0)
+        return gac_error_set(err, GAC_FAILED, "the program has ended");
+    /* Where it has just ended, what it said is worth more than that. */
+    (void)!send(c->in, line, strlen(line), MSG_NOSIGNAL);
+    fault = watch(c, true, end_s, max_bytes, progress, what, out);
+    if (fault || c->out < 0)
+        out->exit_code = finish(c, end_s, &fault);
+    gac_progress_finish(progress);
+    return conclude("the program", fault, out, err);
+}
+
+void exp_server_end(exp_server *server)
+{
+    const double patience_s = 5;
+    const char *fault = NULL;
+    if (!server)
+        return;
+    if (server->c.pid != 0)
+        finish(&server->c, gac_now_s() + patience_s, &fault);
+    free(server);
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_OF_TIME 0.85 /* of what is left of the dtype's time, for all tables */
-#define LATEST_PART 0.9   /* and when it ends, done or not */
+#define PART_OF_TIME 0.95 /* of what is left of the dtype's time, for all tables */
+#define LATEST_PART 0.97  /* and when it ends, done or not */
 #define N_PILOT 48        /* points that tell how long a point takes */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
@@ -234,7 +234,7 @@ static bool coarsen_one(probe_gemm *g)
         int largest = -1;
         double most = 0;
         for (int i = 0; i < g->n_tables; i++) {
-            double part = g->tables[i].dense ? 12 : i == 0 ? 6 : 1;
+            double part = g->tables[i].dense ? 14 : i == 0 ? 10 : 1;
             double cells = (double)probe_table_cells(&g->tables[i].table) / part;
             if (!spent[i] && cells > most) {
                 most = cells;

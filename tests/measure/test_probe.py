@@ -60,6 +60,30 @@ class Case(unittest.TestCase):
         self.assertEqual(os.listdir(self.folder.name), [])
 
 
+# Answers requests line by line, as tools/pytorch_lens.py does.
+SERVING_PYTHON = """#!/usr/bin/env python3
+import json, os, sys
+mode, n = os.environ["MODE"], 0
+for path in map(str.rstrip, sys.stdin):
+    request = json.load(open(path))
+    with open(os.environ["ASKED"], "a") as file:
+        print(json.dumps({"pid": os.getpid(), "names": request["names"]}), file=file)
+    n += 1
+    if n == 3 and mode == "end":
+        sys.exit("it broke")
+    if n == 3 and mode == "mute":
+        sys.exit(0)
+    kernels = [{"name": "void flash_fwd_kernel<1>", "time_us": 9.0}] if request["names"] else []
+    jobs = [{"state": "measured", "samples_us": [1 + 2e-6 * job["batch"] * job["q_heads"] *
+                                                 job["n_q"] * job["n_kv"]], "n_calls": 5,
+             "graph": True, "steady": True, "n_unsettled": 0, "clock_mhz": [1980, 1980],
+             "kernels": kernels} for job in request["jobs"]]
+    print("progress 0", len(jobs), file=sys.stderr, flush=True)
+    print(json.dumps({"machine": {"gpu": "G", "torch": "9.9", "device": request["device"]},
+                      "jobs": jobs, "checks": []}), flush=True)
+"""
+
+
 def tiers(contract, dtype, place):
     return [(t["multiple"], t["aligned"], t["family"]) for t in contract["gemm"][dtype][place]]
 
@@ -75,6 +99,9 @@ class Full(Case):
         self.assertLess(accuracy["sdpa"]["F16"]["median_pct"], 10)
         self.assertLess(accuracy["sdpa"]["F16"]["p95_pct"], 25)
         self.assertGreater(accuracy["ranking"]["F16"]["right_pct"], 99)
+        dense = contract["gemm"]["F16"]["dense"]
+        self.assertEqual(dense["n"][:490], [*range(192, 4097, 8), 4224])
+        self.assertEqual(len(dense["us"]), 6 * 585 * 4)
         tables = contract["gemm"]["F16"]["times"]
         self.assertEqual(sum(t["m"] == [1] for t in tables), 9)
         for table in tables:
@@ -93,6 +120,41 @@ class Full(Case):
         done = self.gac("probe", "-q", "--quick", "-o", self.path("c.json"), "--attention", "fa4",
                         status=2)
         self.assertIn("--attention takes", done.stderr)
+
+
+    def test_attention_by_a_pytorch_that_is_started_once(self):
+        contract = self.by_pytorch("")
+        with open(self.path("asked")) as stream:
+            asked = [json.loads(line) for line in stream]
+        self.assertGreater(len(asked), 4)  # a trial, the curve, beyond, tables, held-out shapes
+        self.assertEqual(len({x["pid"] for x in asked}), 1)
+        self.assertEqual([x["names"] for x in asked][:3], [False, True, True])
+        self.assertFalse(any(x["names"] for x in asked[3:]))
+        tier = contract["sdpa"]["F16"]["tiers"][1]
+        self.assertEqual((tier["kernel"], tier["family"]), ("flash_fwd_kernel", "fa2"))
+        with self.assertRaises(ProcessLookupError):  # it is gone
+            os.kill(asked[0]["pid"], 0)
+
+    def test_a_pytorch_that_ends_half_way(self):
+        done = self.by_pytorch("end", status=1)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("pytorch lens: it broke", done.stderr)
+        done = self.by_pytorch("mute", status=1)
+        self.assertIn("pytorch lens: the script ended without an answer", done.stderr)
+        self.assertFalse(os.path.exists(self.path("c.json")))
+
+    def by_pytorch(self, mode, status=0):
+        """A probe whose python3 is a fake that answers requests, misbehaving in some mode."""
+        with open(self.path("python3"), "w") as stream:
+            stream.write(SERVING_PYTHON)
+        os.chmod(self.path("python3"), 0o755)
+        env = dict(os.environ, GAC_BACKEND_PATH=FAKE, GAC_PYTHON=self.path("python3"), MODE=mode,
+                   ASKED=self.path("asked"))
+        done = subprocess.run([GAC, "probe", "-q", "--quick", "-o", self.path("c.json"),
+                               "--attention", "pytorch"], capture_output=True, text=True, env=env,
+                              timeout=60)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done if status else self.load("c.json")
 
 
 class Quick(Case):
@@ -365,8 +427,9 @@ class Modes(Case):
     def test_time_that_is_up_makes_tables_coarser_and_says_so(self):
         whole = self.probe()
         short = self.probe("--max-time", "0.01", name="short.json")
-        count = lambda c: sum(len(t["us"]) for t in c["gemm"]["F16"]["times"])  # noqa: E731
-        self.assertGreater(count(whole), 15000)
+        count = lambda c: sum(len(t["us"]) for t in  # noqa: E731
+                              [*c["gemm"]["F16"]["times"], c["gemm"]["F16"]["dense"]])
+        self.assertGreater(count(whole), 30000)
         self.assertLess(count(short), count(whole) / 5)
         self.assertTrue(any("coarser" in s for s in short["sources"]), short["sources"])
         self.assertFalse(any("coarser" in s for s in whole["sources"]), whole["sources"])
