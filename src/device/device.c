@@ -1,5 +1,6 @@
 #include <gac/device.h>
 
+#include "device/clock.h"
 #include "device/device_internal.h"
 #include "device/plugin.h"
 #include "device/task_spec.h"
@@ -77,8 +78,19 @@ gac_status gac_device_open(const char *name, gac_device **out, gac_error *err)
         free(device);
         return status;
     }
+    device->rest_clock_mhz = (int)device->info.max_clock_mhz;
     *out = device;
     return GAC_OK;
+}
+
+int gac_device_rest_clock_mhz(const gac_device *device)
+{
+    return device->rest_clock_mhz;
+}
+
+void gac_device_set_rest_clock(gac_device *device, int clock_mhz)
+{
+    device->rest_clock_mhz = clock_mhz;
 }
 
 void gac_device_close(gac_device *device)

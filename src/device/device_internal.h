@@ -8,6 +8,7 @@ struct gac_device {
     const gac_backend *backend;
     void *state;
     gac_device_info info;
+    int rest_clock_mhz;
 };
 
 /* Whether name is "cuda" or "cuda:N"; sets *index then. */

@@ -255,12 +255,11 @@ static gac_status plan_tables(const probe *p, probe_sdpa *s, int tier)
     static const int64_t quick_lengths[] = { 128, 512, 2048, 8192, 0 };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
     static const int64_t contexts[] = { 128, 512, 2048, 16384, 0 };
-    /* Kernels come for heads up to 64, 96, 128, 192 and 256: both sides of each.
-     * Between them prefill follows the curve, which has every head; the vendor's
-     * kernels for decoding are slow in their own way there. */
-    static const int64_t heads[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 0 };
-    static const int64_t decode_heads[] = { 32,  64,  72,  96,  104, 128, 136, 160,
-                                            184, 192, 200, 224, 248, 256, 0 };
+    /* Kernels come for heads up to 64, 96, 128, 192 and 256. Between them prefill
+     * follows the curve, which has every head; decoding is slow in its own way
+     * there, hence both sides of each. */
+    static const int64_t heads[] = { 32, 64, 96, 128, 192, 256, 0 };
+    static const int64_t decode_heads[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 0 };
     static const int64_t quick_heads[] = { 64, 96, 128, 192, 256, 0 };
     bool quick = p->options->quick;
     gac_status status = GAC_OK;
@@ -271,10 +270,7 @@ static gac_status plan_tables(const probe *p, probe_sdpa *s, int tier)
         if (status == GAC_OK)
             status = set_values(p, t, 1, decode ? contexts : quick ? quick_lengths : lengths);
         if (status == GAC_OK)
-            status = set_heads(p, s, t, tier,
-                               quick                        ? quick_heads
-                               : decode && s->library[tier] ? decode_heads
-                                                            : heads);
+            status = set_heads(p, s, t, tier, quick ? quick_heads : decode ? decode_heads : heads);
     }
     return status;
 }

@@ -1,5 +1,7 @@
 #include <gac/measure.h>
 
+#include "device/clock.h"
+
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -21,8 +23,9 @@ typedef struct session {
     int64_t start_ns;  /* and the host's clock at the start */
     unsigned throttle; /* at the last look, */
     int clock_mhz;     /* likewise; -1 unknown */
-    double settle_us;  /* spent so far in waiting for the highest clock */
-    bool held_down;    /* in vain */
+    double settle_us;  /* spent so far in waiting for the highest clock, */
+    int rested_mhz;    /* the highest that was seen meanwhile, */
+    bool held_down;    /* and it was in vain */
 } session;
 
 /* Looking at the card and launching take time too, hence the host's clock. */
@@ -99,6 +102,11 @@ static gac_status look(session *s, gac_error *err)
         return status;
     s->throttle = now.throttle;
     s->clock_mhz = now.clock_mhz;
+    int highest = (int)gac_device_describe(s->device)->max_clock_mhz;
+    if (now.clock_mhz > gac_device_rest_clock_mhz(s->device)) /* no longer locked, or busy */
+        gac_device_set_rest_clock(s->device, now.clock_mhz < highest ? now.clock_mhz : highest);
+    if (s->settle_us > 0 && now.clock_mhz > s->rested_mhz)
+        s->rested_mhz = now.clock_mhz;
     if (now.temperature_c > s->out->temperature_c_max)
         s->out->temperature_c_max = now.temperature_c;
     return GAC_OK;
@@ -115,15 +123,16 @@ static void start_over(gac_timing *out)
 /* Some milliseconds of hard work take a card to its power limit and below its
  * highest clock, by up to a third; how far depends on what ran before. Is it
  * there? One that is not at its highest clock after all the rest it may have is
- * measured as it is. */
+ * measured as it is, and so are the tasks after this one. */
 static bool is_below_clock(session *s)
 {
-    double full_mhz = FULL_CLOCK * (double)gac_device_describe(s->device)->max_clock_mhz;
+    double full_mhz = FULL_CLOCK * (double)gac_device_rest_clock_mhz(s->device);
     if (s->held_down || s->rules.settle_us <= 0 || s->clock_mhz < 0 || s->clock_mhz >= full_mhz)
         return false;
     if (s->settle_us < s->rules.settle_us)
         return true;
     s->held_down = true;
+    gac_device_set_rest_clock(s->device, s->rested_mhz);
     start_over(s->out);
     return false;
 }
