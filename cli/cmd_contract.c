@@ -144,28 +144,35 @@ static void print_errors(json_t *list, const char *label, bool *begun)
     }
 }
 
+static void print_ranking(const char *dtype, const json_t *row, const char *where, bool *begun)
+{
+    char q[80];
+    double right, aligned, clear, margin;
+    const json_t *of = json_object_get(row, "clear");
+    if (!percent_at(row, "right_pct", &right))
+        return;
+    print_accuracy_title(begun);
+    printf("  %-9s of two candidates over 5 %% apart the faster one%s: right in %.1f %%",
+           gac_quote(q, sizeof q, dtype), where, right);
+    if (percent_at(json_object_get(row, "aligned"), "right_pct", &aligned))
+        printf(", %.1f %% of two aligned ones", aligned);
+    if (percent_at(of, "right_pct", &clear) && percent_at(of, "margin_pct", &margin))
+        printf(", %.1f %% where it is predicted to be %.0f %% faster", clear, margin);
+    printf("\n");
+}
+
 /* What the contract says of its own predictions, where it was measured. */
 static void print_accuracy(const json_t *accuracy)
 {
-    char q[80];
     const char *dtype;
     json_t *row;
-    double right, aligned, clear, margin;
     bool begun = false;
     print_errors(json_object_get(accuracy, "gemm"), "GEMM", &begun);
     print_errors(json_object_get(accuracy, "sdpa"), "attention", &begun);
     json_object_foreach(json_object_get(accuracy, "ranking"), dtype, row) {
-        const json_t *of = json_object_get(row, "clear");
-        if (!percent_at(row, "right_pct", &right))
-            continue;
-        print_accuracy_title(&begun);
-        printf("  %-9s of two candidates over 5 %% apart the faster one: right in %.1f %%",
-               gac_quote(q, sizeof q, dtype), right);
-        if (percent_at(json_object_get(row, "aligned"), "right_pct", &aligned))
-            printf(", %.1f %% of two aligned ones", aligned);
-        if (percent_at(of, "right_pct", &clear) && percent_at(of, "margin_pct", &margin))
-            printf(", %.1f %% where it is predicted to be %.0f %% faster", clear, margin);
-        printf("\n");
+        print_ranking(dtype, json_object_get(row, "typical"), ", at widths that many models have",
+                      &begun);
+        print_ranking(dtype, row, json_object_get(row, "typical") ? ", at others" : "", &begun);
     }
 }
 

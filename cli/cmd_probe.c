@@ -360,15 +360,15 @@ static gac_status measure(cli *c, probe_command *o, gac_device *device, json_t *
     return gac_probe_run(device, &o->options, contract, o->raw ? raw : NULL, &c->error);
 }
 
-static void print_ranking(const char *dtype, const json_t *row)
+static void print_ranking(const char *dtype, const json_t *row, const char *where)
 {
     const json_t *aligned = json_object_get(row, "aligned");
     printf("  %-8s ranking    %.1f %% of %lld pairs over 5 %% apart in the right order, %.1f %% of "
-           "%lld aligned ones\n",
+           "%lld aligned ones, %s\n",
            dtype, json_number_value(json_object_get(row, "right_pct")),
            (long long)json_integer_value(json_object_get(row, "n_over_5_pct")),
            json_number_value(json_object_get(aligned, "right_pct")),
-           (long long)json_integer_value(json_object_get(aligned, "n_over_5_pct")));
+           (long long)json_integer_value(json_object_get(aligned, "n_over_5_pct")), where);
 }
 
 static void print_accuracy(const json_t *part, const char *what)
@@ -408,8 +408,11 @@ static gac_status report(cli *c, const probe_command *o, const json_t *contract)
         }
         print_accuracy(json_object_get(accuracy, "gemm"), "GEMM");
         print_accuracy(json_object_get(accuracy, "sdpa"), "attention");
-        json_object_foreach(json_object_get(accuracy, "ranking"), dtype, value)
-            print_ranking(dtype, value);
+        json_object_foreach(json_object_get(accuracy, "ranking"), dtype, value) {
+            print_ranking(dtype, json_object_get(value, "typical"),
+                          "at widths of 2048, 4096, 8192");
+            print_ranking(dtype, value, "at other widths");
+        }
         printf("  %.0f s, %lld samples discarded\n",
                json_number_value(json_object_get(noise, "seconds")),
                (long long)json_integer_value(json_object_get(noise, "n_discarded")));

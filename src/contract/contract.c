@@ -167,7 +167,8 @@ void gac_contract_free(gac_contract *contract)
             gac_table_dispose(&rules->times[t].table);
         for (int t = 0; t < n_pairs && rules->row_times; t++)
             gac_table_dispose(&rules->row_times[t].table);
-        gac_table_dispose(&rules->dense);
+        for (int t = 0; t < rules->n_dense; t++)
+            gac_table_dispose(&rules->dense[t]);
         free(rules->times);
         free(rules->row_times);
         free(rules);

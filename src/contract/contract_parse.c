@@ -181,6 +181,23 @@ static bool read_gemm_table(gac_reader *r, const json_t *value, gac_dtype_rules 
     return gac_table_read(r, value, &gac_gemm_table, &times->table) && read_wave(r, value, times);
 }
 
+static bool read_dense(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
+{
+    json_t *list;
+    if (!gac_reader_array(r, gemm, "dense", GAC_MAX_DENSE, &list))
+        return false;
+    size_t at_list = gac_reader_enter(r, ".dense");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        size_t before = gac_reader_enter(r, "[%zu]", i);
+        if (!gac_table_read(r, json_array_get(list, i), &gac_dense_table,
+                            &out->dense[out->n_dense++]))
+            return false;
+        gac_reader_leave(r, before);
+    }
+    gac_reader_leave(r, at_list);
+    return true;
+}
+
 static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
 {
     const gac_tiers *by_n = &out->gemm[GAC_SEEN_GEMM_N].tiers;
@@ -204,13 +221,8 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
         if (!out->times[i * by_k->n_tiers].table.us && by_n->tier[i].served)
             return gac_reader_fault(r, "must have a table of the best k for every served n");
     gac_reader_leave(r, at_list);
-    const json_t *dense = json_object_get(gemm, "dense");
-    if (dense) {
-        gac_reader_enter(r, ".dense");
-        if (!gac_table_read(r, dense, &gac_dense_table, &out->dense))
-            return false;
-        gac_reader_leave(r, at_list);
-    }
+    if (json_object_get(gemm, "dense") && !read_dense(r, gemm, out))
+        return false;
     const json_t *lines = json_object_get(gemm, "lines");
     if (lines) {
         gac_reader_enter(r, ".lines");

@@ -83,13 +83,16 @@ typedef struct gac_sdpa_rules {
     gac_table decode[GAC_MAX_TIERS];     /* by tier */
 } gac_sdpa_rules;
 
+enum { GAC_MAX_DENSE = 4 };
+
 typedef struct gac_dtype_rules {
     double element_bytes;
     gac_gemm_place gemm[2]; /* by gac_seen: n, k */
     /* (tiers of n, tiers of k), for any number of rows and for one; NULL: by
      * rates. A pair without its own takes that of the next better k. */
     gac_gemm_times *times, *row_times;
-    gac_table dense;      /* of the best pair: every n, at rows that are common */
+    gac_table dense[GAC_MAX_DENSE]; /* of the best pair: every n, at rows that are common */
+    int n_dense;
     gac_lines lines;      /* where n is aligned: tables of fast k are of whole lines */
     gac_dtype falls_back; /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;

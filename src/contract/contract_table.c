@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MAX_AXIS 1024
+#define MAX_AXIS 4096
 #define MAX_CELLS 200000
 
 static bool read_axis(gac_reader *r, const json_t *value, const char *key, gac_table *out, int axis)

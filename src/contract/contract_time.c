@@ -63,22 +63,35 @@ double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
     return pow(worked * times->tile_rows * times->tile_columns / (m * n), times->power);
 }
 
-static bool is_between(const double *sizes, int n, double x)
+/* The table of every n that has this m and n, or NULL: its rows are common ones,
+ * not a grid to find others by. */
+static const gac_table *find_dense(const gac_dtype_rules *rules, double m, double n)
 {
-    return x >= sizes[0] && x <= sizes[n - 1];
+    for (int i = 0; i < rules->n_dense; i++) {
+        const gac_table *t = &rules->dense[i];
+        bool has_m = false;
+        for (int j = 0; j < t->n[0]; j++)
+            has_m = has_m || t->log_size[0][j] == log(m);
+        if (has_m && log(n) >= t->log_size[1][0] && log(n) <= t->log_size[1][t->n[1] - 1])
+            return t;
+    }
+    return NULL;
 }
 
-/* Whether the table of every n has these: its rows are common ones, not a grid
- * to find others by. */
-static bool is_dense(const gac_table *dense, const double sizes[3])
+static double plain_us(const gac_gemm_times *times, const double sizes[3])
 {
-    if (!dense->us || !is_between(dense->log_size[1], dense->n[1], log(sizes[1])) ||
-        !is_between(dense->log_size[2], dense->n[2], log(sizes[2])))
-        return false;
-    for (int i = 0; i < dense->n[0]; i++)
-        if (dense->log_size[0][i] == log(sizes[0]))
-            return true;
-    return false;
+    return gac_table_us(&times->table, &gac_gemm_table, sizes) *
+           gac_gemm_waste(times, sizes[0], sizes[1]);
+}
+
+/* Past its first and last k, a dense table goes on as the other does. */
+static double dense_us(const gac_table *dense, const gac_gemm_times *times, const double sizes[3])
+{
+    double first = dense->log_size[2][0], last = dense->log_size[2][dense->n[2] - 1];
+    double k = exp(fmin(fmax(log(sizes[2]), first), last));
+    const double inside[] = { sizes[0], sizes[1], k };
+    return gac_table_us(dense, &gac_dense_table, inside) * plain_us(times, sizes) /
+           plain_us(times, inside);
 }
 
 /* first is the index of the pair of a tier of n with the best k, which has a
@@ -94,10 +107,8 @@ static double times_us(const gac_dtype_rules *rules, int first, int tier_k, cons
         for (at = first + tier_k; !times[at].table.us;)
             at--;
     }
-    if (at == 0 && is_dense(&rules->dense, sizes))
-        return gac_table_us(&rules->dense, &gac_dense_table, sizes);
-    return gac_table_us(&times[at].table, &gac_gemm_table, sizes) *
-           gac_gemm_waste(&times[at], sizes[0], sizes[1]);
+    const gac_table *dense = at == 0 ? find_dense(rules, sizes[0], sizes[1]) : NULL;
+    return dense ? dense_us(dense, &times[at], sizes) : plain_us(&times[at], sizes);
 }
 
 /* Kernels for an n of 2 elements load k just as narrowly. They gain from a k of

@@ -124,11 +124,11 @@ static double draw_about(probe *p)
                                : exp(probe_uniform(p, log(192), log(16384)));
 }
 
-/* One that a model would have beside a size that is looked for. */
-static int64_t draw_aligned(probe *p, const gac_found_tiers *tiers)
+/* A width that a model may have beside a size that is looked for: whole lines. */
+static int64_t draw_width(probe *p, const probe_gemm *g)
 {
-    int64_t unit = probe_random(p) % 2 ? 128 : probe_aligned_multiple(tiers);
-    return (int64_t)draw_about(p) / unit * unit;
+    int64_t unit = probe_line_multiple(g), width = (int64_t)draw_about(p) / unit * unit;
+    return width < unit ? unit : width;
 }
 
 /* Of any residue that is served. */
@@ -332,9 +332,13 @@ static void rank_pairs(const double *predicted, const probe_point *points, const
     }
 }
 
-static gac_status rank_near(probe *p, const gac_contract *contract, const probe_gemm *g, ranking *r)
+/* Candidates near a size, at a width of any model and in no table; or, typical, at
+ * one that many models have and that tables may have: then it is another measurement
+ * that the order must stand up to. */
+static gac_status rank_near(probe *p, const gac_contract *contract, const probe_gemm *g,
+                            bool typical, ranking *r)
 {
-    static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 };
+    static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 }, widths[] = { 2048, 4096, 8192 };
     int64_t sizes[MAX_CANDIDATES];
     double predicted[MAX_CANDIDATES];
     probe_point points[MAX_CANDIDATES];
@@ -343,12 +347,12 @@ static gac_status rank_near(probe *p, const gac_contract *contract, const probe_
     bool is_n = probe_random(p) % 2;
     const gac_found_tiers *tiers = &g->place[is_n ? GAC_SEEN_GEMM_N : GAC_SEEN_GEMM_K].found;
     int64_t m = draw_of(p, rows, sizeof rows / sizeof *rows);
-    int64_t other = draw_aligned(p, &g->place[is_n ? GAC_SEEN_GEMM_K : GAC_SEEN_GEMM_N].found);
+    int64_t other = typical ? draw_of(p, widths, sizeof widths / sizeof *widths) : draw_width(p, g);
     int n = candidates(draw_size(p, tiers), sizes);
     for (int i = 0; i < n; i++) {
         gac_task_spec spec =
             probe_gemm_spec(g->dtype, m, is_n ? sizes[i] : other, is_n ? other : sizes[i]);
-        if (is_known(g, &spec.gemm))
+        if (!typical && is_known(g, &spec.gemm))
             continue;
         gac_status status = probe_measure(p, &spec, &points[kept]);
         if (status != GAC_OK)
@@ -387,15 +391,32 @@ static json_t *part_of(json_t *accuracy, const char *key)
     return part;
 }
 
+/* A phase of its own: candidates near sizes. */
+static gac_status rank_many(probe *p, const gac_contract *contract, const probe_gemm *g,
+                            bool typical, json_t **out)
+{
+    int n = N_RANKED / (p->options->quick ? QUICK_PART : 1);
+    ranking r = { 0 };
+    gac_status status = GAC_OK;
+    probe_begin(p, typical ? "candidates at common widths" : "candidates", gac_dtype_name(g->dtype),
+                (size_t)n);
+    for (int i = 0; i < n && status == GAC_OK; i++) {
+        status = rank_near(p, contract, g, typical, &r);
+        probe_step(p, (size_t)i + 1);
+    }
+    probe_finish(p);
+    *out = ranking_json(&r);
+    return status;
+}
+
 gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_gemm *gemm,
                           const probe_sdpa *sdpa, json_t *accuracy)
 {
     const char *dtype = gac_dtype_name(gemm->dtype);
-    json_t *part = NULL;
-    ranking r = { 0 };
-    int part_of_all = p->options->quick ? QUICK_PART : 1, n_ranked = N_RANKED / part_of_all;
-    size_t n_shapes = (size_t)((N_GEMM + (sdpa ? N_SDPA : 0)) / part_of_all);
-    probe_begin(p, "held-out shapes", dtype, n_shapes + (size_t)n_ranked);
+    json_t *part = NULL, *typical = NULL;
+    int part_of_all = p->options->quick ? QUICK_PART : 1;
+    probe_begin(p, "held-out shapes", dtype,
+                (size_t)((N_GEMM + (sdpa ? N_SDPA : 0)) / part_of_all));
     gac_status status = hold_out_gemm(p, contract, gemm, &part);
     if (status == GAC_OK)
         json_object_set_new(part_of(accuracy, "gemm"), dtype, part);
@@ -404,13 +425,14 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
         if (status == GAC_OK)
             json_object_set_new(part_of(accuracy, "sdpa"), dtype, part);
     }
-    for (int i = 0; i < n_ranked && status == GAC_OK; i++) {
-        status = rank_near(p, contract, gemm, &r);
-        probe_step(p, n_shapes + (size_t)i + 1);
-    }
     probe_finish(p);
     if (status != GAC_OK)
         return status;
-    json_object_set_new(part_of(accuracy, "ranking"), dtype, ranking_json(&r));
-    return GAC_OK;
+    status = rank_many(p, contract, gemm, false, &part);
+    json_object_set_new(part_of(accuracy, "ranking"), dtype, part);
+    if (status == GAC_OK)
+        status = rank_many(p, contract, gemm, true, &typical);
+    if (typical)
+        json_object_set_new(part, "typical", typical);
+    return status;
 }

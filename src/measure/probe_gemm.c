@@ -218,7 +218,8 @@ static json_t *table_json(const probe_gemm *g, const struct probe_gemm_table *t)
 
 json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
 {
-    json_t *gemm = json_object(), *times = json_array(), *steps = json_array();
+    json_t *gemm = json_object(), *steps = json_array();
+    json_t *times = json_array(), *dense = json_array();
     json_object_set_new(gemm, "n", probe_tiers_json(&g->place[GAC_SEEN_GEMM_N], true));
     json_object_set_new(gemm, "k", probe_tiers_json(&g->place[GAC_SEEN_GEMM_K], true));
     json_object_set_new(gemm, "period",
@@ -227,15 +228,14 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
                                   (json_int_t)g->place[GAC_SEEN_GEMM_K].found.period));
     if (falls_back_to)
         json_object_set_new(gemm, "falls_back_to", json_string(falls_back_to));
-    for (int i = 0; i < g->n_tables; i++) {
-        if (g->tables[i].dense)
-            json_object_set_new(gemm, "dense", table_json(g, &g->tables[i]));
-        else
-            json_array_append_new(times, table_json(g, &g->tables[i]));
-    }
+    for (int i = 0; i < g->n_tables; i++)
+        json_array_append_new(g->tables[i].dense ? dense : times, table_json(g, &g->tables[i]));
     for (int i = 0; i < g->n_steps; i++)
         json_array_append_new(steps, steps_json(&g->steps[i]));
     json_object_set_new(gemm, "times", times);
+    if (json_array_size(dense) > 0)
+        json_object_set(gemm, "dense", dense);
+    json_decref(dense);
     if (g->lines.n_parts > 0)
         json_object_set_new(gemm, "lines", probe_lines_json(g));
     json_object_set_new(gemm, "steps", steps);

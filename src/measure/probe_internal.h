@@ -107,7 +107,7 @@ int probe_n_served(const gac_found_tiers *tiers);
 
 /* ---- GEMM ---- */
 
-#define PROBE_MAX_AXIS 640
+#define PROBE_MAX_AXIS 2048
 
 /* Times over three axes, the first outermost; NaN where not measured. */
 typedef struct probe_table {
@@ -161,7 +161,7 @@ typedef struct probe_gemm {
         bool dense; /* every n, at rows that are common */
         probe_table table;
         probe_wave wave;
-    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + 1];
+    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + 2];
     int n_tables;
     int64_t n_units; /* multiprocessors */
     probe_lines lines;

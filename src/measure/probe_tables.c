@@ -11,14 +11,13 @@
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
-static const int64_t fine_m[] = { 1,    2,    4,    8,    16,   32,   48,   64,    96,
-                                  128,  192,  256,  384,  512,  640,  768,  1024,  1280,
-                                  1536, 1664, 2048, 2560, 3072, 4096, 8192, 16384, 0 };
-static const int64_t fine_n[] = { 128,  192,   256,   384,   512,   640,   768,    1024, 1280,
-                                  1536, 1792,  2048,  2560,  3072,  4096,  5120,   6144, 7168,
-                                  8192, 10240, 12288, 14336, 16384, 32768, 131072, 0 };
-static const int64_t fine_k[] = { 64,   128,  192,  256,  384,  512,   768,   1024,  1536,
-                                  2048, 3072, 4096, 6144, 8192, 11008, 14336, 28672, 0 };
+static const int64_t fine_m[] = { 1,    2,    4,    8,    16,   32,    64,   128,
+                                  192,  256,  384,  512,  768,  1024,  1280, 1536,
+                                  2048, 2560, 3072, 4096, 8192, 16384, 0 };
+static const int64_t fine_n[] = { 128,   192,   256,   512,   768,    1024, 1536, 2048,
+                                  2560,  3072,  4096,  5120,  6144,   7168, 8192, 10240,
+                                  12288, 14336, 16384, 32768, 131072, 0 };
+static const int64_t fine_k[] = { 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14336, 28672, 0 };
 static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128,  192,
                                     256, 512, 768, 1024, 1536, 2048, 4096, 8192, 0 };
 static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536, 2048,
@@ -36,10 +35,16 @@ static const int64_t coarse_row_n[] = { 64,   128,  256,  512,   768,   1024,  1
                                         4096, 6144, 8192, 11008, 14336, 16384, 32768, 131072, 0 };
 static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
                                         3072, 4096, 6144, 8192, 14336, 28672, 0 };
-/* Rows that are common, with few k: the kernel is mostly chosen by m and n. */
-enum { DENSE_FROM = 192, DENSE_END = 4096, DENSE_STRIDE = 128, DENSE_TO = 16384 };
-static const int64_t dense_m[] = { 128, 256, 512, 1024, 2048, 4096, 0 };
-static const int64_t dense_k[] = { 256, 1024, 4096, 14336, 0 };
+/* Every n, at rows that are common. For a wide one the kernel is the same for
+ * nearly every k, else it is not: these k are widths that models have. With many
+ * rows and a wide n time is smooth. */
+static const struct dense {
+    int64_t from, to, m[8], k[8];
+} denses[] = {
+    { 192, 4096, { 256, 512, 1024, 2048, 4096 }, { 1024, 2048, 4096, 8192, 14336 } },
+    { 4104, 16384, { 256, 512, 1024 }, { 4096 } },
+};
+enum { N_DENSES = sizeof denses / sizeof *denses };
 static const int64_t quick_m[] = { 1, 4, 16, 64, 256, 1024, 4096, 0 };
 static const int64_t quick_n[] = { 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
 static const int64_t quick_k[] = { 256, 1024, 2048, 4096, 8192, 16384, 0 };
@@ -196,22 +201,21 @@ static gac_status plan_row_table(const probe *p, const probe_gemm *g, struct pro
 }
 
 /* Every n that is aligned, since the library chooses its kernel anew for each. */
-static gac_status plan_dense_table(const probe *p, const probe_gemm *g,
+static gac_status plan_dense_table(const probe *p, const probe_gemm *g, const struct dense *dense,
                                    struct probe_gemm_table *out)
 {
-    int64_t sizes[PROBE_MAX_AXIS], unit = g->place[GAC_SEEN_GEMM_N].found.tier[0].multiple;
+    int64_t sizes[PROBE_MAX_AXIS], step = g->place[GAC_SEEN_GEMM_N].found.tier[0].multiple, size;
     int n = 0;
-    for (int64_t size = DENSE_FROM, step = unit; size <= DENSE_TO && n < PROBE_MAX_AXIS;
-         size += step) {
+    out->dense = true;
+    if (!gac_round_up_i64(dense->from, step, &size))
+        size = dense->from;
+    for (; size <= dense->to && n < PROBE_MAX_AXIS; size += step)
         sizes[n++] = size;
-        if (size == DENSE_END && step < DENSE_STRIDE)
-            step = DENSE_STRIDE;
-    }
-    gac_status status = set_axis(&out->table, 0, dense_m, NULL, 0, p->err);
+    gac_status status = set_axis(&out->table, 0, dense->m, NULL, 0, p->err);
     if (status == GAC_OK)
         status = probe_table_set_axis(&out->table, 1, sizes, n, p->err);
     if (status == GAC_OK)
-        status = set_k_axis(&out->table, dense_k, g, 0, p->err);
+        status = set_k_axis(&out->table, dense->k, g, 0, p->err);
     if (status == GAC_OK)
         fit_memory(p, g->dtype, &out->table);
     return status;
@@ -353,11 +357,8 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         status = plan_table(p, g, add_table(g, i / n_k, i % n_k));
         if (status == GAC_OK && !p->options->quick)
             status = plan_row_table(p, g, add_table(g, i / n_k, i % n_k));
-        if (status == GAC_OK && !p->options->quick && i == 0) {
-            struct probe_gemm_table *t = add_table(g, 0, 0);
-            t->dense = true;
-            status = plan_dense_table(p, g, t);
-        }
+        for (int d = 0; i == 0 && d < N_DENSES && status == GAC_OK && !p->options->quick; d++)
+            status = plan_dense_table(p, g, &denses[d], add_table(g, 0, 0));
     }
     if (status != GAC_OK)
         return status;

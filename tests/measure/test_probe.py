@@ -100,8 +100,10 @@ class Full(Case):
         self.assertLess(accuracy["sdpa"]["F16"]["p95_pct"], 25)
         self.assertGreater(accuracy["ranking"]["F16"]["right_pct"], 99)
         dense = contract["gemm"]["F16"]["dense"]
-        self.assertEqual(dense["n"][:490], [*range(192, 4097, 8), 4224])
-        self.assertEqual(len(dense["us"]), 6 * 585 * 4)
+        self.assertEqual([t["n"] for t in dense], [[*range(192, 4097, 8)], [*range(4104, 16385, 8)]])
+        self.assertEqual([len(t["us"]) for t in dense], [5 * 489 * 5, 3 * 1536])
+        self.assertGreater(accuracy["ranking"]["F16"]["typical"]["n_over_5_pct"], 300)
+        self.assertGreater(accuracy["ranking"]["F16"]["typical"]["right_pct"], 99)
         tables = contract["gemm"]["F16"]["times"]
         self.assertEqual(sum(t["m"] == [1] for t in tables), 9)
         for table in tables:
@@ -428,12 +430,12 @@ class Modes(Case):
         whole = self.probe()
         short = self.probe("--max-time", "0.01", name="short.json")
         count = lambda c: sum(len(t["us"]) for t in  # noqa: E731
-                              [*c["gemm"]["F16"]["times"], c["gemm"]["F16"]["dense"]])
+                              [*c["gemm"]["F16"]["times"], *c["gemm"]["F16"]["dense"]])
         self.assertGreater(count(whole), 30000)
         self.assertLess(count(short), count(whole) / 5)
         self.assertTrue(any("coarser" in s for s in short["sources"]), short["sources"])
         self.assertFalse(any("coarser" in s for s in whole["sources"]), whole["sources"])
-        self.assertLess(os.path.getsize(self.path("c.json")), 300_000)
+        self.assertLess(os.path.getsize(self.path("c.json")), 320_000)
         self.assertLess(whole["accuracy"]["gemm"]["F16"]["median_pct"], 5)
 
     def test_runtime_is_taken_over(self):

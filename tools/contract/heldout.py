@@ -5,14 +5,13 @@
 
 RAW is what `gac probe --raw` wrote, perhaps compressed. Writes PREFIX_DTYPE.json: the
 shapes drawn at random, in no table and among no points, with their measured times; and
-the groups of candidates near a size, which follow those in RAW.
+groups of candidates near a size: likewise, and (typical) at widths that many models have.
 """
 import argparse
 import gzip
 import json
 import pathlib
 
-N_GEMM = 600  # as in src/measure/probe_accuracy.c
 REACH = 200  # of candidates
 GEMM = ("m", "n", "k")
 SDPA = ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv", "qk_head", "causal")
@@ -40,18 +39,20 @@ def main():
     args = parser.parse_args()
     with (gzip.open if args.raw.suffix == ".gz" else open)(args.raw, "rt", encoding="utf-8") as f:
         raw = json.load(f)
-    held_out = [p for p in raw["points"] if p["phase"] == "held-out shapes" and "median_us" in p]
-    for dtype in sorted({p["dtype"] for p in held_out}):
-        rows = {}
-        for op, keys, most in (("gemm", GEMM, N_GEMM), ("sdpa", SDPA, None)):
-            found = [p for p in held_out if p["op"] == op and p["dtype"] == dtype][:most]
-            rows[op] = [[int(p[k]) for k in keys] + [p["median_us"]] for p in found]
-        ranked = [p for p in held_out if p["op"] == "gemm" and p["dtype"] == dtype][N_GEMM:]
-        rows["ranking"] = [[[p[k] for k in GEMM] + [p["median_us"]] for p in g]
-                           for g in group(ranked)]
+    phases = {phase: [p for p in raw["points"] if p["phase"] == phase and "median_us" in p]
+              for phase in ("held-out shapes", "candidates", "candidates at common widths")}
+    for dtype in sorted({p["dtype"] for p in phases["held-out shapes"]}):
+        mine = {phase: [p for p in found if p["dtype"] == dtype] for phase, found in phases.items()}
+        rows = {op: [[int(p[k]) for k in keys] + [p["median_us"]]
+                     for p in mine["held-out shapes"] if p["op"] == op]
+                for op, keys in (("gemm", GEMM), ("sdpa", SDPA))}
+        for key, phase in (("ranking", "candidates"), ("typical", "candidates at common widths")):
+            rows[key] = [[[p[k] for k in GEMM] + [p["median_us"]] for p in g]
+                         for g in group(mine[phase])]
         note = (f"{raw['machine']['gpu']}, {dtype}, shapes drawn at random by gac probe (seed "
                 f"{raw['seed']}), in no table and among no points; from {args.raw} by "
-                "tools/contract/heldout.py. gemm, and ranking in groups: m, n, k, us. sdpa: "
+                "tools/contract/heldout.py; typical: at common widths, in tables too. gemm, and "
+                "ranking and typical in groups: m, n, k, us. sdpa: "
                 "batch, q heads, kv heads, n_q, n_kv, head, causal, us.")
         lists = [f'"{op}": [' + ",\n".join(map(json.dumps, rows[op])) + "]" for op in rows]
         path = pathlib.Path(f"{args.prefix}_{dtype.lower()}.json")
