@@ -6,13 +6,15 @@
 import argparse
 import collections
 import gzip
+import json
 import math
 import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tools" / "contract"))
-from relines import Predictor  # noqa: E402
+sys.path[:0] = [str(HERE.parents[1] / "tools" / "contract"), str(HERE.parent / "probe-h200")]
+import model  # noqa: E402
+import relines  # noqa: E402
 
 ROWS = (128, 256, 512, 1024, 2048, 4096)
 ALL_N = range(192, 4097, 8)
@@ -74,13 +76,28 @@ def clocks():
               f"{sum(int(x[6]) < FULL_MHZ for x in rows):3d}, rested {sum(int(x[7]) > 0 for x in rows):3d}")
 
 
+def by_algorithm(us, chosen, m, n, k, known):
+    """As between, of two k for which the library chooses what it chooses for this one; where there
+    is but one of them, in proportion past two microseconds; where there is none, any two."""
+    same = [x for x in known if chosen[m, n, x] == chosen[m, n, k]]
+    if len(same) > 1:
+        return between(us, m, n, k, same)
+    if same:
+        return 2 + (us[m, n, same[0]] - 2) * k / same[0]
+    return between(us, m, n, k, known)
+
+
 def one_k_by_others(us):
-    print("\npairs of n at most 64 apart, of one k, by a line between the k around it")
+    print("\npairs of n at most 64 apart, of one k, by a line between the k around it;"
+          "\nand by a line between k of the same algorithm")
+    chosen = choices("F16")
     for k in ALL_K[1:-1]:
         known = [x for x in ALL_K if x != k]
         for m in ROWS:
-            predicted = {n: between(us, m, n, k, known) for n in ALL_N}
-            print(f"k {k:5d} m {m:4d}: {share(wrong(near_pairs(us, predicted, m, k)))}")
+            said = [{n: between(us, m, n, k, known) for n in ALL_N},
+                    {n: by_algorithm(us, chosen, m, n, k, known) for n in ALL_N}]
+            print(f"k {k:5d} m {m:4d}: " +
+                  "; ".join(share(wrong(near_pairs(us, x, m, k))) for x in said))
 
 
 def same_choice():
@@ -93,7 +110,9 @@ def same_choice():
                 n = range(low, high + 1, 8)
                 shares = (f"{k} {sum(chosen[m, x, k] == chosen[m, x, 4096] for x in n) / len(n):.2f}"
                           for k in ks)
-                print(f"{dtype:8s} m {m:4d} n {low:4d}-{high:5d}: {', '.join(shares)}")
+                changes = sum(chosen[m, x, 4096] != chosen[m, x + 8, 4096] for x in n[:-1]) / len(n)
+                print(f"{dtype:8s} m {m:4d} n {low:4d}-{high:5d}: {', '.join(shares)}; changes from "
+                      f"n to n at {changes:.2f}")
 
 
 class Dense:
@@ -143,6 +162,29 @@ def rank(us, contract):
             print(f"{label:17s} {name:17s}: {share(wrong(pairs))}")
 
 
+class OfThree:
+    """The contract, and of aligned n with 2048 rows what was measured at three k."""
+
+    def __init__(self, contract, us):
+        self.contract, self.us_at = contract, us
+
+    def us(self, p):
+        m, n, k = p["m"], p["n"], p["k"]
+        if m != 2048 or n % 8 or n > 4096 or k % 8 or k < 1024:
+            return self.contract.us(p)
+        whole = max(k // 64 * 64, 1024)
+        return between(self.us_at, m, n, whole, (1024, 4096, 8192)) * self.contract.us(p) / \
+            self.contract.us({**p, "k": whole})
+
+
+def rank_model(us, contract):
+    print("\nshapes of a model with 2048 rows, experiments/probe-h200/model.raw.json.gz")
+    with gzip.open(HERE.parent / "probe-h200" / "model.raw.json.gz") as file:
+        points = [p for p in json.load(file)["points"] if p["op"] == "gemm" and p["m"] == 2048]
+    for name, said in (("contract", contract), ("every n at 1024, 4096, 8192", OfThree(contract, us))):
+        print(f"{name}: {json.dumps(relines.ranking(model.groups_of(points), said))}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=pathlib.Path, required=True, help="libgac.so")
@@ -150,7 +192,9 @@ def main():
     args = parser.parse_args()
     us = times("f16")
     clocks()
-    rank(us, Predictor(args.library, args.contract))
+    contract = relines.Predictor(args.library, args.contract)
+    rank(us, contract)
+    rank_model(us, contract)
     one_k_by_others(us)
     same_choice()
 
