@@ -170,8 +170,8 @@ static void print_accuracy(const json_t *accuracy)
     print_errors(json_object_get(accuracy, "gemm"), "GEMM", &begun);
     print_errors(json_object_get(accuracy, "sdpa"), "attention", &begun);
     json_object_foreach(json_object_get(accuracy, "ranking"), dtype, row) {
-        print_ranking(dtype, json_object_get(row, "typical"), ", at widths that many models have",
-                      &begun);
+        print_ranking(dtype, json_object_get(row, "typical"),
+                      ", at widths that many models have, measured again", &begun);
         print_ranking(dtype, row, json_object_get(row, "typical") ? ", at others" : "", &begun);
     }
 }

@@ -48,6 +48,8 @@ static void compare_with_tree(const gac_contract *contract)
     for (int i = 0; i < GAC_DTYPE_COUNT; i++)
         for (int64_t size = 1; size < 10000; size = size * 5 + 3) {
             gac_sdpa_shape shape = { 1, 8, 2, size, size, 64, 64, true };
+            FUZZ_CHECK(is_same(gac_contract_gemm_us(contract, (gac_dtype)i, 7, 8 * size, 64),
+                               gac_contract_gemm_us(tree, (gac_dtype)i, 7, 8 * size, 64)));
             FUZZ_CHECK(is_same(gac_contract_gemm_us(contract, (gac_dtype)i, 7, size, 64),
                                gac_contract_gemm_us(tree, (gac_dtype)i, 7, size, 64)));
             FUZZ_CHECK(is_same(gac_contract_sdpa_us(contract, (gac_dtype)i, &shape),

@@ -250,6 +250,9 @@ def shrink(contract):
         if "times" in gemm:
             gemm["times"] = [shrink_table(t) for t in gemm["times"]]
             gemm["steps"] = []
+            first = gemm["times"][0]
+            some = {key: first[key] for key in ("n_multiple", "k_multiple", "n", "k")}
+            gemm["dense"] = [{**some, "m": [7, 2048], "us": [10 + i for i in range(2 * 2 * 2)]}]
     for sdpa in contract["sdpa"].values():
         sdpa["points"] = sdpa.get("points", [])[:12]
         for tier in sdpa.get("tiers", []):

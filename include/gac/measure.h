@@ -30,6 +30,7 @@ typedef struct gac_timing {
     double noise;        /* standard error of the median over the median, estimated from spread */
     int n_discarded;     /* throttled by heat or hardware */
     int n_unsettled;     /* discarded too: below the card's highest clock */
+    double rested_us;    /* the time that took */
     int n_power_limited; /* kept, but the card was at its power limit */
     int n_calls;         /* calls per sample */
     bool graph;          /* replayed, not launched one by one */

@@ -147,7 +147,9 @@ static bool read_wave(gac_reader *r, const json_t *value, gac_gemm_times *out)
     double *us = t->us;
     for (int m = 0; m < t->n[0]; m++)
         for (int n = 0; n < t->n[1]; n++) {
-            double waste = gac_gemm_waste(out, exp(t->log_size[0][m]), exp(t->log_size[1][n]));
+            /* Whole sizes again, or a tile too many would count where they are its multiples. */
+            double waste =
+                gac_gemm_waste(out, round(exp(t->log_size[0][m])), round(exp(t->log_size[1][n])));
             for (int k = 0; k < t->n[2]; k++)
                 *us++ /= waste;
         }
@@ -188,9 +190,18 @@ static bool read_dense(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
         return false;
     size_t at_list = gac_reader_enter(r, ".dense");
     for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *value = json_array_get(list, i);
+        int64_t multiple[2];
         size_t before = gac_reader_enter(r, "[%zu]", i);
-        if (!gac_table_read(r, json_array_get(list, i), &gac_dense_table,
-                            &out->dense[out->n_dense++]))
+        if (!json_is_object(value))
+            return gac_reader_fault(r, "must be an object");
+        if (!gac_reader_size(r, value, "n_multiple", MAX_MULTIPLE, &multiple[GAC_SEEN_GEMM_N]) ||
+            !gac_reader_size(r, value, "k_multiple", MAX_MULTIPLE, &multiple[GAC_SEEN_GEMM_K]))
+            return false;
+        for (int place = 0; place < 2; place++)
+            if (multiple[place] != out->gemm[place].tiers.tier[0].multiple)
+                return gac_reader_fault(r, "must be of the first tiers of n and k");
+        if (!gac_table_read(r, value, &gac_dense_table, &out->dense[out->n_dense++]))
             return false;
         gac_reader_leave(r, before);
     }

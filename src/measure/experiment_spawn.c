@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -17,7 +18,11 @@
 typedef struct child {
     pid_t pid;
     int in, out, err; /* our ends; -1 where there is none, or once closed */
+    bool ended;
+    int status; /* for waitpid's macros, once it has ended */
 } child;
+
+#define LAST_WORDS_S 2.0 /* for a child of which no answer can come any more */
 
 struct exp_server {
     child c;
@@ -147,7 +152,16 @@ static void take_lines(char *text, size_t *n, gac_progress *progress, const char
     memmove(text, from, *n + 1);
 }
 
-/* Until both pipes are closed or, with a line, until there is one. */
+/* Whether the child has ended, by now or before. */
+static bool has_ended(child *c)
+{
+    pid_t got = c->ended ? 0 : waitpid(c->pid, &c->status, WNOHANG);
+    c->ended = c->ended || got == c->pid || (got < 0 && errno != EINTR);
+    return c->ended;
+}
+
+/* Until both pipes are closed or, with a line, until there is one or none can
+ * come any more. */
 static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
                          gac_progress *progress, const char *what, exp_output *out)
 {
@@ -157,9 +171,11 @@ static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
     while ((c->out >= 0 || c->err >= 0) && !fault &&
            !(line && out->n_bytes > 0 && out->text[out->n_bytes - 1] == '\n')) {
         struct pollfd fds[2] = { { c->out, POLLIN, 0 }, { c->err, POLLIN, 0 } };
+        if (line && (c->out < 0 || has_ended(c)))
+            end_s = fmin(end_s, gac_now_s() + LAST_WORDS_S);
         double left_s = end_s - gac_now_s();
-        if (left_s <= 0) {
-            fault = "did not end in time";
+        if (left_s <= 0) { /* others may hold the pipes of one that has ended */
+            fault = line && c->ended ? NULL : "did not end in time";
             break;
         }
         if (poll(fds, 2, left_s > 1 ? 1000 : (int)(left_s * 1000) + 1) < 0 && errno != EINTR)
@@ -179,31 +195,29 @@ static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
 }
 
 /* Waits for the end of a child that has closed its pipes. */
-static const char *reap(const child *c, double end_s, int *status)
+static const char *reap(child *c, double end_s)
 {
-    while (gac_now_s() < end_s) {
-        pid_t got = waitpid(c->pid, status, WNOHANG);
-        if (got == c->pid || (got < 0 && errno != EINTR))
-            return NULL;
+    while (!has_ended(c)) {
+        if (gac_now_s() >= end_s)
+            return "did not end in time";
         nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
     }
-    return "did not end in time";
+    return NULL;
 }
 
 /* Waits for a child that has ended, unless there is a fault; then kills it. */
 static int finish(child *c, double end_s, const char **fault)
 {
-    int status = 0;
     close_ends(c);
     if (!*fault)
-        *fault = reap(c, end_s, &status);
-    if (*fault) {
+        *fault = reap(c, end_s);
+    if (!c->ended) {
         kill(c->pid, SIGKILL);
-        while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
+        while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR)
             ;
+        c->ended = true;
     }
-    c->pid = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return WIFEXITED(c->status) ? WEXITSTATUS(c->status) : -1;
 }
 
 /* What an answer comes to, given what went wrong, if anything did. */
@@ -222,7 +236,7 @@ static gac_status conclude(const char *name, const char *fault, exp_output *out,
 gac_status exp_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
                      const char *what, exp_output *out, gac_error *err)
 {
-    child c = { 0, -1, -1, -1 };
+    child c = { .in = -1, .out = -1, .err = -1 };
     memset(out, 0, sizeof *out);
     gac_status started = start(argv, false, &c, err);
     if (started != GAC_OK)
@@ -251,27 +265,30 @@ gac_status exp_server_ask(exp_server *server, const char *line, double timeout_s
                           gac_progress *progress, const char *what, exp_output *out, gac_error *err)
 {
     child *c = &server->c;
-    const char *fault = NULL;
-    double end_s = gac_now_s() + timeout_s;
+    struct pollfd early = { c->out, POLLIN, 0 };
     memset(out, 0, sizeof *out);
-    if (c->pid == 0)
+    if (c->out < 0)
         return gac_error_set(err, GAC_FAILED, "the program has ended");
+    const char *fault = poll(&early, 1, 0) > 0 && early.revents & POLLIN && !has_ended(c)
+                            ? "spoke without having been asked"
+                            : NULL;
+    size_t n = strlen(line);
+    bool asked = !fault && send(c->in, line, n, MSG_NOSIGNAL) == (ssize_t)n;
     /* Where it has just ended, what it said is worth more than that. */
-    (void)!send(c->in, line, strlen(line), MSG_NOSIGNAL);
-    fault = watch(c, true, end_s, max_bytes, progress, what, out);
-    if (fault || c->out < 0)
-        out->exit_code = finish(c, end_s, &fault);
+    double end_s = gac_now_s() + (asked ? timeout_s : LAST_WORDS_S);
+    if (!fault)
+        fault = watch(c, true, end_s, max_bytes, progress, what, out);
+    if (fault || out->n_bytes == 0 || out->text[out->n_bytes - 1] != '\n')
+        out->exit_code = finish(c, gac_now_s() + LAST_WORDS_S, &fault);
     gac_progress_finish(progress);
     return conclude("the program", fault, out, err);
 }
 
 void exp_server_end(exp_server *server)
 {
-    const double patience_s = 5;
     const char *fault = NULL;
     if (!server)
         return;
-    if (server->c.pid != 0)
-        finish(&server->c, gac_now_s() + patience_s, &fault);
+    finish(&server->c, gac_now_s() + LAST_WORDS_S, &fault);
     free(server);
 }

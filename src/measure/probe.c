@@ -94,6 +94,7 @@ static gac_status probe_dtype(findings *f, gac_dtype dtype)
     f->has_sdpa[f->n] = is_half(dtype);
     f->n++;
     p->end_s = gac_now_s() + p->options->max_time_s;
+    probe_grant_rest(p);
     gac_status status = probe_gemm_tiers(p, g);
     if (status == GAC_CHECK) {
         f->n--;

@@ -365,20 +365,24 @@ static gac_status rank_near(probe *p, const gac_contract *contract, const probe_
     return GAC_OK;
 }
 
-static json_t *right_pct(int n_right, int n)
+/* {"n_over_5_pct", "right_pct"}; without the latter where there is no pair. */
+static json_t *right_json(int n_right, int n)
 {
-    return probe_number(n ? 100.0 * n_right / n : 100);
+    json_t *json = json_pack("{s:i}", "n_over_5_pct", n);
+    if (n > 0)
+        json_object_set_new(json, "right_pct", probe_number(100.0 * n_right / n));
+    return json;
 }
 
 static json_t *ranking_json(const ranking *r)
 {
-    json_t *clear = json_pack("{s:f, s:i, s:o}", "margin_pct", CLEAR_PCT, "n_over_5_pct",
-                              r->n_clear, "right_pct", right_pct(r->n_clear_right, r->n_clear));
-    json_t *aligned = json_pack("{s:i, s:o}", "n_over_5_pct", r->n_aligned, "right_pct",
-                                right_pct(r->n_aligned_right, r->n_aligned));
-    return json_pack("{s:i, s:i, s:o, s:o, s:o}", "n_pairs", r->n_pairs, "n_over_5_pct", r->n_over,
-                     "right_pct", right_pct(r->n_right, r->n_over), "clear", clear, "aligned",
-                     aligned);
+    json_t *json = right_json(r->n_right, r->n_over);
+    json_t *clear = right_json(r->n_clear_right, r->n_clear);
+    json_object_set_new(json, "n_pairs", json_integer(r->n_pairs));
+    json_object_set_new(clear, "margin_pct", json_real(CLEAR_PCT));
+    json_object_set_new(json, "clear", clear);
+    json_object_set_new(json, "aligned", right_json(r->n_aligned_right, r->n_aligned));
+    return json;
 }
 
 static json_t *part_of(json_t *accuracy, const char *key)
@@ -415,6 +419,7 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
     const char *dtype = gac_dtype_name(gemm->dtype);
     json_t *part = NULL, *typical = NULL;
     int part_of_all = p->options->quick ? QUICK_PART : 1;
+    probe_grant_rest(p);
     probe_begin(p, "held-out shapes", dtype,
                 (size_t)((N_GEMM + (sdpa ? N_SDPA : 0)) / part_of_all));
     gac_status status = hold_out_gemm(p, contract, gemm, &part);

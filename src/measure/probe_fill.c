@@ -23,7 +23,7 @@ typedef struct column {
     probe_table *table;
     int at_n, at_k, at_m;
     int level;     /* of n: 0 the outermost sizes, 1 the middle, 2 those between, … */
-    uint64_t turn; /* among columns of a level */
+    uint64_t turn; /* of n, among those of a level */
     double last_us;
     int64_t last_m; /* 0: none measured yet */
 } column;
@@ -33,7 +33,7 @@ static int level_of(int i, int n)
     int step = 1, level = 1;
     if (i == 0 || i == n - 1)
         return 0;
-    while (step < n)
+    while (step < n - 1)
         step *= 2;
     for (step /= 2; i % step != 0; step /= 2)
         level++;
@@ -45,10 +45,13 @@ static int by_level(const void *a, const void *b)
     const column *x = a, *y = b;
     if (x->level != y->level)
         return x->level < y->level ? -1 : 1;
-    return x->turn < y->turn ? -1 : x->turn > y->turn;
+    if (x->turn != y->turn)
+        return x->turn < y->turn ? -1 : 1;
+    return x->at_k - y->at_k;
 }
 
-/* Level by level, so that when the time is up a table is coarser, not cut off. */
+/* Level by level and n by n, so that when the time is up a table is coarser, not
+ * cut off, and what was measured is of use. */
 static column *list_columns(probe_gemm *g, uint64_t *random, size_t *n_out)
 {
     size_t n = 0, n_all = 0;
@@ -57,13 +60,15 @@ static column *list_columns(probe_gemm *g, uint64_t *random, size_t *n_out)
     column *columns = calloc(n_all + 1, sizeof *columns);
     for (int i = 0; columns && i < g->n_tables; i++) {
         probe_table *t = &g->tables[i].table;
-        for (int at_n = 0; at_n < t->n_axis[1]; at_n++)
+        for (int at_n = 0; at_n < t->n_axis[1]; at_n++) {
+            uint64_t turn = gac_splitmix64(random);
             for (int at_k = 0; at_k < t->n_axis[2]; at_k++)
                 columns[n++] = (column){ .table = t,
                                          .at_n = at_n,
                                          .at_k = at_k,
                                          .level = level_of(at_n, t->n_axis[1]),
-                                         .turn = gac_splitmix64(random) };
+                                         .turn = turn };
+        }
     }
     if (columns)
         qsort(columns, n, sizeof *columns, by_level);
@@ -98,7 +103,7 @@ static gac_status measure_next(probe *p, const probe_gemm *g, column *c)
     return GAC_OK;
 }
 
-gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s, int64_t *n_late)
+gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s)
 {
     column *active[N_ACTIVE];
     int n_active = 0;
@@ -116,7 +121,7 @@ gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s, int64_t *n_lat
             if (c->level <= LEAST_LEVELS || gac_now_s() <= end_s)
                 active[n_active++] = c;
             else
-                *n_late += c->table->n_axis[0];
+                c->table->n_late += c->table->n_axis[0];
             continue;
         }
         int at = (int)(gac_splitmix64(&random) % (uint64_t)n_active);

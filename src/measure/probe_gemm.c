@@ -229,7 +229,8 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
     if (falls_back_to)
         json_object_set_new(gemm, "falls_back_to", json_string(falls_back_to));
     for (int i = 0; i < g->n_tables; i++)
-        json_array_append_new(g->tables[i].dense ? dense : times, table_json(g, &g->tables[i]));
+        if (g->tables[i].table.n_axis[1] > 0)
+            json_array_append_new(g->tables[i].dense ? dense : times, table_json(g, &g->tables[i]));
     for (int i = 0; i < g->n_steps; i++)
         json_array_append_new(steps, steps_json(&g->steps[i]));
     json_object_set_new(gemm, "times", times);

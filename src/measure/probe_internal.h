@@ -40,6 +40,7 @@ typedef struct probe {
     int n_no_memory, n_throttled;
     const char *phase;
     double phase_start_s, start_s, end_s; /* of the dtype: end_s is when its time is up */
+    double rest_left_s;                   /* for a card below its highest clock */
     char stack[96];                       /* of the fallback, once it has been asked */
     json_t *sources;                      /* texts for the contract */
     json_t *seconds;                      /* by phase */
@@ -59,6 +60,8 @@ gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *op
                        bool keep_samples, gac_error *err);
 void probe_dispose(probe *p);
 double probe_left_s(const probe *p); /* of the dtype's time */
+/* From now on a card may rest for a tenth of the time of a dtype. */
+void probe_grant_rest(probe *p);
 /* Names what follows, for progress, raw points and the time it took. */
 void probe_begin(probe *p, const char *phase, const char *dtype, size_t n_points);
 void probe_step(probe *p, size_t n_done);
@@ -114,6 +117,7 @@ typedef struct probe_table {
     int n_axis[3];
     int64_t *axis[3]; /* rising */
     double *time_us;
+    int64_t n_late; /* cells that were left out, the time being up */
 } probe_table;
 
 gac_status probe_table_set_axis(probe_table *t, int axis, const int64_t *sizes, int n,
@@ -175,7 +179,7 @@ typedef struct probe_gemm {
 gac_status probe_gemm_tiers(probe *p, probe_gemm *g); /* GAC_CHECK: the dtype is not served */
 gac_status probe_gemm_tables(probe *p, probe_gemm *g);
 /* Measures the cells of all tables, mixed; what has not begun at end_s is left out. */
-gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s, int64_t *n_late);
+gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s);
 /* Bytes of the operands; and how many a point may have. */
 double probe_gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k);
 double probe_memory_limit(const probe *p);

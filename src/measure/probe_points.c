@@ -16,6 +16,11 @@ double probe_left_s(const probe *p)
     return p->end_s - gac_now_s();
 }
 
+void probe_grant_rest(probe *p)
+{
+    p->rest_left_s = p->options->max_time_s / 10;
+}
+
 gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
                        bool keep_samples, gac_error *err)
 {
@@ -28,6 +33,7 @@ gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *op
     p->random = options->seed;
     p->start_s = gac_now_s();
     p->end_s = p->start_s + options->max_time_s;
+    p->rest_left_s = INFINITY;
     p->sources = json_array();
     p->seconds = json_object();
     p->names = json_array();
@@ -115,6 +121,14 @@ static gac_status count_fault(probe *p, probe_outcome outcome, const gac_error *
                          why->text);
 }
 
+static void spend_rest(probe *p, double rested_s)
+{
+    bool had = p->rest_left_s > 0;
+    p->rest_left_s -= rested_s;
+    if (had && p->rest_left_s <= 0)
+        probe_note(p, "the clock was often below its highest: it was not waited for all the time");
+}
+
 gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
 {
     gac_task *task = NULL;
@@ -128,7 +142,11 @@ gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
         return keep_point(p, out, NULL);
     }
     if (status == GAC_OK) {
-        status = gac_measure_task(p->device, task, &p->rules, &timing, &why);
+        gac_timing_rules rules = p->rules;
+        if (p->rest_left_s <= 0)
+            rules.settle_us = 0;
+        status = gac_measure_task(p->device, task, &rules, &timing, &why);
+        spend_rest(p, timing.rested_us * 1e-6);
         out->outcome = status == GAC_CHECK ? PROBE_THROTTLED : PROBE_MEASURED;
     }
     gac_task_free(task);

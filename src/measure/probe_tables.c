@@ -309,15 +309,14 @@ static void drop_first_rows(probe_table *t)
     memmove(t->axis[0], t->axis[0] + n_empty, (size_t)t->n_axis[0] * sizeof *t->axis[0]);
 }
 
-/* The first row must be whole: a size without it is dropped from its axis. */
-static void drop_gaps(probe_table *t, int64_t *n_lost)
+/* The first row must be whole: a size without it is dropped from its axis. How many are. */
+static int drop_gaps(probe_table *t)
 {
     int n_n = t->n_axis[1], n_k = t->n_axis[2], kept = 0;
     for (int i = 0; i < n_n; i++) {
         bool whole = true;
         for (int j = 0; j < n_k; j++)
             whole = whole && !isnan(t->time_us[(size_t)i * (size_t)n_k + (size_t)j]);
-        *n_lost += !whole;
         if (!whole)
             continue;
         for (int m = 0; m < t->n_axis[0]; m++)
@@ -326,13 +325,12 @@ static void drop_gaps(probe_table *t, int64_t *n_lost)
                     (size_t)n_k * sizeof *t->time_us);
         t->axis[1][kept++] = t->axis[1][i];
     }
-    if (kept == n_n)
-        return;
-    for (int m = 1; m < t->n_axis[0]; m++)
+    for (int m = 1; kept < n_n && m < t->n_axis[0]; m++)
         memmove(&t->time_us[(size_t)(m * kept) * (size_t)n_k],
                 &t->time_us[(size_t)(m * n_n) * (size_t)n_k],
                 (size_t)(kept * n_k) * sizeof *t->time_us);
     t->n_axis[1] = kept;
+    return n_n - kept;
 }
 
 static struct probe_gemm_table *add_table(probe_gemm *g, int tier_n, int tier_k)
@@ -368,13 +366,16 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     status = fit_time(p, g);
     gac_progress_start(p->options->progress, p->phase, "points", total_cells(g));
     if (status == GAC_OK)
-        status = probe_gemm_fill(p, g, end_s, &n_late);
+        status = probe_gemm_fill(p, g, end_s);
     for (int i = 0; i < g->n_tables && status == GAC_OK; i++) {
         probe_table *t = &g->tables[i].table;
         drop_first_rows(t);
-        drop_gaps(t, &n_lost);
-        if (!g->tables[i].dense)
-            g->tables[i].wave = probe_find_wave(t, (double)g->n_units);
+        int n_dropped = drop_gaps(t);
+        n_late += t->n_late;
+        n_lost += t->n_late > 0 ? 0 : n_dropped;
+        if (g->tables[i].dense)
+            continue; /* one that is empty is left out */
+        g->tables[i].wave = probe_find_wave(t, (double)g->n_units);
         if (t->n_axis[1] < 1)
             status = gac_error_set(p->err, GAC_NO_RESOURCE,
                                    "%s: no GEMM could be measured for a pair of tiers",

@@ -25,6 +25,7 @@ typedef struct session {
     int clock_mhz;     /* likewise; -1 unknown */
     double settle_us;  /* spent so far in waiting for the highest clock, */
     int rested_mhz;    /* the highest that was seen meanwhile, */
+    unsigned held_by;  /* what throttled it then, */
     bool held_down;    /* and it was in vain */
 } session;
 
@@ -105,8 +106,10 @@ static gac_status look(session *s, gac_error *err)
     int highest = (int)gac_device_describe(s->device)->max_clock_mhz;
     if (now.clock_mhz > gac_device_rest_clock_mhz(s->device)) /* no longer locked, or busy */
         gac_device_set_rest_clock(s->device, now.clock_mhz < highest ? now.clock_mhz : highest);
-    if (s->settle_us > 0 && now.clock_mhz > s->rested_mhz)
-        s->rested_mhz = now.clock_mhz;
+    if (s->settle_us > 0) {
+        s->held_by |= now.throttle;
+        s->rested_mhz = now.clock_mhz > s->rested_mhz ? now.clock_mhz : s->rested_mhz;
+    }
     if (now.temperature_c > s->out->temperature_c_max)
         s->out->temperature_c_max = now.temperature_c;
     return GAC_OK;
@@ -123,7 +126,7 @@ static void start_over(gac_timing *out)
 /* Some milliseconds of hard work take a card to its power limit and below its
  * highest clock, by up to a third; how far depends on what ran before. Is it
  * there? One that is not at its highest clock after all the rest it may have is
- * measured as it is, and so are the tasks after this one. */
+ * measured as it is, and unless power was the reason so are the tasks after. */
 static bool is_below_clock(session *s)
 {
     double full_mhz = FULL_CLOCK * (double)gac_device_rest_clock_mhz(s->device);
@@ -132,7 +135,8 @@ static bool is_below_clock(session *s)
     if (s->settle_us < s->rules.settle_us)
         return true;
     s->held_down = true;
-    gac_device_set_rest_clock(s->device, s->rested_mhz);
+    if (!(s->held_by & GAC_THROTTLE_POWER)) /* else it may yet come back */
+        gac_device_set_rest_clock(s->device, s->rested_mhz);
     start_over(s->out);
     return false;
 }
@@ -145,6 +149,7 @@ static void rest(session *s, int n, int64_t start_ns)
     nanosleep(&pause, NULL);
     int64_t lost_ns = gac_now_ns() - start_ns;
     s->settle_us += 1e-3 * (double)lost_ns;
+    s->out->rested_us = s->settle_us;
     s->start_ns += lost_ns;
     s->out->n_unsettled += n;
 }

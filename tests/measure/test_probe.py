@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -62,7 +63,7 @@ class Case(unittest.TestCase):
 
 # Answers requests line by line, as tools/pytorch_lens.py does.
 SERVING_PYTHON = """#!/usr/bin/env python3
-import json, os, sys
+import json, os, sys, time
 mode, n = os.environ["MODE"], 0
 for path in map(str.rstrip, sys.stdin):
     request = json.load(open(path))
@@ -73,6 +74,14 @@ for path in map(str.rstrip, sys.stdin):
         sys.exit("it broke")
     if n == 3 and mode == "mute":
         sys.exit(0)
+    if n == 3 and mode == "dumb":  # says nothing any more, and lives on
+        os.close(1)
+        time.sleep(100)
+    if n == 3 and mode == "heir":  # someone else holds its pipes
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        sys.exit("it broke")
     kernels = [{"name": "void flash_fwd_kernel<1>", "time_us": 9.0}] if request["names"] else []
     jobs = [{"state": "measured", "samples_us": [1 + 2e-6 * job["batch"] * job["q_heads"] *
                                                  job["n_q"] * job["n_kv"]], "n_calls": 5,
@@ -81,6 +90,9 @@ for path in map(str.rstrip, sys.stdin):
     print("progress 0", len(jobs), file=sys.stderr, flush=True)
     print(json.dumps({"machine": {"gpu": "G", "torch": "9.9", "device": request["device"]},
                       "jobs": jobs, "checks": []}), flush=True)
+    if n == 2 and mode == "deaf":  # reads nothing any more, and lives on
+        os.close(0)
+        time.sleep(100)
 """
 
 
@@ -143,6 +155,11 @@ class Full(Case):
         self.assertIn("pytorch lens: it broke", done.stderr)
         done = self.by_pytorch("mute", status=1)
         self.assertIn("pytorch lens: the script ended without an answer", done.stderr)
+        for mode, says in (("deaf", "did not end in time"), ("dumb", "did not end in time"),
+                           ("heir", "it broke")):
+            done = self.by_pytorch(mode, status=1)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(says, done.stderr)
         self.assertFalse(os.path.exists(self.path("c.json")))
 
     def by_pytorch(self, mode, status=0):
@@ -404,6 +421,13 @@ class Modes(Case):
         self.assertGreater(noise["n_discarded"], 1000)
         self.assertEqual(noise["temperature_c_max"], 92)
         self.assertEqual(noise["n_throttled"], 0)
+
+    def test_a_clock_that_stays_down_does_not_take_all_the_time(self):
+        start = time.monotonic()
+        contract = self.probe("--attention", "own", "--max-time", "10", fake="strained")
+        self.assertLess(time.monotonic() - start, 15)  # not 0.1 s for each of thousands of points
+        self.assertGreater(contract["noise"]["n_unsettled"], 10)
+        self.assertTrue(any("not waited for all the time" in s for s in contract["sources"]))
 
     def test_power_limit_is_counted(self):
         noise = self.probe("--quick", fake="power")["noise"]

@@ -8,6 +8,7 @@
  *   dip            the clock is lower, and calls longer, from the 2nd to the 9th look
  *   capped         from the 2nd look on, for good
  *   late           from the 5th
+ *   strained       likewise from the 2nd on, at its power limit
  *   noisy          samples scatter by a tenth, and some are far off
  *   out-of-memory  every 3rd task finds no memory
  *   fp8-less       F8 is declined
@@ -96,7 +97,7 @@ static bool is_slow(const fake_device *device)
 {
     uint64_t n = device->n_looks;
     return (is_mode(device, "dip") && n >= 1 && n < 9) || (is_mode(device, "capped") && n >= 1) ||
-           (is_mode(device, "late") && n >= 4);
+           (is_mode(device, "late") && n >= 4) || (is_mode(device, "strained") && n >= 1);
 }
 
 static gac_status fake_telemetry(void *state, gac_telemetry *out, gac_error *err)
@@ -114,9 +115,10 @@ static gac_status fake_telemetry(void *state, gac_telemetry *out, gac_error *err
                             .memory_clock_mhz = 3201,
                             .temperature_c = hot ? 92 : 45,
                             .power_w = 480.0,
-                            .throttle = hot                        ? GAC_THROTTLE_THERMAL
-                                        : is_mode(device, "power") ? GAC_THROTTLE_POWER
-                                                                   : 0 };
+                            .throttle = hot ? GAC_THROTTLE_THERMAL
+                                        : is_mode(device, "power") || is_mode(device, "strained")
+                                            ? GAC_THROTTLE_POWER
+                                            : 0 };
     return GAC_OK;
 }
 

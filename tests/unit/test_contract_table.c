@@ -321,6 +321,70 @@ static void waves_are_taken_off_and_put_back(void **state)
     json_decref(json);
 }
 
+/* The logarithm of 768 is that of a size just above it. */
+static void a_measured_time_is_told_as_it_is(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    set_path(json, "gemm/F16/times/0/m", "[1, 768, 1536, 3072]");
+    set_path(json, "gemm/F16/times/0/n", "[64, 5120, 6144]");
+    set_path(json, "gemm/F16/times/0/wave",
+             "{\"tile_rows\": 128, \"tile_columns\": 256, \"units\": 132, \"power\": 1}");
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const int64_t m[] = { 1, 768, 1536, 3072 }, n[] = { 64, 5120, 6144 };
+    for (int i = 0; i < 4 * 3 * 3 - 1; i++)
+        assert_close(
+            gac_contract_gemm_us(with, GAC_DTYPE_F16, m[i / 9], n[i / 3 % 3], axis_size[i % 3]),
+            true_gemm_us((double)axis_m[i / 9], (double)axis_size[i / 3 % 3],
+                         (double)axis_size[i % 3], 1));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
+#define DENSE \
+    "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16, 100], \"n\": [64, 72, 80], \"k\": [512, " \
+    "1536], \"us\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}, {\"n_multiple\": 8, " \
+    "\"k_multiple\": 8, " \
+    "\"m\": [100], \"n\": [88, 4096], \"k\": [512], \"us\": [50, 60]}]"
+
+static void every_n_counts_at_its_rows(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    set_path(json, "gemm/F16/dense", DENSE);
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const struct {
+        int64_t m, n, k;
+        double expected;
+    } cases[] = {
+        { 16, 64, 512, 1 },   { 16, 72, 1536, 4 },
+        { 100, 80, 512, 11 }, { 16, 72, 1024, 3.5 }, /* a line between k */
+        { 100, 88, 512, 50 },                        /* the second table */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k),
+                     cases[i].expected);
+    /* Past its k it grows as the other table does; other rows, and sizes that are
+     * of another tier, are not its business. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 64, 4096),
+                 2 * f16(16, 64, 4096) / f16(16, 64, 1536));
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 4096, 2048),
+                 60 * f16(100, 4096, 2048) / f16(100, 4096, 512));
+    static const int64_t others[][3] = { { 17, 64, 512 }, { 16, 65, 512 }, { 16, 64, 513 },
+                                         { 16, 56, 512 }, { 16, 88, 512 }, { 100, 4104, 512 },
+                                         { 1, 64, 512 } };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_close(
+            gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),
+            f16(others[i][0], others[i][1], others[i][2]));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 /* A better k helps an n of 2 only where rows begin at cache lines; an odd n
  * always has the table of its own k. */
 static void narrow_n_makes_narrow_k(void **state)
@@ -507,6 +571,15 @@ static void malformed_tables_are_rejected(void **state)
         { "sdpa/F16/tiers/0/decode", "[]", "$.sdpa.F16.tiers[0].decode: must be an object" },
         { "sdpa/F16/tiers/0/decode/head", "[3, 2]", ".decode.head[1]: must be larger" },
         { "gemm/F16/times/0/wave", "1", "$.gemm.F16.times[0].wave: must be an object" },
+        { "gemm/F16/dense", "{}", "$.gemm.F16.dense: must be an array" },
+        { "gemm/F16/dense", "[1]", "$.gemm.F16.dense[0]: must be an object" },
+        { "gemm/F16/dense", "[{}, {}, {}, {}, {}]", "$.gemm.F16.dense: must" },
+        { "gemm/F16/dense", "[{\"n_multiple\": 8, \"k_multiple\": 1}]",
+          "$.gemm.F16.dense[0]: must be of the first tiers" },
+        { "gemm/F16/dense",
+          "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16], \"n\": [64], \"k\": [64], "
+          "\"us\": [null]}]",
+          "$.gemm.F16.dense[0].us[0]: must be a number" },
         { "gemm/F16/lines", "1", "$.gemm.F16.lines: must be an object" },
         { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [48]}",
           "$.gemm.F16.lines.parts[0]: must be less than the entry before, and divide it" },
@@ -555,6 +628,8 @@ int main(void)
         cmocka_unit_test(attention_comes_from_tables),
         cmocka_unit_test(shared_keys_are_copied_once),
         cmocka_unit_test(waves_are_taken_off_and_put_back),
+        cmocka_unit_test(a_measured_time_is_told_as_it_is),
+        cmocka_unit_test(every_n_counts_at_its_rows),
         cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(shared_lines_cost),
         cmocka_unit_test(one_row_has_its_own_table),

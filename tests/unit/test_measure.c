@@ -316,6 +316,21 @@ static void a_clock_that_stays_down_starts_over(void **state)
     gac_device_close(late);
 }
 
+/* A card that power holds down comes back: it is waited for again. */
+static void a_clock_held_down_by_power_is_waited_for_again(void **state)
+{
+    (void)state;
+    gac_device *strained = open_fake("strained");
+    gac_timing_rules rules = patient;
+    rules.settle_us = 50e3;
+    gac_timing timing = measure(strained, &square, &rules);
+    assert_true(timing.n_unsettled > 0 && timing.clock_mhz_max == 1700);
+    assert_true(timing.rested_us >= 25e3);
+    timing = measure(strained, &square, &rules);
+    assert_true(timing.n_unsettled > 0);
+    gac_device_close(strained);
+}
+
 static void rules_are_checked(void **state)
 {
     (void)state;
@@ -506,6 +521,7 @@ int main(void)
         cmocka_unit_test(throttled_samples_are_discarded),
         cmocka_unit_test(a_clock_that_dips_is_waited_for),
         cmocka_unit_test(a_clock_that_stays_down_starts_over),
+        cmocka_unit_test(a_clock_held_down_by_power_is_waited_for_again),
         cmocka_unit_test(rules_are_checked),
         cmocka_unit_test(cpu_can_be_timed),
         cmocka_unit_test(families),
