@@ -327,7 +327,8 @@ static gac_status choose_attention(cli *c, probe_command *o)
     gac_probe_served served;
     char stack[96];
     gac_error why = GAC_ERROR_INIT;
-    o->pytorch = (gac_pytorch){ .device = strchr(o->device, ':') ? o->device : NULL };
+    o->pytorch = (gac_pytorch){ .device = strchr(o->device, ':') ? o->device : NULL,
+                                .quick = o->options.quick };
     gac_status status = gac_pytorch_serve(&o->pytorch, &spec, 1, false, &served, stack, &why);
     if (status == GAC_OK) {
         o->options.fallback = gac_pytorch_serve;

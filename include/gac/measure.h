@@ -236,6 +236,7 @@ typedef gac_status (*gac_probe_fallback)(void *context, const gac_task_spec *spe
 typedef struct gac_pytorch {
     const char *device;                /* "cuda:N"; NULL: the first */
     gac_progress *progress;            /* NULL: silent */
+    bool quick;                        /* a card below its highest clock is not waited for */
     struct gac_pytorch_server *server; /* NULL at first: started when asked for the first time */
 } gac_pytorch;
 

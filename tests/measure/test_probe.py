@@ -68,7 +68,8 @@ mode, n = os.environ["MODE"], 0
 for path in map(str.rstrip, sys.stdin):
     request = json.load(open(path))
     with open(os.environ["ASKED"], "a") as file:
-        print(json.dumps({"pid": os.getpid(), "names": request["names"]}), file=file)
+        print(json.dumps({"pid": os.getpid(), "names": request["names"],
+                          "settle_us": request["rules"]["settle_us"]}), file=file)
     n += 1
     if n == 3 and mode == "end":
         sys.exit("it broke")
@@ -144,6 +145,7 @@ class Full(Case):
         self.assertEqual(len({x["pid"] for x in asked}), 1)
         self.assertEqual([x["names"] for x in asked][:3], [False, True, True])
         self.assertFalse(any(x["names"] for x in asked[3:]))
+        self.assertEqual({x["settle_us"] for x in asked}, {0})  # --quick waits for no clock
         tier = contract["sdpa"]["F16"]["tiers"][1]
         self.assertEqual((tier["kernel"], tier["family"]), ("flash_fwd_kernel", "fa2"))
         with self.assertRaises(ProcessLookupError):  # it is gone

@@ -12,6 +12,7 @@ import gzip
 import json
 import pathlib
 
+N_GEMM = 600  # held-out shapes, as in src/measure/probe_accuracy.c
 REACH = 200  # of candidates
 GEMM = ("m", "n", "k")
 SDPA = ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv", "qk_head", "causal")
@@ -39,21 +40,26 @@ def main():
     args = parser.parse_args()
     with (gzip.open if args.raw.suffix == ".gz" else open)(args.raw, "rt", encoding="utf-8") as f:
         raw = json.load(f)
-    phases = {phase: [p for p in raw["points"] if p["phase"] == phase and "median_us" in p]
-              for phase in ("held-out shapes", "candidates", "candidates at common widths")}
-    for dtype in sorted({p["dtype"] for p in phases["held-out shapes"]}):
-        mine = {phase: [p for p in found if p["dtype"] == dtype] for phase, found in phases.items()}
-        rows = {op: [[int(p[k]) for k in keys] + [p["median_us"]]
-                     for p in mine["held-out shapes"] if p["op"] == op]
-                for op, keys in (("gemm", GEMM), ("sdpa", SDPA))}
+    held_out = [p for p in raw["points"] if p["phase"] == "held-out shapes" and "median_us" in p]
+    for dtype in sorted({p["dtype"] for p in held_out}):
+        rows = {}
+        for op, keys, most in (("gemm", GEMM, N_GEMM), ("sdpa", SDPA, None)):
+            found = [p for p in held_out if p["op"] == op and p["dtype"] == dtype][:most]
+            rows[op] = [[int(p[k]) for k in keys] + [p["median_us"]] for p in found]
+        # Before commit b2fae39 candidates followed the shapes, in their phase.
+        old = [p for p in held_out if p["op"] == "gemm" and p["dtype"] == dtype][N_GEMM:]
         for key, phase in (("ranking", "candidates"), ("typical", "candidates at common widths")):
-            rows[key] = [[[p[k] for k in GEMM] + [p["median_us"]] for p in g]
-                         for g in group(mine[phase])]
+            ranked = [p for p in raw["points"] if p["phase"] == phase and p["dtype"] == dtype and
+                      "median_us" in p] or (old if key == "ranking" else [])
+            if ranked:
+                rows[key] = [[[p[k] for k in GEMM] + [p["median_us"]] for p in g]
+                             for g in group(ranked)]
         note = (f"{raw['machine']['gpu']}, {dtype}, shapes drawn at random by gac probe (seed "
                 f"{raw['seed']}), in no table and among no points; from {args.raw} by "
-                "tools/contract/heldout.py; typical: at common widths, in tables too. gemm, and "
-                "ranking and typical in groups: m, n, k, us. sdpa: "
+                "tools/contract/heldout.py. gemm, and ranking in groups: m, n, k, us. sdpa: "
                 "batch, q heads, kv heads, n_q, n_kv, head, causal, us.")
+        if "typical" in rows:
+            note += " typical: as ranking, at common widths, in tables too."
         lists = [f'"{op}": [' + ",\n".join(map(json.dumps, rows[op])) + "]" for op in rows]
         path = pathlib.Path(f"{args.prefix}_{dtype.lower()}.json")
         path.write_text(f'{{"note": {json.dumps(note)},\n' + ",\n".join(lists) + "}\n",
