@@ -158,8 +158,8 @@ void gac_contract_free(gac_contract *contract)
             continue;
         for (int t = 0; t < GAC_MAX_TIERS; t++) {
             free(rules->sdpa.curves[t].points);
-            gac_table_dispose(&rules->sdpa.prefill[t][0]);
-            gac_table_dispose(&rules->sdpa.prefill[t][1]);
+            gac_table_dispose(&rules->sdpa.prefill[t][0].table);
+            gac_table_dispose(&rules->sdpa.prefill[t][1].table);
             gac_table_dispose(&rules->sdpa.decode[t]);
         }
         int n_pairs = rules->gemm[0].tiers.n_tiers * rules->gemm[1].tiers.n_tiers;

@@ -5,7 +5,6 @@
 #include "base/json_reader.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,33 +128,6 @@ static int find_tier(const gac_tiers *tiers, int64_t multiple)
     return -1;
 }
 
-static bool read_wave(gac_reader *r, const json_t *value, gac_gemm_times *out)
-{
-    json_t *wave;
-    if (!json_object_get(value, "wave"))
-        return true;
-    if (!gac_reader_object(r, value, "wave", &wave))
-        return false;
-    size_t before = gac_reader_enter(r, ".wave");
-    if (!gac_reader_number(r, wave, "tile_rows", 1, MAX_MULTIPLE, &out->tile_rows) ||
-        !gac_reader_number(r, wave, "tile_columns", 1, MAX_MULTIPLE, &out->tile_columns) ||
-        !gac_reader_number(r, wave, "units", 1, 1e6, &out->units) ||
-        !gac_reader_number(r, wave, "power", 0, 1, &out->power))
-        return false;
-    gac_reader_leave(r, before);
-    gac_table *t = &out->table;
-    double *us = t->us;
-    for (int m = 0; m < t->n[0]; m++)
-        for (int n = 0; n < t->n[1]; n++) {
-            /* Whole sizes again, or a tile too many would count where they are its multiples. */
-            double waste =
-                gac_gemm_waste(out, round(exp(t->log_size[0][m])), round(exp(t->log_size[1][n])));
-            for (int k = 0; k < t->n[2]; k++)
-                *us++ /= waste;
-        }
-    return true;
-}
-
 /* A table of one row only is apart: it is finer. */
 static bool is_row_table(const json_t *value)
 {
@@ -180,7 +152,8 @@ static bool read_gemm_table(gac_reader *r, const json_t *value, gac_dtype_rules 
     times += tier_n * by_k->n_tiers + tier_k;
     if (times->table.us)
         return gac_reader_fault(r, "must not be of the same tiers as another table");
-    return gac_table_read(r, value, &gac_gemm_table, &times->table) && read_wave(r, value, times);
+    return gac_table_read(r, value, &gac_gemm_table, &times->table) &&
+           gac_gemm_wave_read(r, value, times);
 }
 
 static bool read_dense(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
@@ -280,7 +253,8 @@ static bool read_gemm(gac_reader *r, const json_t *root, const char *dtype, gac_
 }
 
 /* A pair of prefill tables, not causal and causal, and one of decode. */
-static bool read_sdpa_tables(gac_reader *r, const json_t *value, int index, gac_sdpa_rules *rules)
+static bool read_sdpa_tables(gac_reader *r, const json_t *value, int index, double tile,
+                             gac_sdpa_rules *rules)
 {
     json_t *list, *decode;
     if (!gac_reader_array(r, value, "prefill", 2, &list) ||
@@ -292,13 +266,16 @@ static bool read_sdpa_tables(gac_reader *r, const json_t *value, int index, gac_
         size_t before = gac_reader_enter(r, ".prefill[%zu]", i);
         if (!gac_reader_bool(r, entry, "causal", &causal))
             return false;
-        if (rules->prefill[index][causal].us)
+        gac_prefill_times *times = &rules->prefill[index][causal];
+        if (times->table.us)
             return gac_reader_fault(r, "must be one causal and one not");
-        if (!gac_table_read(r, entry, &gac_prefill_table, &rules->prefill[index][causal]))
+        times->tile = tile;
+        if (!gac_table_read(r, entry, &gac_prefill_table, &times->table) ||
+            !gac_prefill_wave_read(r, entry, times))
             return false;
         gac_reader_leave(r, before);
     }
-    if (!rules->prefill[index][0].us || !rules->prefill[index][1].us)
+    if (!rules->prefill[index][0].table.us || !rules->prefill[index][1].table.us)
         return gac_reader_fault_at(r, "prefill", "must be one causal and one not");
     size_t before = gac_reader_enter(r, ".decode");
     if (!gac_table_read(r, decode, &gac_decode_table, &rules->decode[index]))
@@ -314,13 +291,12 @@ static bool read_sdpa_tier(gac_reader *r, const json_t *value, int index, void *
     rules->pad_bytes_per_s[index] = 0;
     if (json_object_get(value, "tile") && !gac_reader_size(r, value, "tile", MAX_MULTIPLE, &tile))
         return false;
-    rules->tile[index] = (double)tile;
     bool has_tables = json_object_get(value, "prefill") != NULL;
     if (index == 0)
         rules->has_tables = has_tables;
     else if (rules->has_tables != has_tables)
         return gac_reader_fault_at(r, "prefill", "must be in every tier or in none");
-    if (has_tables && !read_sdpa_tables(r, value, index, rules))
+    if (has_tables && !read_sdpa_tables(r, value, index, (double)tile, rules))
         return false;
     if (!json_object_get(value, "pad_bytes_per_s"))
         return true;

@@ -56,6 +56,15 @@ typedef struct gac_gemm_times {
     double tile_rows, tile_columns, units, power;
 } gac_gemm_times;
 
+/* Prefill times over rows (batch times heads), length and head. The multiprocessors
+ * (units) take tiles of the length in waves, the last one as long as a full one: that is
+ * taken off and put back likewise. */
+typedef struct gac_prefill_times {
+    gac_table table;
+    double tile; /* lengths are worked on in multiples of this */
+    double units, power;
+} gac_prefill_times;
+
 typedef struct gac_head_time {
     int64_t head;
     double time_us;
@@ -77,10 +86,9 @@ typedef struct gac_sdpa_rules {
     const char *beyond_kernel, *beyond_family, *beyond_basis;
     double beyond_base_us, beyond_slope_us; /* time at head h: base + slope h */
     double decode_bytes_per_s, decode_overhead_us;
-    double tile[GAC_MAX_TIERS];          /* prefill lengths are worked on in multiples of this */
-    bool has_tables;                     /* measured over shapes, not only at the reference */
-    gac_table prefill[GAC_MAX_TIERS][2]; /* by tier, not causal and causal */
-    gac_table decode[GAC_MAX_TIERS];     /* by tier */
+    bool has_tables; /* measured over shapes, not only at the reference */
+    gac_prefill_times prefill[GAC_MAX_TIERS][2]; /* by tier, not causal and causal */
+    gac_table decode[GAC_MAX_TIERS];             /* by tier */
 } gac_sdpa_rules;
 
 enum { GAC_MAX_DENSE = 4 };
@@ -128,8 +136,15 @@ struct gac_contract {
     gac_runtime runtime;
 };
 
+/* ---- contract_wave.c ---- */
+
 /* Work done over work asked for, to the table's power; 1 for few rows. */
 double gac_gemm_waste(const gac_gemm_times *times, double m, double n);
+/* The same of prefill; length is of whole tiles. */
+double gac_prefill_waste(const gac_prefill_times *times, double rows, double length);
+/* Reads value's "wave", where it has one, and takes the waste off the table. */
+bool gac_gemm_wave_read(gac_reader *r, const json_t *value, gac_gemm_times *out);
+bool gac_prefill_wave_read(gac_reader *r, const json_t *value, gac_prefill_times *out);
 
 /* How the tables are spelled. */
 extern const gac_table_kind gac_gemm_table, gac_dense_table, gac_prefill_table, gac_decode_table;

@@ -53,16 +53,6 @@ static const gac_gemm_point *find_point(const gac_contract *contract, gac_dtype 
     return bsearch(&key, contract->points, contract->n_points, sizeof key, gac_gemm_point_order);
 }
 
-double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
-{
-    const double few = 64; /* rows that a tile may be cut down to */
-    if (times->power <= 0 || m <= few)
-        return 1;
-    double tiles = ceil(m / times->tile_rows) * ceil(n / times->tile_columns);
-    double worked = tiles > times->units ? ceil(tiles / times->units) * times->units : tiles;
-    return pow(worked * times->tile_rows * times->tile_columns / (m * n), times->power);
-}
-
 /* The table of every n that has this m and n, or NULL: its rows are common ones,
  * not a grid to find others by. */
 static const gac_table *find_dense(const gac_dtype_rules *rules, double m, double n)
@@ -278,11 +268,12 @@ static double table_sdpa_us(const gac_sdpa_rules *rules, double element_bytes, i
     /* The square (or triangle) of as many pairs. */
     double pairs = n_pairs(1, 1, (double)shape->n_q, (double)shape->n_kv, shape->causal);
     double length = shape->causal ? (sqrt(8 * pairs + 1) - 1) / 2 : sqrt(pairs);
-    length = ceil(length / rules->tile[tier]) * rules->tile[tier];
+    const gac_prefill_times *times = &rules->prefill[tier][shape->causal];
+    length = ceil(length / times->tile) * times->tile;
     const double sizes[] = { batch * (double)shape->n_q_heads, length, (double)head };
-    const gac_table *table = &rules->prefill[tier][shape->causal];
-    double us =
-        gac_table_us(table, &gac_prefill_table, sizes) * curve_factor(rules, tier, table, head);
+    double us = gac_table_us(&times->table, &gac_prefill_table, sizes) *
+                gac_prefill_waste(times, sizes[0], length) *
+                curve_factor(rules, tier, &times->table, head);
     /* The table has as many heads of keys as of queries. Half is kept, whatever a
      * file says. */
     if (rules->pad_bytes_per_s[tier] > 0 && shape->n_q_heads > shape->n_kv_heads) {

@@ -139,6 +139,10 @@ typedef struct probe_wave {
 } probe_wave;
 
 probe_wave probe_find_wave(const probe_table *t, double units);
+/* The power of a started wave's waste that explains n points between the lengths of a
+ * table of prefill; 0 where none does. */
+double probe_find_prefill_wave(const probe_table *t, double tile, double units,
+                               const probe_point *points, int n);
 
 typedef struct probe_steps {
     char place;      /* 'm', 'n' */
@@ -147,7 +151,7 @@ typedef struct probe_steps {
     int n_steps;
 } probe_steps;
 
-enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40 };
+enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40, PROBE_MAX_DENSE = 4 };
 
 /* Factors of a k that is a multiple of a part of a line, by outputs (m times n). */
 typedef struct probe_lines {
@@ -165,7 +169,7 @@ typedef struct probe_gemm {
         bool dense; /* every n, at rows that are common */
         probe_table table;
         probe_wave wave;
-    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + 2];
+    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + PROBE_MAX_DENSE];
     int n_tables;
     int64_t n_units; /* multiprocessors */
     probe_lines lines;
@@ -208,7 +212,9 @@ typedef struct probe_sdpa {
     char beyond_kernel[160];
     gac_sdpa_path beyond_path;
     int64_t max_head;
-    int64_t tile[GAC_MAX_FOUND_TIERS];           /* lengths are worked on in multiples of this */
+    int64_t tile[GAC_MAX_FOUND_TIERS];         /* lengths are worked on in multiples of this */
+    double wave_power[GAC_MAX_FOUND_TIERS][2]; /* of a started wave's waste; as prefill */
+    double n_units;
     probe_table prefill[GAC_MAX_FOUND_TIERS][2]; /* rows, length, head; not causal, causal */
     probe_table decode[GAC_MAX_FOUND_TIERS];
     double pad_bytes_per_s[GAC_MAX_FOUND_TIERS]; /* of keys and values; 0: they are not copied */

@@ -255,22 +255,22 @@ static gac_status plan_tables(const probe *p, probe_sdpa *s, int tier)
     static const int64_t quick_lengths[] = { 128, 512, 2048, 8192, 0 };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
     static const int64_t contexts[] = { 128, 512, 2048, 16384, 0 };
-    /* Kernels come for heads up to 64, 96, 128, 192 and 256. Between them prefill
-     * follows the curve, which has every head; decoding is slow in its own way
-     * there, hence both sides of each. */
-    static const int64_t heads[] = { 32, 64, 96, 128, 192, 256, 0 };
-    static const int64_t decode_heads[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 0 };
+    /* Kernels come for heads up to 64, 96, 128, 192 and 256. Between them the vendor's
+     * prefill follows the curve, which has every head; decoding is slow in its own way
+     * there, and so is prefill by others, hence both sides of each. */
+    static const int64_t few_heads[] = { 32, 64, 96, 128, 192, 256, 0 };
+    static const int64_t heads[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 0 };
     static const int64_t quick_heads[] = { 64, 96, 128, 192, 256, 0 };
     bool quick = p->options->quick;
     gac_status status = GAC_OK;
     for (int kind = 0; kind < 3 && status == GAC_OK; kind++) {
         probe_table *t = table_of(s, tier, kind);
-        bool decode = kind == 2;
+        bool decode = kind == 2, few = s->library[tier] && !decode;
         status = set_values(p, t, 0, decode ? decode_rows : quick ? quick_rows : rows);
         if (status == GAC_OK)
             status = set_values(p, t, 1, decode ? contexts : quick ? quick_lengths : lengths);
         if (status == GAC_OK)
-            status = set_heads(p, s, t, tier, quick ? quick_heads : decode ? decode_heads : heads);
+            status = set_heads(p, s, t, tier, quick ? quick_heads : few ? few_heads : heads);
     }
     return status;
 }
@@ -340,6 +340,24 @@ static int64_t find_tile(const probe_point *points)
                                                           : 1;
 }
 
+/* Lengths between those of the tables, at the tables' rows: some waves of tiles
+ * are full there, others just begun. Not causal, then causal. */
+enum { N_WAVES = 7 };
+static const struct {
+    int64_t rows, length;
+} waves[N_WAVES] = { { 8, 2560 }, { 8, 3072 },  { 8, 5120 }, { 32, 640 },
+                     { 32, 768 }, { 32, 1280 }, { 32, 1536 } };
+
+static void add_waves(probe_sdpa *s, int tier, gac_task_spec *specs)
+{
+    int64_t head = probe_tier_size(&s->tiers.found, tier, 128);
+    for (int i = 0; i < 2 * N_WAVES; i++) {
+        gac_sdpa_shape shape = probe_prefill_shape(waves[i % N_WAVES].rows,
+                                                   waves[i % N_WAVES].length, head, i >= N_WAVES);
+        specs[i] = probe_sdpa_spec(s->dtype, &shape);
+    }
+}
+
 /* Calls with as many heads of keys as of queries, and with fewer: what is not the
  * vendor's copies k and v into padded buffers, and here less of them. */
 enum { N_PADS = 3, PADS_GROUP = 4 };
@@ -386,7 +404,7 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
         n_cells += probe_table_cells(table_of(s, tier, kind));
         status = probe_table_alloc(table_of(s, tier, kind), p->err);
     }
-    size_t n_more = N_STEPS + (s->library[tier] ? 0 : 2 * N_PADS);
+    size_t n_more = N_STEPS + 2 * N_WAVES + (s->library[tier] ? 0 : 2 * N_PADS);
     gac_task_spec *specs = calloc(n_cells + n_more, sizeof *specs);
     probe_point *points = calloc(n_cells + n_more, sizeof *points);
     cell *cells = calloc(n_cells + 1, sizeof *cells);
@@ -395,13 +413,14 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
     int n = status == GAC_OK ? list_cells(p, s, tier, specs, cells) : 0;
     if (status == GAC_OK) {
         add_steps(s, tier, specs + n);
+        add_waves(s, tier, specs + n + N_STEPS);
         if (!s->library[tier])
-            add_pads(s, tier, specs + n + N_STEPS);
+            add_pads(s, tier, specs + n + N_STEPS + 2 * N_WAVES);
         status = probe_measure_sdpa(p, specs, n + (int)n_more, s->library[tier], false, points);
     }
     s->tile[tier] = status == GAC_OK ? find_tile(points + n) : 1;
     if (status == GAC_OK && !s->library[tier])
-        s->pad_bytes_per_s[tier] = find_pad_rate(s, points + n + N_STEPS);
+        s->pad_bytes_per_s[tier] = find_pad_rate(s, points + n + N_STEPS + 2 * N_WAVES);
     for (int i = 0; i < n && status == GAC_OK; i++) {
         if (points[i].outcome != PROBE_MEASURED && cells[i].first) /* once more */
             status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], false, &points[i]);
@@ -410,26 +429,44 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
             cells[i].table->time_us[cells[i].at] = points[i].time_us;
         s->has_tables = s->has_tables && (!cells[i].first || measured);
     }
+    for (int causal = 0; causal < 2 && status == GAC_OK && s->tile[tier] > 1; causal++)
+        s->wave_power[tier][causal] =
+            probe_find_prefill_wave(&s->prefill[tier][causal], (double)s->tile[tier], s->n_units,
+                                    points + n + N_STEPS + causal * N_WAVES, N_WAVES);
     free(specs);
     free(points);
     free(cells);
     return status;
 }
 
+static size_t tier_cells(const probe_sdpa *s, int tier)
+{
+    return 2 * probe_table_cells(&s->prefill[tier][0]) + probe_table_cells(&s->decode[tier]);
+}
+
 static size_t total_cells(const probe_sdpa *s)
 {
     size_t n = 0;
     for (int t = 0; t < s->tiers.found.n_tiers; t++)
-        n += 2 * probe_table_cells(&s->prefill[t][0]) + probe_table_cells(&s->decode[t]);
+        n += tier_cells(s, t);
     return n;
 }
 
-/* A point is taken to last as long as the vendor's of the curve did. */
+/* A point of the vendor's is taken to last as long as those of the curve did, most of
+ * which is making a plan; one of others half as long. */
+static double expected_s(const probe_sdpa *s, double point_s)
+{
+    double sum_s = 0;
+    for (int t = 0; t < s->tiers.found.n_tiers; t++)
+        sum_s += (double)tier_cells(s, t) * point_s * (s->library[t] ? 1 : 0.5);
+    return sum_s;
+}
+
 static void fit_time(probe *p, probe_sdpa *s, double point_s)
 {
     double limit_s = probe_left_s(p) * PART_OF_TIME;
     bool dropped = false, more = true;
-    while (more && (double)total_cells(s) * point_s > limit_s) {
+    while (more && expected_s(s, point_s) > limit_s) {
         more = false;
         for (int t = 0; t < s->tiers.found.n_tiers; t++)
             for (int kind = 0; kind < 3; kind++)
@@ -450,6 +487,7 @@ gac_status probe_sdpa_tables(probe *p, probe_sdpa *s)
         return status;
     fit_time(p, s, p->n_library ? p->library_s / (double)p->n_library : 0);
     s->has_tables = true;
+    s->n_units = (double)gac_device_describe(p->device)->n_units;
     probe_begin(p, "attention tables", gac_dtype_name(s->dtype), total_cells(s));
     for (int t = 0; t < s->tiers.found.n_tiers && status == GAC_OK; t++)
         status = fill_tables(p, s, t);

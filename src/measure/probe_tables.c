@@ -37,14 +37,16 @@ static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  20
                                         3072, 4096, 6144, 8192, 14336, 28672, 0 };
 /* Every n, at rows that are common. For a wide one the kernel is the same for
  * nearly every k, else it is not: these k are widths that models have. With many
- * rows and a wide n time is smooth. */
+ * rows and a wide n time is smooth, with few it seldom jumps. */
 static const struct dense {
     int64_t from, to, m[8], k[8];
 } denses[] = {
-    { 192, 4096, { 256, 512, 1024, 2048, 4096 }, { 1024, 2048, 4096, 8192, 14336 } },
+    { 128, 4096, { 256, 512, 1024, 2048, 4096 }, { 1024, 2048, 4096, 8192, 14336 } },
     { 4104, 16384, { 256, 512, 1024 }, { 4096 } },
+    { 128, 4096, { 1, 16 }, { 2048, 4096, 8192 } },
 };
 enum { N_DENSES = sizeof denses / sizeof *denses };
+_Static_assert((int)N_DENSES <= PROBE_MAX_DENSE, "room in probe_gemm");
 static const int64_t quick_m[] = { 1, 4, 16, 64, 256, 1024, 4096, 0 };
 static const int64_t quick_n[] = { 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
 static const int64_t quick_k[] = { 256, 1024, 2048, 4096, 8192, 16384, 0 };

@@ -1,5 +1,5 @@
-/* Which tiles explain a table's steps: its own lines, left out one by one, are
- * predicted from their neighbours with and without the waste of tiles. */
+/* Which tiles explain a table's steps: its own lines, left out one by one, or points
+ * between them are predicted from their neighbours with and without the waste of tiles. */
 #include "measure/probe_internal.h"
 
 #include <math.h>
@@ -24,12 +24,13 @@ static double smooth(const probe_table *t, const probe_wave *w, double units, in
     return log(t->time_us[cell] / waste(w, units, t->axis[0][i], t->axis[1][j]));
 }
 
-/* Squared error of the middle one of three, predicted from the outer two. */
+/* Squared error of the middle one of three, predicted from the outer two; NaN where one
+ * was not measured. */
 static double squared_error(const int64_t *at, double left, double middle, double right)
 {
     double part = log((double)at[1] / (double)at[0]) / log((double)at[2] / (double)at[0]);
     double e = middle - (1 - part) * left - part * right;
-    return fmin(e * e, MOST);
+    return isnan(e) ? NAN : fmin(e * e, MOST);
 }
 
 static double table_error(const probe_table *t, const probe_wave *w, double units)
@@ -73,5 +74,60 @@ probe_wave probe_find_wave(const probe_table *t, double units)
                 best = w;
             }
         }
+    return best;
+}
+
+static double prefill_waste(double tile, double units, double power, double rows, int64_t length)
+{
+    double tiles = rows * ceil((double)length / tile);
+    return pow(ceil(tiles / units) * units / tiles, power);
+}
+
+/* Squared error of a point, predicted from the lengths beside it; NaN where the table
+ * has not its row and head, or neither length. */
+static double point_error(const probe_table *t, double tile, double units, double power,
+                          const probe_point *point)
+{
+    const gac_sdpa_shape *shape = &point->spec.sdpa.shape;
+    int64_t rows = shape->batch * shape->n_q_heads;
+    int at_row = 0, at_head = 0, high = 1;
+    while (at_row < t->n_axis[0] && t->axis[0][at_row] != rows)
+        at_row++;
+    while (at_head < t->n_axis[2] && t->axis[2][at_head] != shape->qk_head)
+        at_head++;
+    while (high < t->n_axis[1] && t->axis[1][high] < shape->n_q)
+        high++;
+    if (point->outcome != PROBE_MEASURED || at_row == t->n_axis[0] || at_head == t->n_axis[2] ||
+        high >= t->n_axis[1])
+        return NAN;
+    const int64_t at[] = { t->axis[1][high - 1], shape->n_q, t->axis[1][high] };
+    size_t cell = ((size_t)at_row * (size_t)t->n_axis[1] + (size_t)high) * (size_t)t->n_axis[2] +
+                  (size_t)at_head;
+    const double time_us[] = { t->time_us[cell - (size_t)t->n_axis[2]], point->time_us,
+                               t->time_us[cell] };
+    double smooth_us[3];
+    for (int i = 0; i < 3; i++)
+        smooth_us[i] = log(time_us[i] / prefill_waste(tile, units, power, (double)rows, at[i]));
+    return squared_error(at, smooth_us[0], smooth_us[1], smooth_us[2]);
+}
+
+double probe_find_prefill_wave(const probe_table *t, double tile, double units,
+                               const probe_point *points, int n)
+{
+    double best = 0, least = INFINITY;
+    for (double power = 0; power <= 1 && units >= 1; power += 0.25) {
+        double sum = 0;
+        int n_points = 0;
+        for (int i = 0; i < n; i++) {
+            double e = point_error(t, tile, units, power, &points[i]);
+            sum += isnan(e) ? 0 : e;
+            n_points += !isnan(e);
+        }
+        double error = n_points > 0 ? sqrt(sum / n_points) : 0;
+        if (error < least * (best > 0 ? 1 : MIN_GAIN)) {
+            least = error;
+            best = power;
+        }
+    }
     return best;
 }

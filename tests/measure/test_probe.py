@@ -113,8 +113,9 @@ class Full(Case):
         self.assertLess(accuracy["sdpa"]["F16"]["p95_pct"], 25)
         self.assertGreater(accuracy["ranking"]["F16"]["right_pct"], 99)
         dense = contract["gemm"]["F16"]["dense"]
-        self.assertEqual([t["n"] for t in dense], [[*range(192, 4097, 8)], [*range(4104, 16385, 8)]])
-        self.assertEqual([len(t["us"]) for t in dense], [5 * 489 * 5, 3 * 1536])
+        narrow, wide = [*range(128, 4097, 8)], [*range(4104, 16385, 8)]
+        self.assertEqual([t["n"] for t in dense], [narrow, wide, narrow])
+        self.assertEqual([len(t["us"]) for t in dense], [5 * 497 * 5, 3 * 1536, 2 * 497 * 3])
         self.assertGreater(accuracy["ranking"]["F16"]["typical"]["n_over_5_pct"], 300)
         self.assertGreater(accuracy["ranking"]["F16"]["typical"]["right_pct"], 99)
         tables = contract["gemm"]["F16"]["times"]
@@ -124,6 +125,14 @@ class Full(Case):
                 wave = table["wave"]
                 self.assertEqual((wave["tile_rows"], wave["tile_columns"], wave["units"]),
                                  (128, 256, 132))
+        best, other = contract["sdpa"]["F16"]["tiers"]
+        self.assertEqual(best["tile"], 128)
+        waves = {t["causal"]: t.get("wave") for t in best["prefill"]}
+        self.assertEqual((waves[False]["units"], waves[True]), (132, None))
+        self.assertGreaterEqual(waves[False]["power"], 0.75)
+        self.assertEqual([t.get("wave") for t in other["prefill"]], [None, None])
+        self.assertEqual(([len(t["head"]) for t in best["prefill"]],
+                          [len(t["head"]) for t in other["prefill"]]), ([6, 6], [10, 10]))
 
     def test_attention_needs_pytorch_where_it_was_asked_for(self):
         env = dict(os.environ, GAC_BACKEND_PATH=FAKE, GAC_PYTHON="/nonexistent/python3")

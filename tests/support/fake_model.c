@@ -75,6 +75,16 @@ static double library_us(double work, int64_t head)
     return work * (120 + 2.7 * step);
 }
 
+/* Without a mask the library works off tiles of 128 queries and keys, 132 of queries at
+ * a time: a started wave costs as much as a full one. */
+static double prefill_work(const gac_sdpa_shape *s)
+{
+    double tiles = (double)(s->batch * s->n_q_heads) * ceil((double)s->n_q / FAKE_LENGTH_TILE);
+    double worked = ceil(tiles / FAKE_UNITS) * FAKE_UNITS * FAKE_LENGTH_TILE;
+    return worked * ceil((double)s->n_kv / FAKE_LENGTH_TILE) * FAKE_LENGTH_TILE /
+           (4.0 * 32 * 2048 * 2048);
+}
+
 /* work is 1 at B4 H32 S2048 x 2048, half that if causal; heads of k and v count
  * by the larger. Reading k and v bounds it from below. */
 static double sdpa_us(const gac_task_spec *spec)
@@ -91,7 +101,9 @@ static double sdpa_us(const gac_task_spec *spec)
     double time_us = -1, extra_us = 5;
     switch (spec->sdpa.path) {
     case GAC_SDPA_LIBRARY:
-        time_us = s->qk_head % 8 || s->v_head % 8 ? -1 : library_us(work, head);
+        time_us = s->qk_head % 8 || s->v_head % 8 ? -1
+                  : s->n_q > 1 && !s->causal      ? library_us(prefill_work(s), head)
+                                                  : library_us(work, head);
         break;
     case GAC_SDPA_MATH:
         time_us = work * (9900 + 3 * (double)head);

@@ -499,6 +499,48 @@ static void lengths_go_by_tiles(void **state)
     json_decref(json);
 }
 
+/* On 100 units, tiles of 128: a started wave as long as a full one. */
+static double prefill_waste(double rows, double length)
+{
+    double tiles = rows * length / 128;
+    return ceil(tiles / 100) * 100 / tiles;
+}
+
+static void waves_of_prefill_are_taken_off_and_put_back(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = { 8, 128 }, lengths[] = { 256, 4096 };
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    json_t *tiers = json_object_get(json_object_get(json_object_get(json, "sdpa"), "F16"), "tiers");
+    json_t *tier = json_array_get(tiers, 0);
+    json_t *plain = json_array_get(json_object_get(tier, "prefill"), 0);
+    json_t *us = json_object_get(plain, "us");
+    json_object_set_new(tier, "tile", json_integer(128));
+    for (size_t i = 0; i < 8; i++) {
+        double waste = prefill_waste((double)rows[i / 4], (double)lengths[i / 2 % 2]);
+        json_array_set_new(us, i, json_real(json_real_value(json_array_get(us, i)) * sqrt(waste)));
+    }
+    json_object_set_new(plain, "wave", json_pack("{s:i, s:f}", "units", 100, "power", 0.5));
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const int64_t shapes[][2] = { { 8, 256 }, { 128, 4096 }, { 13, 1024 }, { 32, 500 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        int64_t length = (shapes[i][1] + 127) / 128 * 128;
+        gac_sdpa_shape asked = { 1,  shapes[i][0], shapes[i][0], shapes[i][1], shapes[i][1],
+                                 64, 64,           false };
+        gac_sdpa_shape full = { 1, shapes[i][0], shapes[i][0], length, length, 64, 64, false };
+        assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &asked),
+                     gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &full) *
+                         sqrt(prefill_waste((double)shapes[i][0], (double)length)));
+        asked.causal = full.causal = true; /* which has no wave of its own */
+        assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &full),
+                     gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &full));
+    }
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 static void exact_points_win(void **state)
 {
     (void)state;
@@ -598,6 +640,12 @@ static void malformed_tables_are_rejected(void **state)
           "$.gemm.F16.lines.factor[0][0]: must be" },
         { "gemm/F16/times/0/wave", "{}", "$.gemm.F16.times[0].wave.tile_rows: must be" },
         { "sdpa/F16/tiers/0/tile", "0", "$.sdpa.F16.tiers[0].tile: must be an integer" },
+        { "sdpa/F16/tiers/0/prefill/0/wave", "[]",
+          "$.sdpa.F16.tiers[0].prefill[0].wave: must be an object" },
+        { "sdpa/F16/tiers/0/prefill/0/wave", "{\"units\": 0, \"power\": 1}",
+          "$.sdpa.F16.tiers[0].prefill[0].wave.units: must be" },
+        { "sdpa/F16/tiers/0/prefill/0/wave", "{\"units\": 132, \"power\": 2}",
+          "$.sdpa.F16.tiers[0].prefill[0].wave.power: must be" },
         { "sdpa_points", "{}", "$.sdpa_points: must be an array" },
         { "sdpa_points", "[{}]", "$.sdpa_points[0].dtype: must be one of dtypes" },
         { "runtime", "[]", "$.runtime: must be an object" },
@@ -634,6 +682,7 @@ int main(void)
         cmocka_unit_test(shared_lines_cost),
         cmocka_unit_test(one_row_has_its_own_table),
         cmocka_unit_test(lengths_go_by_tiles),
+        cmocka_unit_test(waves_of_prefill_are_taken_off_and_put_back),
         cmocka_unit_test(exact_points_win),
         cmocka_unit_test(a_runtime_is_told),
         cmocka_unit_test(malformed_tables_are_rejected),

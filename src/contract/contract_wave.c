@@ -1,0 +1,82 @@
+/* What tiles and waves of them waste: taken off tables, put back on predictions. */
+#include "contract/contract_rules.h"
+
+#include <math.h>
+
+#define MAX_TILE 4096
+#define MAX_UNITS 1e6 /* multiprocessors */
+
+double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
+{
+    const double few = 64; /* rows that a tile may be cut down to */
+    if (times->power <= 0 || m <= few)
+        return 1;
+    double tiles = ceil(m / times->tile_rows) * ceil(n / times->tile_columns);
+    double worked = tiles > times->units ? ceil(tiles / times->units) * times->units : tiles;
+    return pow(worked * times->tile_rows * times->tile_columns / (m * n), times->power);
+}
+
+double gac_prefill_waste(const gac_prefill_times *times, double rows, double length)
+{
+    if (times->power <= 0)
+        return 1;
+    double tiles = rows * ceil(length / times->tile);
+    return pow(ceil(tiles / times->units) * times->units / tiles, times->power);
+}
+
+static bool read_units(gac_reader *r, const json_t *wave, double *units, double *power)
+{
+    return gac_reader_number(r, wave, "units", 1, MAX_UNITS, units) &&
+           gac_reader_number(r, wave, "power", 0, 1, power);
+}
+
+/* A size of an axis, whole again: or a tile too many would count where it is its multiple. */
+static double size_at(const gac_table *t, int axis, int i)
+{
+    return round(exp(t->log_size[axis][i]));
+}
+
+static void take_off(gac_table *t, int i, int j, double waste)
+{
+    double *us = t->us + ((size_t)i * (size_t)t->n[1] + (size_t)j) * (size_t)t->n[2];
+    for (int k = 0; k < t->n[2]; k++)
+        us[k] /= waste;
+}
+
+bool gac_gemm_wave_read(gac_reader *r, const json_t *value, gac_gemm_times *out)
+{
+    json_t *wave;
+    gac_table *t = &out->table;
+    if (!json_object_get(value, "wave"))
+        return true;
+    if (!gac_reader_object(r, value, "wave", &wave))
+        return false;
+    size_t before = gac_reader_enter(r, ".wave");
+    if (!gac_reader_number(r, wave, "tile_rows", 1, MAX_TILE, &out->tile_rows) ||
+        !gac_reader_number(r, wave, "tile_columns", 1, MAX_TILE, &out->tile_columns) ||
+        !read_units(r, wave, &out->units, &out->power))
+        return false;
+    gac_reader_leave(r, before);
+    for (int i = 0; i < t->n[0]; i++)
+        for (int j = 0; j < t->n[1]; j++)
+            take_off(t, i, j, gac_gemm_waste(out, size_at(t, 0, i), size_at(t, 1, j)));
+    return true;
+}
+
+bool gac_prefill_wave_read(gac_reader *r, const json_t *value, gac_prefill_times *out)
+{
+    json_t *wave;
+    gac_table *t = &out->table;
+    if (!json_object_get(value, "wave"))
+        return true;
+    if (!gac_reader_object(r, value, "wave", &wave))
+        return false;
+    size_t before = gac_reader_enter(r, ".wave");
+    if (!read_units(r, wave, &out->units, &out->power))
+        return false;
+    gac_reader_leave(r, before);
+    for (int i = 0; i < t->n[0]; i++)
+        for (int j = 0; j < t->n[1]; j++)
+            take_off(t, i, j, gac_prefill_waste(out, size_at(t, 0, i), size_at(t, 1, j)));
+    return true;
+}
