@@ -8,12 +8,13 @@
 
 double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
 {
-    const double few = 64; /* rows that a tile may be cut down to */
+    const double few = 64; /* rows, for which tiles are others */
     if (times->power <= 0 || m <= few)
         return 1;
     double tiles = ceil(m / times->tile_rows) * ceil(n / times->tile_columns);
     double worked = tiles > times->units ? ceil(tiles / times->units) * times->units : tiles;
-    return pow(worked * times->tile_rows * times->tile_columns / (m * n), times->power);
+    double tile_rows = fmin(m, times->tile_rows); /* with fewer it is cut down to them */
+    return pow(worked * tile_rows * times->tile_columns / (m * n), times->power);
 }
 
 double gac_prefill_waste(const gac_prefill_times *times, double rows, double length)

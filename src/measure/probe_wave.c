@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#define FEW_ROWS 64   /* below, tiles are cut down to the rows */
+#define FEW_ROWS 64   /* for which tiles are others */
 #define MIN_GAIN 0.95 /* of the error, to be believed */
 #define MOST 0.25     /* what one cell may add: an outlier, not the rule */
 
@@ -14,7 +14,8 @@ static double waste(const probe_wave *w, double units, int64_t m, int64_t n)
         return 1;
     double tiles = ceil((double)m / w->tile_rows) * ceil((double)n / w->tile_columns);
     double worked = tiles > units ? ceil(tiles / units) * units : tiles;
-    return pow(worked * w->tile_rows * w->tile_columns / ((double)m * (double)n), w->power);
+    double tile_rows = fmin((double)m, w->tile_rows);
+    return pow(worked * tile_rows * w->tile_columns / ((double)m * (double)n), w->power);
 }
 
 /* Logarithm of a cell's time without the waste; NaN where it was not measured. */
