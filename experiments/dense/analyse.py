@@ -14,7 +14,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "tools" / "contract"), str(HERE.parent / "probe-h200")]
 import model  # noqa: E402
-import relines  # noqa: E402
+import accuracy  # noqa: E402
 
 ROWS = (128, 256, 512, 1024, 2048, 4096)
 ALL_N = range(192, 4097, 8)
@@ -182,7 +182,7 @@ def rank_model(us, contract):
     with gzip.open(HERE.parent / "probe-h200" / "model.raw.json.gz") as file:
         points = [p for p in json.load(file)["points"] if p["op"] == "gemm" and p["m"] == 2048]
     for name, said in (("contract", contract), ("every n at 1024, 4096, 8192", OfThree(contract, us))):
-        print(f"{name}: {json.dumps(relines.ranking(model.groups_of(points), said))}")
+        print(f"{name}: {json.dumps(accuracy.ranking(model.groups_of(points), said))}")
 
 
 def main():
@@ -192,7 +192,7 @@ def main():
     args = parser.parse_args()
     us = times("f16")
     clocks()
-    contract = relines.Predictor(args.library, args.contract)
+    contract = accuracy.Predictor(args.library, args.contract)
     rank(us, contract)
     rank_model(us, contract)
     one_k_by_others(us)

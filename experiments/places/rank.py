@@ -15,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "contract"))
-from relines import CLEAR_PCT, RANK_PCT, Predictor  # noqa: E402
+from accuracy import CLEAR_PCT, RANK_PCT, Predictor  # noqa: E402
 
 
 def apart(logs, pct):

@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "contract"))
-import relines  # noqa: E402
+import accuracy  # noqa: E402
 
 
 def near(points, place):
@@ -42,13 +42,13 @@ def main():
     args = parser.parse_args()
     with gzip.open(args.raw) as file:
         points = [p for p in json.load(file)["points"] if p["op"] == "gemm"]
-    predictor = relines.Predictor(args.library, args.contract)
+    predictor = accuracy.Predictor(args.library, args.contract)
     for m in sorted({p["m"] for p in points}):
         mine = [p for p in points if p["m"] == m]
-        print(f"m={m}:", json.dumps(relines.summary([(predictor.us(p), p) for p in mine])),
-              json.dumps(relines.ranking(groups_of(mine), predictor)))
-    print("all:", json.dumps(relines.summary([(predictor.us(p), p) for p in points])),
-          json.dumps(relines.ranking(groups_of(points), predictor)))
+        print(f"m={m}:", json.dumps(accuracy.summary([(predictor.us(p), p) for p in mine])),
+              json.dumps(accuracy.ranking(groups_of(mine), predictor)))
+    print("all:", json.dumps(accuracy.summary([(predictor.us(p), p) for p in points])),
+          json.dumps(accuracy.ranking(groups_of(points), predictor)))
 
 
 if __name__ == "__main__":

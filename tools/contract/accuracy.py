@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Derives a contract's `lines`, and its `accuracy`, again from the raw points of its probe.
+"""Derives a contract's `accuracy` again from the raw points of its probe.
 
-    python3 tools/contract/relines.py RAW CONTRACT --library build/libgac.so
+    python3 tools/contract/accuracy.py RAW CONTRACT --library build/libgac.so
 
-For a contract whose probe (commit 8f19a0b) indexed `lines` by m: the same samples, by m n, as
-src/measure/probe_lines.c does it now, and the held-out shapes against the predictions that
-follow, as src/measure/probe_accuracy.c does it. Rewrites CONTRACT, whose other parts stay.
+For a contract whose predictions changed since, because the program did: the same held-out
+shapes and candidates against what it predicts now, as src/measure/probe_accuracy.c does it.
+Rewrites CONTRACT, whose other parts stay; with --check only says whether it would. Raw times
+have four digits, and two groups of candidates that chance put side by side count as one, so
+figures differ in the last digit from those that the probe itself writes.
 """
 import argparse
 import ctypes
@@ -19,7 +21,6 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import heldout  # noqa: E402
 
-LINE_BYTES, BYTES = 128, {"F16": 2, "BF16": 2, "F8_E4M3": 1}
 RANK_PCT, CLEAR_PCT = 5.0, 3.0
 
 
@@ -55,26 +56,6 @@ class Predictor:
 
 def number(x):
     return float(f"{x:.4g}")
-
-
-def lines_of(points, dtype):
-    """Points come in the probe's order: a whole k, then below and above it for every part."""
-    whole = LINE_BYTES // BYTES[dtype]
-    by, current = {}, None
-    for p in points:
-        if p["k"] % whole == 0:
-            current = p
-            continue
-        part = abs(p["k"] - current["k"])
-        logs = by.setdefault((part, p["m"] * p["n"]), {}).setdefault(
-            (p["m"], p["n"], current["k"]), [])
-        logs.append(math.log(p["median_us"] / current["median_us"]))
-    parts = sorted({part for part, _ in by}, reverse=True)
-    outputs = sorted({mn for _, mn in by})
-    factor = [[number(math.exp(statistics.median(
-        sum(v) / 2 for v in by[part, mn].values() if len(v) == 2))) for mn in outputs]
-        for part in parts]
-    return {"multiple": whole, "parts": parts, "mn": outputs, "factor": factor}
 
 
 def percentile(values, part):
@@ -113,8 +94,15 @@ def noise(p):
     return 1.2533 / 0.6745 * p["spread_us"] / math.sqrt(len(p["samples_us"])) / p["median_us"]
 
 
-def ranking(groups, predictor):
-    n = over = right = clear = clear_right = 0
+def right(n_right, n):
+    """As the probe writes it: without a figure where there is no pair."""
+    return {"n_over_5_pct": n, **({"right_pct": number(100 * n_right / n)} if n else {})}
+
+
+def ranking(groups, predictor, is_aligned=None):
+    """Of pairs within a group that are over RANK_PCT apart, how many are predicted in the
+    right order: all; those predicted to differ clearly; and, by is_aligned, of two such."""
+    n, seen = 0, []
     for group in groups:
         for i, a in enumerate(group):
             for b in group[i + 1:]:
@@ -122,48 +110,35 @@ def ranking(groups, predictor):
                 times, said = (a["median_us"], b["median_us"]), (predictor.us(a), predictor.us(b))
                 if max(times) / min(times) <= 1 + RANK_PCT / 100 + 3 * (noise(a) + noise(b)):
                     continue
-                ok = (times[0] < times[1]) == (said[0] < said[1])
                 far = abs(math.log(said[0] / said[1])) > math.log(1 + CLEAR_PCT / 100)
-                over, right, clear = over + 1, right + ok, clear + far
-                clear_right += far and ok
-    return {"n_pairs": n, "n_over_5_pct": over, "right_pct": number(100 * right / over),
-            "clear": {"margin_pct": CLEAR_PCT, "n_over_5_pct": clear,
-                      "right_pct": number(100 * clear_right / clear)}}
+                both = is_aligned and is_aligned(a) and is_aligned(b)
+                seen.append(((times[0] < times[1]) == (said[0] < said[1]), far, both))
+    clear = [ok for ok, far, _ in seen if far]
+    aligned = [ok for ok, _, both in seen if both]
+    out = {**right(sum(ok for ok, _, _ in seen), len(seen)), "n_pairs": n,
+           "clear": {**right(sum(clear), len(clear)), "margin_pct": CLEAR_PCT}}
+    return {**out, "aligned": right(sum(aligned), len(aligned))} if is_aligned else out
 
 
-def splice(text, start, key, value):
-    """Puts value in the place of the first value of key after start; the end of it."""
-    at = text.index(f'"{key}":', start) + len(key) + 3
+def splice(text, key, written):
+    """Puts written in the place of the first value of key."""
+    at = text.index(f'"{key}":') + len(key) + 3
     at += len(text[at:]) - len(text[at:].lstrip())
     _, end = json.JSONDecoder().raw_decode(text, at)
-    written = json.dumps(value, ensure_ascii=False)
-    return text[:at] + written + text[end:], at + len(written)
+    return text[:at] + written + text[end:]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("raw", type=pathlib.Path)
-    parser.add_argument("contract", type=pathlib.Path)
-    parser.add_argument("--library", type=pathlib.Path, required=True)
-    args = parser.parse_args()
-    with (gzip.open if args.raw.suffix == ".gz" else open)(args.raw, "rt", encoding="utf-8") as f:
-        points = [p for p in json.load(f)["points"] if "median_us" in p]
-    text = args.contract.read_text(encoding="utf-8")
-    contract, at = json.loads(text), 0
-    for dtype in contract["dtypes"]:  # as they follow each other in the file
-        lines = lines_of([p for p in points if p["phase"] == "GEMM lines" and p["dtype"] == dtype],
-                         dtype)
-        text, at = splice(text, at, "lines", lines)
-    args.contract.write_text(text, encoding="utf-8")
-    predictor = Predictor(args.library, args.contract)
-    accuracy = {"gemm": {}, "sdpa": {}, "ranking": {}}
+def accuracy_of(points, contract, predictor):
+    """The contract's `accuracy`, by points of the phases that were not used for it."""
+    accuracy = {**contract["accuracy"], "gemm": {}, "sdpa": {}, "ranking": {}}
     for dtype in contract["dtypes"]:
-        held_out = [p for p in points if p["phase"] == "held-out shapes" and p["dtype"] == dtype]
+        mine = [p for p in points if p.get("dtype") == dtype and "median_us" in p]
+        held_out = [p for p in mine if p["phase"] == "held-out shapes"]
         gemm = [p for p in held_out if p["op"] == "gemm"]
         sdpa = [p for p in held_out if p["op"] == "sdpa"]
         rules = contract["gemm"][dtype]
         accuracy["gemm"][dtype] = labelled(
-            [(predictor.us(p), p) for p in gemm[:heldout.N_GEMM]],
+            [(predictor.us(p), p) for p in gemm],
             {"by_tier": lambda p: f"{tier(rules['n'], p['n'])}/{tier(rules['k'], p['k'])}",
              "by_rows": lambda p: rows_label(p["m"])})
         if sdpa:
@@ -172,12 +147,37 @@ def main():
                 [(predictor.us(p), p) for p in sdpa],
                 {"by_tier": lambda p: str(tier(heads, p["qk_head"])),
                  "by_phase": lambda p: "decode" if p["n_q"] == 1 else "prefill"})
-        accuracy["ranking"][dtype] = ranking(heldout.group(gemm[heldout.N_GEMM:]), predictor)
-    source = ("lines by m n, and accuracy with them: from the raw points of the same run by "
-              "tools/contract/relines.py")
-    text, _ = splice(text, 0, "sources",
-                     [x for x in contract["sources"] if x != source] + [source])
-    text, _ = splice(text, 0, "accuracy", accuracy)
+
+        def is_aligned(p):
+            return all(next(t["aligned"] for t in rules[place] if p[place] % t["multiple"] == 0)
+                       for place in "nk")
+
+        by_phase = [ranking(heldout.group([p for p in mine if p["phase"] == phase]), predictor,
+                            is_aligned)
+                    for phase in ("candidates", "candidates at common widths")]
+        accuracy["ranking"][dtype] = {**by_phase[0], "typical": by_phase[1]}
+    return accuracy
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("raw", type=pathlib.Path)
+    parser.add_argument("contract", type=pathlib.Path)
+    parser.add_argument("--library", type=pathlib.Path, required=True)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    with (gzip.open if args.raw.suffix == ".gz" else open)(args.raw, "rt", encoding="utf-8") as f:
+        points = json.load(f)["points"]
+    text = args.contract.read_text(encoding="utf-8")
+    contract = json.loads(text)
+    accuracy = accuracy_of(points, contract, Predictor(args.library, args.contract))
+    if args.check:
+        sys.exit(0 if accuracy == contract["accuracy"] else f"{args.contract}: other figures now")
+    source = ("accuracy by the program as it is now: from the raw points of the same run by "
+              "tools/contract/accuracy.py")
+    sources = [x for x in contract["sources"] if x != source] + [source]
+    text = splice(text, "sources", json.dumps(sources, ensure_ascii=False))
+    text = splice(text, "accuracy", json.dumps(accuracy, indent=1).replace("\n", "\n "))
     args.contract.write_text(text, encoding="utf-8")
 
 
