@@ -4,8 +4,7 @@
 Reads the shapes of each checkpoint's linear layers from its safetensors headers
 (the data may be sparse: time does not depend on values), builds the same Llama
 in transformers with random weights on the GPU, factorised layers as two
-matrices, and times prefill and decode, replayed as a CUDA graph and eager: a slow host
-may take longer to launch the kernels than the GPU to run them.
+matrices, and times prefill (eager) and decode (replayed as a CUDA graph, and eager).
 `gac inspect --json` on the same checkpoints is what it is held against:
     python3 experiments/advice/measure.py --shapes shapes.json --out measured.json
 """
@@ -35,21 +34,6 @@ def median_ms(call, repeats, warm=2):
     return statistics.median(times), times
 
 
-def time_both(call, phase, shape, repeats, rows):
-    """Eager, and replayed as a CUDA graph."""
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(2):
-            call()
-    torch.cuda.synchronize()
-    ms, samples = median_ms(call, repeats)
-    rows[f"{phase}_eager:{shape}"] = {"ms": ms, "samples_ms": samples}
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    ms, samples = median_ms(graph.replay, repeats)
-    rows[f"{phase}:{shape}"] = {"ms": ms, "samples_ms": samples}
-
-
 def build(spec):
     """A Llama of spec["config"], each linear layer with its rank, if it has one."""
     c = spec["config"]
@@ -75,10 +59,8 @@ def measure(config, model):
     rows = {}
     for batch, length in PREFILLS:
         ids = torch.randint(0, config.vocab_size, (batch, length), device="cuda")
-
-        def prefill(ids=ids):
-            model(ids, use_cache=False, logits_to_keep=1)
-        time_both(prefill, "prefill", f"{batch}x{length}", 5, rows)
+        ms, samples = median_ms(lambda i=ids: model(i, use_cache=False, logits_to_keep=1), 5)
+        rows[f"prefill:{batch}x{length}"] = {"ms": ms, "samples_ms": samples}
     for batch, length in DECODES:
         # Every decode adds to it, 25 in all, whatever position it is told.
         cache = transformers.StaticCache(config=config, max_batch_size=batch,
@@ -92,8 +74,19 @@ def measure(config, model):
 
         def decode():
             model(token, past_key_values=cache, use_cache=True, cache_position=position)
-        time_both(decode, "decode", f"{batch}@{length}", 9, rows)
-        del cache
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                decode()
+        torch.cuda.synchronize()
+        ms, samples = median_ms(decode, 9)
+        rows[f"decode_eager:{batch}@{length}"] = {"ms": ms, "samples_ms": samples}
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            decode()
+        ms, samples = median_ms(graph.replay, 9)
+        rows[f"decode:{batch}@{length}"] = {"ms": ms, "samples_ms": samples}
+        del cache, graph
     return rows
 
 
