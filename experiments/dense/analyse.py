@@ -178,8 +178,8 @@ class OfThree:
 
 
 def rank_model(us, contract):
-    print("\nshapes of a model with 2048 rows, experiments/probe-h200/model.raw.json.gz")
-    with gzip.open(HERE.parent / "probe-h200" / "model.raw.json.gz") as file:
+    print("\nshapes of a model with 2048 rows, experiments/probe-h200/model.before.raw.json.gz")
+    with gzip.open(HERE.parent / "probe-h200" / "model.before.raw.json.gz") as file:
         points = [p for p in json.load(file)["points"] if p["op"] == "gemm" and p["m"] == 2048]
     for name, said in (("contract", contract), ("every n at 1024, 4096, 8192", OfThree(contract, us))):
         print(f"{name}: {json.dumps(accuracy.ranking(model.groups_of(points), said))}")

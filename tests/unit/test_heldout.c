@@ -90,7 +90,7 @@ static void check_ranking(const json_t *groups, gac_dtype dtype, double least_pc
         "%s: %d pairs over 5 %% apart, %.1f %% right; %.1f %% of %d predicted 3 %% apart\n",
         gac_dtype_name(dtype), n, 100.0 * n_right / n, 100.0 * n_clear_right / n_clear, n_clear);
     assert_true(n > 100 && 100.0 * n_right / n > least_pct);
-    assert_true(100.0 * n_clear_right / n_clear > 98);
+    assert_true(100.0 * n_clear_right / n_clear > 97.5);
 }
 
 static void predicts_recorded_shapes(void **state)
@@ -110,6 +110,7 @@ static void predicts_recorded_shapes(void **state)
         if (recorded[i].dtype != GAC_DTYPE_F8_E4M3) /* attention runs in 16 bits */
             check_errors(json_object_get(data, "sdpa"), recorded[i].dtype, false);
         check_ranking(json_object_get(data, "ranking"), recorded[i].dtype, recorded[i].least_pct);
+        check_ranking(json_object_get(data, "typical"), recorded[i].dtype, 98);
         json_decref(data);
     }
 }
