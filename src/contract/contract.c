@@ -169,6 +169,8 @@ void gac_contract_free(gac_contract *contract)
             gac_table_dispose(&rules->row_times[t].table);
         for (int t = 0; t < rules->n_dense; t++)
             gac_table_dispose(&rules->dense[t]);
+        for (int t = 0; t < rules->n_dense_k; t++)
+            gac_table_dispose(&rules->dense_k[t]);
         free(rules->times);
         free(rules->row_times);
         free(rules);

@@ -117,6 +117,7 @@ const gac_table_kind gac_gemm_table = { { "m", "n", "k" }, 0, { 1, 1, 1 }, false
 /* Few k, far apart; one kernel takes so long to begin and to end, and goes
  * through k step by step. */
 const gac_table_kind gac_dense_table = { { "m", "n", "k" }, 0, { 1, 1, 1 }, true };
+const gac_table_kind gac_dense_k_table = { { "m", "k", "n" }, 0, { 1, 1, 1 }, true };
 const gac_table_kind gac_prefill_table = { { "rows", "length", "head" }, 1, { 1, 2, 1 }, false };
 const gac_table_kind gac_decode_table = { { "rows", "length", "head" }, 1, { 1, 1, 1 }, false };
 
@@ -156,12 +157,17 @@ static bool read_gemm_table(gac_reader *r, const json_t *value, gac_dtype_rules 
            gac_gemm_wave_read(r, value, times);
 }
 
-static bool read_dense(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
+/* Reads the tables of key, where gemm has it; out has room for GAC_MAX_DENSE. */
+static bool read_dense(gac_reader *r, const json_t *gemm, const char *key,
+                       const gac_table_kind *kind, const gac_gemm_place places[2], gac_table *out,
+                       int *n_out)
 {
     json_t *list;
-    if (!gac_reader_array(r, gemm, "dense", GAC_MAX_DENSE, &list))
+    if (!json_object_get(gemm, key))
+        return true;
+    if (!gac_reader_array(r, gemm, key, GAC_MAX_DENSE, &list))
         return false;
-    size_t at_list = gac_reader_enter(r, ".dense");
+    size_t at_list = gac_reader_enter(r, ".%s", key);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *value = json_array_get(list, i);
         int64_t multiple[2];
@@ -172,9 +178,9 @@ static bool read_dense(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
             !gac_reader_size(r, value, "k_multiple", MAX_MULTIPLE, &multiple[GAC_SEEN_GEMM_K]))
             return false;
         for (int place = 0; place < 2; place++)
-            if (multiple[place] != out->gemm[place].tiers.tier[0].multiple)
+            if (multiple[place] != places[place].tiers.tier[0].multiple)
                 return gac_reader_fault(r, "must be of the first tiers of n and k");
-        if (!gac_table_read(r, value, &gac_dense_table, &out->dense[out->n_dense++]))
+        if (!gac_table_read(r, value, kind, &out[(*n_out)++]))
             return false;
         gac_reader_leave(r, before);
     }
@@ -205,7 +211,9 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
         if (!out->times[i * by_k->n_tiers].table.us && by_n->tier[i].served)
             return gac_reader_fault(r, "must have a table of the best k for every served n");
     gac_reader_leave(r, at_list);
-    if (json_object_get(gemm, "dense") && !read_dense(r, gemm, out))
+    if (!read_dense(r, gemm, "dense", &gac_dense_table, out->gemm, out->dense, &out->n_dense) ||
+        !read_dense(r, gemm, "dense_k", &gac_dense_k_table, out->gemm, out->dense_k,
+                    &out->n_dense_k))
         return false;
     const json_t *lines = json_object_get(gemm, "lines");
     if (lines) {

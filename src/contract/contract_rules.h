@@ -99,8 +99,9 @@ typedef struct gac_dtype_rules {
     /* (tiers of n, tiers of k), for any number of rows and for one; NULL: by
      * rates. A pair without its own takes that of the next better k. */
     gac_gemm_times *times, *row_times;
-    gac_table dense[GAC_MAX_DENSE]; /* of the best pair: every n, at rows that are common */
-    int n_dense;
+    /* Of the best pair, at rows that are common: every n, or every k. */
+    gac_table dense[GAC_MAX_DENSE], dense_k[GAC_MAX_DENSE];
+    int n_dense, n_dense_k;
     gac_lines lines;      /* where n is aligned: tables of fast k are of whole lines */
     gac_dtype falls_back; /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;
@@ -147,7 +148,8 @@ bool gac_gemm_wave_read(gac_reader *r, const json_t *value, gac_gemm_times *out)
 bool gac_prefill_wave_read(gac_reader *r, const json_t *value, gac_prefill_times *out);
 
 /* How the tables are spelled. */
-extern const gac_table_kind gac_gemm_table, gac_dense_table, gac_prefill_table, gac_decode_table;
+extern const gac_table_kind gac_gemm_table, gac_dense_table, gac_dense_k_table, gac_prefill_table,
+    gac_decode_table;
 
 /* Reads every rule of contract->json; what was allocated stays in contract,
  * also on failure. source names the file in errors. bulk is what was cut out of

@@ -153,6 +153,20 @@ static int locate(const double *sizes, int n, double x, double *part)
     return low;
 }
 
+const double *gac_table_cell(const gac_table *table, const double sizes[GAC_TABLE_AXES])
+{
+    int64_t cell = 0;
+    for (int a = 0; a < GAC_TABLE_AXES; a++) {
+        double part, x = log(sizes[a]);
+        int at = locate(table->log_size[a], table->n[a], x, &part);
+        at += part >= 1;
+        if (table->log_size[a][at] != x)
+            return NULL;
+        cell += at * stride(table, a);
+    }
+    return &table->us[cell];
+}
+
 /* Time at a cell and, along the last axis, at what follows it. */
 static double log_between(const gac_table *table, const gac_table_kind *kind, int64_t cell,
                           double x, double part)

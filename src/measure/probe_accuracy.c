@@ -159,7 +159,9 @@ static bool is_known(const probe_gemm *g, const gac_gemm_shape *s)
 {
     for (int i = 0; i < g->n_tables; i++) {
         const probe_table *t = &g->tables[i].table;
-        if (on_axis(t, 0, s->m) && on_axis(t, 1, s->n) && on_axis(t, 2, s->k))
+        bool by_k = g->tables[i].by_k;
+        if (on_axis(t, 0, s->m) && on_axis(t, 1, by_k ? s->k : s->n) &&
+            on_axis(t, 2, by_k ? s->n : s->k))
             return true;
     }
     for (size_t i = 0; i < g->n_exact; i++)
@@ -284,17 +286,21 @@ static gac_status hold_out_sdpa(probe *p, const gac_contract *contract, const pr
     return status;
 }
 
-/* A size and those that someone would compare it with. */
-static int candidates(int64_t size, int64_t *out)
+/* A size as it is, and what a plan would make of it: the aligned sizes that follow. */
+static int candidates(int64_t size, int64_t unit, int64_t *out)
 {
-    static const int64_t offsets[] = { 0, -1, 1, 8, 16, 32, 64 },
-                         units[] = { 2, 8, 16, 32, 64, 128 };
+    static const int64_t steps[] = { 0, 1, 2, 3, 4, 6, 8 }, coarse[] = { 16, 32, 64, 128 };
+    enum { N_STEPS = sizeof steps / sizeof *steps, N_COARSE = sizeof coarse / sizeof *coarse };
     int n = 0;
-    for (size_t i = 0; i < 7 + 6; i++) {
-        int64_t v = size + (i < 7 ? offsets[i] : 0);
-        if (i >= 7 && !gac_round_up_i64(size, units[i - 7], &v))
+    int64_t first = size;
+    gac_round_up_i64(size, unit, &first);
+    out[n++] = size;
+    for (int i = 0; i < N_STEPS + N_COARSE; i++) {
+        int64_t v = i < N_STEPS ? first + steps[i] * unit : first;
+        if (i >= N_STEPS &&
+            (coarse[i - N_STEPS] % unit != 0 || !gac_round_up_i64(size, coarse[i - N_STEPS], &v)))
             continue;
-        bool fresh = v > 0;
+        bool fresh = true;
         for (int j = 0; j < n; j++)
             fresh = fresh && out[j] != v;
         if (fresh)
@@ -303,6 +309,13 @@ static int candidates(int64_t size, int64_t *out)
     return n;
 }
 
+/* A candidate, measured twice: what is not so both times is no difference. */
+typedef struct candidate {
+    double predicted_us;
+    bool aligned;
+    probe_point point[2];
+} candidate;
+
 /* Pairs; those that differ by more than RANK_PCT, and are predicted in the right
  * order; of these the ones predicted to differ by more than CLEAR_PCT, and the
  * ones of two sizes that are aligned. */
@@ -310,58 +323,73 @@ typedef struct ranking {
     int n_pairs, n_over, n_right, n_clear, n_clear_right, n_aligned, n_aligned_right;
 } ranking;
 
-static void rank_pairs(const double *predicted, const probe_point *points, const bool *aligned,
-                       int n, ranking *r)
+/* -1: a is the faster one, by more than RANK_PCT and noise; 1: b is. */
+static int order_of(const probe_point *a, const probe_point *b)
+{
+    double fast = fmin(a->time_us, b->time_us), slow = fmax(a->time_us, b->time_us);
+    if (slow / fast <= 1 + RANK_PCT / 100 + 3 * (a->noise + b->noise))
+        return 0;
+    return a->time_us < b->time_us ? -1 : 1;
+}
+
+static void rank_pairs(const candidate *all, int n, ranking *r)
 {
     for (int i = 0; i < n; i++) {
         for (int j = i + 1; j < n; j++) {
-            const probe_point *a = &points[i], *b = &points[j];
-            double fast = fmin(a->time_us, b->time_us), slow = fmax(a->time_us, b->time_us);
+            const candidate *a = &all[i], *b = &all[j];
+            int order = order_of(&a->point[0], &b->point[0]);
             r->n_pairs++;
-            if (slow / fast <= 1 + RANK_PCT / 100 + 3 * (a->noise + b->noise))
+            if (order == 0 || order_of(&a->point[1], &b->point[1]) != order)
                 continue;
-            bool right = (a->time_us < b->time_us) == (predicted[i] < predicted[j]);
-            bool clear = fabs(log(predicted[i] / predicted[j])) > log(1 + CLEAR_PCT / 100);
+            bool right = (order < 0) == (a->predicted_us < b->predicted_us);
+            bool clear = fabs(log(a->predicted_us / b->predicted_us)) > log(1 + CLEAR_PCT / 100);
             r->n_over++;
             r->n_right += right;
             r->n_clear += clear;
             r->n_clear_right += clear && right;
-            r->n_aligned += aligned[i] && aligned[j];
-            r->n_aligned_right += aligned[i] && aligned[j] && right;
+            r->n_aligned += a->aligned && b->aligned;
+            r->n_aligned_right += a->aligned && b->aligned && right;
         }
     }
 }
 
 /* Candidates near a size, at a width of any model and in no table; or, typical, at
- * one that many models have and that tables may have: then it is another measurement
+ * one that many models have and that tables may have: then these are other measurements
  * that the order must stand up to. */
 static gac_status rank_near(probe *p, const gac_contract *contract, const probe_gemm *g,
                             bool typical, ranking *r)
 {
     static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 }, widths[] = { 2048, 4096, 8192 };
     int64_t sizes[MAX_CANDIDATES];
-    double predicted[MAX_CANDIDATES];
-    probe_point points[MAX_CANDIDATES];
-    bool aligned[MAX_CANDIDATES];
-    int kept = 0;
+    candidate all[MAX_CANDIDATES];
+    gac_task_spec specs[MAX_CANDIDATES];
+    int n_asked = 0, kept = 0;
     bool is_n = probe_random(p) % 2;
     const gac_found_tiers *tiers = &g->place[is_n ? GAC_SEEN_GEMM_N : GAC_SEEN_GEMM_K].found;
     int64_t m = draw_of(p, rows, sizeof rows / sizeof *rows);
     int64_t other = typical ? draw_of(p, widths, sizeof widths / sizeof *widths) : draw_width(p, g);
-    int n = candidates(draw_size(p, tiers), sizes);
+    int n = candidates(draw_size(p, tiers), probe_aligned_multiple(tiers), sizes);
     for (int i = 0; i < n; i++) {
         gac_task_spec spec =
             probe_gemm_spec(g->dtype, m, is_n ? sizes[i] : other, is_n ? other : sizes[i]);
         if (!typical && is_known(g, &spec.gemm))
             continue;
-        gac_status status = probe_measure(p, &spec, &points[kept]);
-        if (status != GAC_OK)
-            return status;
-        predicted[kept] = gac_contract_gemm_us(contract, g->dtype, m, spec.gemm.n, spec.gemm.k);
-        aligned[kept] = tiers->tier[probe_tier_of(tiers, sizes[i])].aligned;
-        kept += points[kept].outcome == PROBE_MEASURED && isfinite(predicted[kept]);
+        all[n_asked].predicted_us =
+            gac_contract_gemm_us(contract, g->dtype, m, spec.gemm.n, spec.gemm.k);
+        all[n_asked].aligned = tiers->tier[probe_tier_of(tiers, sizes[i])].aligned;
+        specs[n_asked++] = spec;
     }
-    rank_pairs(predicted, points, aligned, kept, r);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < n_asked; i++) {
+            gac_status status = probe_measure(p, &specs[i], &all[i].point[round]);
+            if (status != GAC_OK)
+                return status;
+        }
+    for (int i = 0; i < n_asked; i++)
+        if (all[i].point[0].outcome == PROBE_MEASURED &&
+            all[i].point[1].outcome == PROBE_MEASURED && isfinite(all[i].predicted_us))
+            all[kept++] = all[i];
+    rank_pairs(all, kept, r);
     return GAC_OK;
 }
 

@@ -20,10 +20,10 @@ enum {
 
 /* One n and k of a table: its rows are measured in turn, fewest first. */
 typedef struct column {
-    probe_table *table;
-    int at_n, at_k, at_m;
-    int level;     /* of n: 0 the outermost sizes, 1 the middle, 2 those between, … */
-    uint64_t turn; /* of n, among those of a level */
+    struct probe_gemm_table *table;
+    int at[3];     /* m, which goes on; n, k, or where there is every k, k and n */
+    int level;     /* of the second: 0 the outermost sizes, 1 the middle, 2 those between, … */
+    uint64_t turn; /* of the second, among those of a level */
     double last_us;
     int64_t last_m; /* 0: none measured yet */
 } column;
@@ -47,7 +47,7 @@ static int by_level(const void *a, const void *b)
         return x->level < y->level ? -1 : 1;
     if (x->turn != y->turn)
         return x->turn < y->turn ? -1 : 1;
-    return x->at_k - y->at_k;
+    return x->at[2] - y->at[2];
 }
 
 /* Level by level and n by n, so that when the time is up a table is coarser, not
@@ -59,14 +59,13 @@ static column *list_columns(probe_gemm *g, uint64_t *random, size_t *n_out)
         n_all += (size_t)g->tables[i].table.n_axis[1] * (size_t)g->tables[i].table.n_axis[2];
     column *columns = calloc(n_all + 1, sizeof *columns);
     for (int i = 0; columns && i < g->n_tables; i++) {
-        probe_table *t = &g->tables[i].table;
-        for (int at_n = 0; at_n < t->n_axis[1]; at_n++) {
+        const probe_table *t = &g->tables[i].table;
+        for (int second = 0; second < t->n_axis[1]; second++) {
             uint64_t turn = gac_splitmix64(random);
-            for (int at_k = 0; at_k < t->n_axis[2]; at_k++)
-                columns[n++] = (column){ .table = t,
-                                         .at_n = at_n,
-                                         .at_k = at_k,
-                                         .level = level_of(at_n, t->n_axis[1]),
+            for (int third = 0; third < t->n_axis[2]; third++)
+                columns[n++] = (column){ .table = &g->tables[i],
+                                         .at = { 0, second, third },
+                                         .level = level_of(second, t->n_axis[1]),
                                          .turn = turn };
         }
     }
@@ -86,15 +85,17 @@ static bool is_short(const column *c, int64_t m)
 
 static gac_status measure_next(probe *p, const probe_gemm *g, column *c)
 {
-    const probe_table *t = c->table;
-    int at_m = c->at_m++;
-    int64_t m = t->axis[0][at_m], n = t->axis[1][c->at_n], k = t->axis[2][c->at_k];
-    size_t cell = ((size_t)at_m * (size_t)t->n_axis[1] + (size_t)c->at_n) * (size_t)t->n_axis[2] +
-                  (size_t)c->at_k;
+    const probe_table *t = &c->table->table;
+    size_t cell =
+        ((size_t)c->at[0] * (size_t)t->n_axis[1] + (size_t)c->at[1]) * (size_t)t->n_axis[2] +
+        (size_t)c->at[2];
+    gac_task_spec spec = probe_cell_spec(g, c->table, c->at);
+    int64_t m = spec.gemm.m;
     probe_point point;
-    if (probe_gemm_bytes(g->dtype, m, n, k) > probe_memory_limit(p) || !is_short(c, m))
+    c->at[0]++;
+    if (probe_gemm_bytes(g->dtype, m, spec.gemm.n, spec.gemm.k) > probe_memory_limit(p) ||
+        !is_short(c, m))
         return GAC_OK;
-    gac_task_spec spec = probe_gemm_spec(g->dtype, m, n, k);
     gac_status status = probe_measure(p, &spec, &point);
     if (status != GAC_OK || point.outcome != PROBE_MEASURED)
         return status;
@@ -121,13 +122,13 @@ gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s)
             if (c->level <= LEAST_LEVELS || gac_now_s() <= end_s)
                 active[n_active++] = c;
             else
-                c->table->n_late += c->table->n_axis[0];
+                c->table->table.n_late += c->table->table.n_axis[0];
             continue;
         }
         int at = (int)(gac_splitmix64(&random) % (uint64_t)n_active);
         status = measure_next(p, g, active[at]);
         probe_step(p, ++n_done);
-        if (active[at]->at_m == active[at]->table->n_axis[0])
+        if (active[at]->at[0] == active[at]->table->table.n_axis[0])
             active[at] = active[--n_active];
     }
     free(columns);

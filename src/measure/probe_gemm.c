@@ -205,8 +205,8 @@ static json_t *table_json(const probe_gemm *g, const struct probe_gemm_table *t)
     json_t *row = json_pack("{s:I, s:I}", "n_multiple", (json_int_t)n->tier[t->tier_n].multiple,
                             "k_multiple", (json_int_t)k->tier[t->tier_k].multiple);
     json_object_set_new(row, "m", probe_axis_json(&t->table, 0));
-    json_object_set_new(row, "n", probe_axis_json(&t->table, 1));
-    json_object_set_new(row, "k", probe_axis_json(&t->table, 2));
+    json_object_set_new(row, t->by_k ? "k" : "n", probe_axis_json(&t->table, 1));
+    json_object_set_new(row, t->by_k ? "n" : "k", probe_axis_json(&t->table, 2));
     if (t->wave.power > 0)
         json_object_set_new(row, "wave",
                             json_pack("{s:i, s:i, s:I, s:f}", "tile_rows", t->wave.tile_rows,
@@ -219,7 +219,7 @@ static json_t *table_json(const probe_gemm *g, const struct probe_gemm_table *t)
 json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
 {
     json_t *gemm = json_object(), *steps = json_array();
-    json_t *times = json_array(), *dense = json_array();
+    json_t *times = json_array(), *dense = json_array(), *dense_k = json_array();
     json_object_set_new(gemm, "n", probe_tiers_json(&g->place[GAC_SEEN_GEMM_N], true));
     json_object_set_new(gemm, "k", probe_tiers_json(&g->place[GAC_SEEN_GEMM_K], true));
     json_object_set_new(gemm, "period",
@@ -230,13 +230,19 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
         json_object_set_new(gemm, "falls_back_to", json_string(falls_back_to));
     for (int i = 0; i < g->n_tables; i++)
         if (g->tables[i].table.n_axis[1] > 0)
-            json_array_append_new(g->tables[i].dense ? dense : times, table_json(g, &g->tables[i]));
+            json_array_append_new(g->tables[i].by_k    ? dense_k
+                                  : g->tables[i].dense ? dense
+                                                       : times,
+                                  table_json(g, &g->tables[i]));
     for (int i = 0; i < g->n_steps; i++)
         json_array_append_new(steps, steps_json(&g->steps[i]));
     json_object_set_new(gemm, "times", times);
     if (json_array_size(dense) > 0)
         json_object_set(gemm, "dense", dense);
+    if (json_array_size(dense_k) > 0)
+        json_object_set(gemm, "dense_k", dense_k);
     json_decref(dense);
+    json_decref(dense_k);
     if (g->lines.n_parts > 0)
         json_object_set_new(gemm, "lines", probe_lines_json(g));
     json_object_set_new(gemm, "steps", steps);

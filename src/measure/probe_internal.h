@@ -166,8 +166,9 @@ typedef struct probe_gemm {
     probe_tiers place[2]; /* by gac_seen: n, k */
     struct probe_gemm_table {
         int tier_n, tier_k;
-        bool dense; /* every n, at rows that are common */
-        probe_table table;
+        bool dense;        /* every n, at rows that are common; */
+        bool by_k;         /* or every k: axes are rows, k and n */
+        probe_table table; /* axes are rows, n and k */
         probe_wave wave;
     } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + PROBE_MAX_DENSE];
     int n_tables;
@@ -184,6 +185,9 @@ gac_status probe_gemm_tiers(probe *p, probe_gemm *g); /* GAC_CHECK: the dtype is
 gac_status probe_gemm_tables(probe *p, probe_gemm *g);
 /* Measures the cells of all tables, mixed; what has not begun at end_s is left out. */
 gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s);
+/* The call of a table's cell, by its places on the axes. */
+gac_task_spec probe_cell_spec(const probe_gemm *g, const struct probe_gemm_table *t,
+                              const int at[3]);
 /* Bytes of the operands; and how many a point may have. */
 double probe_gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k);
 double probe_memory_limit(const probe *p);

@@ -1,6 +1,8 @@
 /* Tables of GEMM times over rows, n and k, one for every pair of tiers. */
 #include "measure/probe_internal.h"
 
+#include "device/task_spec.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +10,7 @@
 #define PART_OF_TIME 0.95 /* of what is left of the dtype's time, for all tables */
 #define LATEST_PART 0.97  /* and when it ends, done or not */
 #define N_PILOT 48        /* points that tell how long a point takes */
+#define MIN_SAMPLES 3     /* of a point: from one measurement to the next it differs by more */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
@@ -35,15 +38,17 @@ static const int64_t coarse_row_n[] = { 64,   128,  256,  512,   768,   1024,  1
                                         4096, 6144, 8192, 11008, 14336, 16384, 32768, 131072, 0 };
 static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
                                         3072, 4096, 6144, 8192, 14336, 28672, 0 };
-/* Every n, at rows that are common. For a wide one the kernel is the same for
- * nearly every k, else it is not: these k are widths that models have. With many
- * rows and a wide n time is smooth, with few it seldom jumps. */
+/* Every n, or every k, at rows that are common. For a wide n the kernel is the same
+ * for nearly every k, else it is not: the other sizes are widths that models have.
+ * With many rows and a wide n time is smooth, with few it seldom jumps. */
 static const struct dense {
-    int64_t from, to, m[8], k[8];
+    bool by_k;
+    int64_t from, to, m[8], other[8];
 } denses[] = {
-    { 128, 4096, { 256, 512, 1024, 2048, 4096 }, { 1024, 2048, 4096, 8192, 14336 } },
-    { 4104, 16384, { 256, 512, 1024 }, { 4096 } },
-    { 128, 4096, { 1, 16 }, { 2048, 4096, 8192 } },
+    { false, 128, 4096, { 256, 512, 1024, 2048, 4096 }, { 1024, 2048, 4096, 8192, 14336 } },
+    { false, 4104, 16384, { 256, 512, 1024 }, { 4096 } },
+    { false, 128, 4096, { 1, 16 }, { 2048, 4096, 8192 } },
+    { true, 128, 4096, { 1, 16, 256, 1024, 2048, 4096 }, { 2048, 4096, 8192 } },
 };
 enum { N_DENSES = sizeof denses / sizeof *denses };
 _Static_assert((int)N_DENSES <= PROBE_MAX_DENSE, "room in probe_gemm");
@@ -202,13 +207,15 @@ static gac_status plan_row_table(const probe *p, const probe_gemm *g, struct pro
     return status;
 }
 
-/* Every n that is aligned, since the library chooses its kernel anew for each. */
+/* Every n, or k, that is aligned, since the library chooses its kernel anew for each. */
 static gac_status plan_dense_table(const probe *p, const probe_gemm *g, const struct dense *dense,
                                    struct probe_gemm_table *out)
 {
-    int64_t sizes[PROBE_MAX_AXIS], step = g->place[GAC_SEEN_GEMM_N].found.tier[0].multiple, size;
+    const probe_tiers *place = &g->place[dense->by_k ? GAC_SEEN_GEMM_K : GAC_SEEN_GEMM_N];
+    int64_t sizes[PROBE_MAX_AXIS], step = probe_aligned_multiple(&place->found), size;
     int n = 0;
     out->dense = true;
+    out->by_k = dense->by_k;
     if (!gac_round_up_i64(dense->from, step, &size))
         size = dense->from;
     for (; size <= dense->to && n < PROBE_MAX_AXIS; size += step)
@@ -217,10 +224,19 @@ static gac_status plan_dense_table(const probe *p, const probe_gemm *g, const st
     if (status == GAC_OK)
         status = probe_table_set_axis(&out->table, 1, sizes, n, p->err);
     if (status == GAC_OK)
-        status = set_k_axis(&out->table, dense->k, g, 0, p->err);
+        status = dense->by_k ? set_axis(&out->table, 2, dense->other,
+                                        &g->place[GAC_SEEN_GEMM_N].found, 0, p->err)
+                             : set_k_axis(&out->table, dense->other, g, 0, p->err);
     if (status == GAC_OK)
         fit_memory(p, g->dtype, &out->table);
     return status;
+}
+
+gac_task_spec probe_cell_spec(const probe_gemm *g, const struct probe_gemm_table *t,
+                              const int at[3])
+{
+    int64_t m = t->table.axis[0][at[0]], a = t->table.axis[1][at[1]], b = t->table.axis[2][at[2]];
+    return probe_gemm_spec(g->dtype, m, t->by_k ? b : a, t->by_k ? a : b);
 }
 
 static size_t total_cells(const probe_gemm *g)
@@ -267,12 +283,12 @@ static gac_status fit_time(probe *p, probe_gemm *g)
             cell -= probe_table_cells(&g->tables[at++].table);
         const probe_table *t = &g->tables[at].table;
         size_t n_n = (size_t)t->n_axis[1], n_k = (size_t)t->n_axis[2];
-        const int64_t size[3] = { t->axis[0][cell / n_k / n_n], t->axis[1][cell / n_k % n_n],
-                                  t->axis[2][cell % n_k] };
+        const int index[3] = { (int)(cell / n_k / n_n), (int)(cell / n_k % n_n),
+                               (int)(cell % n_k) };
         probe_point point;
-        if (2.0 * (double)size[0] * (double)size[1] * (double)size[2] > 2e12)
+        gac_task_spec spec = probe_cell_spec(g, &g->tables[at], index);
+        if (gac_task_flops(&spec) > 2e12)
             continue;
-        gac_task_spec spec = probe_gemm_spec(g->dtype, size[0], size[1], size[2]);
         double start_s = gac_now_s();
         gac_status status = probe_measure(p, &spec, &point);
         if (status != GAC_OK)
@@ -365,10 +381,13 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     probe_begin(p, "GEMM tables", gac_dtype_name(g->dtype), total_cells(g));
     /* A little later is the end, whatever the pilot said. */
     double end_s = gac_now_s() + probe_left_s(p) * LATEST_PART;
+    int usual_samples = p->rules.min_samples;
+    p->rules.min_samples = MIN_SAMPLES;
     status = fit_time(p, g);
     gac_progress_start(p->options->progress, p->phase, "points", total_cells(g));
     if (status == GAC_OK)
         status = probe_gemm_fill(p, g, end_s);
+    p->rules.min_samples = usual_samples;
     for (int i = 0; i < g->n_tables && status == GAC_OK; i++) {
         probe_table *t = &g->tables[i].table;
         drop_first_rows(t);

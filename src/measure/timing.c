@@ -174,7 +174,8 @@ static gac_status take_batch(session *s, gac_error *err)
     gac_timing *out = s->out;
     double batch[BATCH_SAMPLES];
     int room = s->rules.max_samples - out->n_samples;
-    int most = s->settle_us > 0 && !s->held_down ? 1 : BATCH_SAMPLES; /* one may be too many */
+    int whole = s->rules.min_samples < BATCH_SAMPLES ? s->rules.min_samples : BATCH_SAMPLES;
+    int most = s->settle_us > 0 && !s->held_down ? 1 : whole; /* one may be too many */
     int n = room < most ? room : most;
     unsigned before = s->throttle;
     double before_us = s->device_us;

@@ -386,6 +386,38 @@ static void every_n_counts_at_its_rows(void **state)
     json_decref(json);
 }
 
+static void every_k_counts_where_it_was_measured(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    set_path(json, "gemm/F16/dense_k",
+             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1, 16], \"k\": [64, 72, 88], "
+             "\"n\": [512, 1536], \"us\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, null]}]");
+    set_path(json, "gemm/F16/lines",
+             "{\"multiple\": 64, \"parts\": [8], \"mn\": [1], \"factor\": [[2]]}");
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const int64_t sizes[][3] = { { 1, 512, 64 },   { 1, 1536, 64 },  { 1, 512, 72 },
+                                        { 1, 1536, 72 },  { 1, 512, 88 },   { 1, 1536, 88 },
+                                        { 16, 512, 64 },  { 16, 1536, 64 }, { 16, 512, 72 },
+                                        { 16, 1536, 72 }, { 16, 512, 88 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        assert_close(
+            gac_contract_gemm_us(with, GAC_DTYPE_F16, sizes[i][0], sizes[i][1], sizes[i][2]),
+            (double)(i + 1));
+    /* What was too long grows with the rows; other sizes are not its business. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1536, 88), 6 * 16);
+    static const int64_t others[][3] = { { 1, 512, 80 }, { 1, 1024, 64 }, { 4, 512, 64 },
+                                         { 1, 512, 96 }, { 1, 512, 56 },  { 17, 512, 72 } };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_close(
+            gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),
+            f16(others[i][0], others[i][1], others[i][2]) * (others[i][2] % 64 ? 2 : 1));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 /* A better k helps an n of 2 only where rows begin at cache lines; an odd n
  * always has the table of its own k. */
 static void narrow_n_makes_narrow_k(void **state)
@@ -616,6 +648,11 @@ static void malformed_tables_are_rejected(void **state)
         { "gemm/F16/times/0/wave", "1", "$.gemm.F16.times[0].wave: must be an object" },
         { "gemm/F16/dense", "{}", "$.gemm.F16.dense: must be an array" },
         { "gemm/F16/dense", "[1]", "$.gemm.F16.dense[0]: must be an object" },
+        { "gemm/F16/dense_k", "[1]", "$.gemm.F16.dense_k[0]: must be an object" },
+        { "gemm/F16/dense_k",
+          "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1], \"n\": [8], \"k\": [16, 8], "
+          "\"us\": [1, 1]}]",
+          "$.gemm.F16.dense_k[0].k[1]: must be larger" },
         { "gemm/F16/dense", "[{}, {}, {}, {}, {}]", "$.gemm.F16.dense: must" },
         { "gemm/F16/dense", "[{\"n_multiple\": 8, \"k_multiple\": 1}]",
           "$.gemm.F16.dense[0]: must be of the first tiers" },
@@ -679,6 +716,7 @@ int main(void)
         cmocka_unit_test(waves_are_taken_off_and_put_back),
         cmocka_unit_test(a_measured_time_is_told_as_it_is),
         cmocka_unit_test(every_n_counts_at_its_rows),
+        cmocka_unit_test(every_k_counts_where_it_was_measured),
         cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(shared_lines_cost),
         cmocka_unit_test(one_row_has_its_own_table),

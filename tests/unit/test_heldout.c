@@ -76,8 +76,9 @@ static void check_ranking(const json_t *groups, gac_dtype dtype, double least_pc
             for (size_t j = i + 1; j < json_array_size(group); j++) {
                 const json_t *a = json_array_get(group, i), *b = json_array_get(group, j);
                 double truly = log(column(a, 3) / column(b, 3));
+                double again = json_array_size(a) > 4 ? log(column(a, 4) / column(b, 4)) : truly;
                 double said = log(predict(a, dtype) / predict(b, dtype));
-                if (fabs(truly) <= log(1.05))
+                if (fmin(fabs(truly), fabs(again)) <= log(1.05) || truly * again < 0)
                     continue;
                 bool clear = fabs(said) > log(1.03);
                 n++;

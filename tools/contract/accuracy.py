@@ -99,20 +99,28 @@ def right(n_right, n):
     return {"n_over_5_pct": n, **({"right_pct": number(100 * n_right / n)} if n else {})}
 
 
+def order(a, b):
+    """-1: a is the faster one, by more than RANK_PCT and noise; 1: b is."""
+    times = a["median_us"], b["median_us"]
+    if max(times) / min(times) <= 1 + RANK_PCT / 100 + 3 * (noise(a) + noise(b)):
+        return 0
+    return -1 if times[0] < times[1] else 1
+
+
 def ranking(groups, predictor, is_aligned=None):
-    """Of pairs within a group that are over RANK_PCT apart, how many are predicted in the
+    """Of pairs within a group that are over RANK_PCT apart, each time they were measured, how many are predicted in the
     right order: all; those predicted to differ clearly; and, by is_aligned, of two such."""
     n, seen = 0, []
     for group in groups:
         for i, a in enumerate(group):
             for b in group[i + 1:]:
                 n += 1
-                times, said = (a["median_us"], b["median_us"]), (predictor.us(a), predictor.us(b))
-                if max(times) / min(times) <= 1 + RANK_PCT / 100 + 3 * (noise(a) + noise(b)):
+                said, true = (predictor.us(a), predictor.us(b)), order(a, b)
+                if not true or order(a.get("again", a), b.get("again", b)) != true:
                     continue
                 far = abs(math.log(said[0] / said[1])) > math.log(1 + CLEAR_PCT / 100)
                 both = is_aligned and is_aligned(a) and is_aligned(b)
-                seen.append(((times[0] < times[1]) == (said[0] < said[1]), far, both))
+                seen.append(((true < 0) == (said[0] < said[1]), far, both))
     clear = [ok for ok, far, _ in seen if far]
     aligned = [ok for ok, _, both in seen if both]
     out = {**right(sum(ok for ok, _, _ in seen), len(seen)), "n_pairs": n,
