@@ -1,4 +1,6 @@
-/* What tiles and waves of them waste: taken off tables, put back on predictions. */
+/* Taken off tables, put back on predictions. */
+#include "contract/contract_wave.h"
+
 #include "contract/contract_rules.h"
 
 #include <math.h>
@@ -6,23 +8,39 @@
 #define MAX_TILE 4096
 #define MAX_UNITS 1e6 /* multiprocessors */
 
+static double lying_so(double tile_rows, double tile_columns, double units, double m, double n)
+{
+    double tiles = ceil(m / tile_rows) * ceil(n / tile_columns);
+    double worked = tiles > units ? ceil(tiles / units) * units : tiles;
+    return worked * fmin(m, tile_rows) * tile_columns / (m * n); /* cut down to the rows */
+}
+
+double gac_tile_waste(double tile_rows, double tile_columns, double units, double m, double n)
+{
+    return fmin(lying_so(tile_rows, tile_columns, units, m, n),
+                lying_so(tile_columns, tile_rows, units, m, n));
+}
+
+double gac_length_waste(double tile, double units, double rows, double length)
+{
+    double tiles = rows * ceil(length / tile);
+    return ceil(tiles / units) * units / tiles;
+}
+
 double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
 {
     const double few = 64; /* rows, for which tiles are others */
     if (times->power <= 0 || m <= few)
         return 1;
-    double tiles = ceil(m / times->tile_rows) * ceil(n / times->tile_columns);
-    double worked = tiles > times->units ? ceil(tiles / times->units) * times->units : tiles;
-    double tile_rows = fmin(m, times->tile_rows); /* with fewer it is cut down to them */
-    return pow(worked * tile_rows * times->tile_columns / (m * n), times->power);
+    return pow(gac_tile_waste(times->tile_rows, times->tile_columns, times->units, m, n),
+               times->power);
 }
 
 double gac_prefill_waste(const gac_prefill_times *times, double rows, double length)
 {
     if (times->power <= 0)
         return 1;
-    double tiles = rows * ceil(length / times->tile);
-    return pow(ceil(tiles / times->units) * times->units / tiles, times->power);
+    return pow(gac_length_waste(times->tile, times->units, rows, length), times->power);
 }
 
 static bool read_units(gac_reader *r, const json_t *wave, double *units, double *power)

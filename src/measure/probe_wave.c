@@ -1,5 +1,6 @@
 /* Which tiles explain a table's steps: its own lines, left out one by one, or points
  * between them are predicted from their neighbours with and without the waste of tiles. */
+#include "contract/contract_wave.h"
 #include "measure/probe_internal.h"
 
 #include <math.h>
@@ -12,10 +13,8 @@ static double waste(const probe_wave *w, double units, int64_t m, int64_t n)
 {
     if (w->power <= 0)
         return 1;
-    double tiles = ceil((double)m / w->tile_rows) * ceil((double)n / w->tile_columns);
-    double worked = tiles > units ? ceil(tiles / units) * units : tiles;
-    double tile_rows = fmin((double)m, w->tile_rows);
-    return pow(worked * tile_rows * w->tile_columns / ((double)m * (double)n), w->power);
+    return pow(gac_tile_waste(w->tile_rows, w->tile_columns, units, (double)m, (double)n),
+               w->power);
 }
 
 /* Logarithm of a cell's time without the waste; NaN where it was not measured. */
@@ -62,8 +61,7 @@ static double table_error(const probe_table *t, const probe_wave *w, double unit
 
 probe_wave probe_find_wave(const probe_table *t, double units)
 {
-    static const int tiles[][2] = { { 64, 64 },   { 128, 64 },  { 64, 128 },
-                                    { 128, 128 }, { 128, 256 }, { 256, 128 } };
+    static const int tiles[][2] = { { 64, 64 }, { 64, 128 }, { 128, 128 }, { 128, 256 } };
     probe_wave best = { 1, 1, 0 };
     double least = table_error(t, &best, units) * MIN_GAIN;
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles && units >= 1; i++)
@@ -76,12 +74,6 @@ probe_wave probe_find_wave(const probe_table *t, double units)
             }
         }
     return best;
-}
-
-static double prefill_waste(double tile, double units, double power, double rows, int64_t length)
-{
-    double tiles = rows * ceil((double)length / tile);
-    return pow(ceil(tiles / units) * units / tiles, power);
 }
 
 /* Squared error of a point, predicted from the lengths beside it; NaN where the table
@@ -106,10 +98,11 @@ static double point_error(const probe_table *t, double tile, double units, doubl
                   (size_t)at_head;
     const double time_us[] = { t->time_us[cell - (size_t)t->n_axis[2]], point->time_us,
                                t->time_us[cell] };
-    double smooth_us[3];
+    double log_us[3];
     for (int i = 0; i < 3; i++)
-        smooth_us[i] = log(time_us[i] / prefill_waste(tile, units, power, (double)rows, at[i]));
-    return squared_error(at, smooth_us[0], smooth_us[1], smooth_us[2]);
+        log_us[i] = log(time_us[i]) -
+                    power * log(gac_length_waste(tile, units, (double)rows, (double)at[i]));
+    return squared_error(at, log_us[0], log_us[1], log_us[2]);
 }
 
 double probe_find_prefill_wave(const probe_table *t, double tile, double units,

@@ -1,5 +1,5 @@
 /* The bundled contract against shapes drawn at random, in none of its tables and
- * among no points (tools/contract/heldout.py). */
+ * among no points (tools/contract/heldout.py), and those of another run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,7 +102,10 @@ static void predicts_recorded_shapes(void **state)
         double least_pct;
     } recorded[] = { { GAC_DTYPE_F16, "tests/data/heldout/h200_f16.json", 95 },
                      { GAC_DTYPE_BF16, "tests/data/heldout/h200_bf16.json", 95 },
-                     { GAC_DTYPE_F8_E4M3, "tests/data/heldout/h200_f8_e4m3.json", 85 } };
+                     { GAC_DTYPE_F8_E4M3, "tests/data/heldout/h200_f8_e4m3.json", 95 },
+                     { GAC_DTYPE_F16, "tests/data/heldout/seed3_f16.json", 95 },
+                     { GAC_DTYPE_BF16, "tests/data/heldout/seed3_bf16.json", 95 },
+                     { GAC_DTYPE_F8_E4M3, "tests/data/heldout/seed3_f8_e4m3.json", 90 } };
     (void)state;
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
         json_t *data = json_load_file(recorded[i].path, 0, NULL);
@@ -111,7 +114,7 @@ static void predicts_recorded_shapes(void **state)
         if (recorded[i].dtype != GAC_DTYPE_F8_E4M3) /* attention runs in 16 bits */
             check_errors(json_object_get(data, "sdpa"), recorded[i].dtype, false);
         check_ranking(json_object_get(data, "ranking"), recorded[i].dtype, recorded[i].least_pct);
-        check_ranking(json_object_get(data, "typical"), recorded[i].dtype, 98);
+        check_ranking(json_object_get(data, "typical"), recorded[i].dtype, 97);
         json_decref(data);
     }
 }
