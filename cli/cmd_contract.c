@@ -161,6 +161,27 @@ static void print_ranking(const char *dtype, const json_t *row, const char *wher
     printf("\n");
 }
 
+/* Of the shapes of a model, which were then measured. */
+static void print_model(const char *dtype, const json_t *row, bool *begun)
+{
+    char q[80];
+    double middle, high, predicted, measured, n;
+    const json_t *count = json_object_get(row, "n_points");
+    n = json_number_value(count);
+    if (!(n >= 1 && n <= 1e9) || !percent_at(row, "median_pct", &middle) ||
+        !percent_at(row, "p95_pct", &high))
+        return;
+    print_accuracy_title(begun);
+    printf("  %-9s the %.0f shapes of a model, before they were measured: median %.1f %%, 95th "
+           "percentile %.1f %%",
+           gac_quote(q, sizeof q, dtype), n, middle, high);
+    if (percent_at(json_object_get(row, "predicted"), "right_pct", &predicted))
+        printf("; of two candidates the faster one right in %.1f %%", predicted);
+    if (percent_at(json_object_get(row, "measured"), "right_pct", &measured))
+        printf(", measured in %.1f %%", measured);
+    printf("\n");
+}
+
 /* What the contract says of its own predictions, where it was measured. */
 static void print_accuracy(const json_t *accuracy)
 {
@@ -174,6 +195,8 @@ static void print_accuracy(const json_t *accuracy)
                       ", at widths that many models have, measured again", &begun);
         print_ranking(dtype, row, json_object_get(row, "typical") ? ", at others" : "", &begun);
     }
+    json_object_foreach(json_object_get(accuracy, "model"), dtype, row)
+        print_model(dtype, row, &begun);
 }
 
 static void print_dtype(const gac_contract *contract, gac_dtype dtype)

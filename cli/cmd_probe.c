@@ -394,6 +394,26 @@ static void print_accuracy(const json_t *part, const char *what)
     }
 }
 
+/* What the contract had said of a model's shapes, and what their times are worth. */
+static void print_model(const char *dtype, const json_t *row)
+{
+    const json_t *predicted = json_object_get(row, "predicted");
+    const json_t *measured = json_object_get(row, "measured");
+    const json_t *said = json_object_get(predicted, "right_pct");
+    const json_t *again = json_object_get(measured, "right_pct");
+    printf("  %-8s predicted before: median error %.1f %%, 95th percentile %.1f %%", dtype,
+           json_number_value(json_object_get(row, "median_pct")),
+           json_number_value(json_object_get(row, "p95_pct")));
+    if (said)
+        printf("; %.1f %% of %lld pairs of candidates over 5 %% apart in the right order",
+               json_number_value(said),
+               (long long)json_integer_value(json_object_get(predicted, "n_over_5_pct")));
+    if (again)
+        printf("; measured again, %.1f %% of %lld", json_number_value(again),
+               (long long)json_integer_value(json_object_get(measured, "n_over_5_pct")));
+    printf("\n");
+}
+
 static gac_status report(cli *c, const probe_command *o, const json_t *contract)
 {
     static const char *const keys[] = { "name",    "gpu",      "arch", "stack",
@@ -410,6 +430,8 @@ static gac_status report(cli *c, const probe_command *o, const json_t *contract)
             const json_t *sources = json_object_get(contract, "sources");
             const json_t *last = json_array_get(sources, json_array_size(sources) - 1);
             printf("  %s\n", json_string_value(last));
+            json_object_foreach(json_object_get(accuracy, "model"), dtype, value)
+                print_model(dtype, value);
             return GAC_OK;
         }
         print_accuracy(json_object_get(accuracy, "gemm"), "GEMM");

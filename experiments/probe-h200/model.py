@@ -2,12 +2,16 @@
 """How well does a contract predict, and rank, the shapes that `gac probe --model` measured?
 
     python3 experiments/probe-h200/model.py model.raw.json.gz contracts/h200.json --library build/libgac.so
+    python3 experiments/probe-h200/model.py model.raw.json.gz model.before.raw.json.gz
+
+The second: how well do times measured at another start of the machine?
 """
 import argparse
 import collections
 import gzip
 import json
 import pathlib
+import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "contract"))
@@ -34,15 +38,36 @@ def groups_of(points):
     return [group for key, some in alike.items() for group in near(some, key[1]) if len(group) > 1]
 
 
+def gemms(path):
+    """One point a shape; where there were several rounds, with their median."""
+    rounds = collections.defaultdict(list)
+    with gzip.open(path) as file:
+        for p in json.load(file)["points"]:
+            if p["op"] == "gemm":
+                rounds[p["m"], p["n"], p["k"]].append(p)
+    return [{**some[0], "median_us": statistics.median(p["median_us"] for p in some)}
+            for some in rounds.values()]
+
+
+class Measured:
+    """Times as another run measured them."""
+
+    def __init__(self, path):
+        self.times = {(p["m"], p["n"], p["k"]): p["median_us"] for p in gemms(path)}
+
+    def us(self, p):
+        return self.times[p["m"], p["n"], p["k"]]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("raw", type=pathlib.Path)
     parser.add_argument("contract", type=pathlib.Path)
-    parser.add_argument("--library", required=True, type=pathlib.Path)
+    parser.add_argument("--library", type=pathlib.Path)
     args = parser.parse_args()
-    with gzip.open(args.raw) as file:
-        points = [p for p in json.load(file)["points"] if p["op"] == "gemm"]
-    predictor = accuracy.Predictor(args.library, args.contract)
+    points = gemms(args.raw)
+    predictor = (accuracy.Predictor(args.library, args.contract) if args.library
+                 else Measured(args.contract))
     for m in sorted({p["m"] for p in points}):
         mine = [p for p in points if p["m"] == m]
         print(f"m={m}:", json.dumps(accuracy.summary([(predictor.us(p), p) for p in mine])),

@@ -273,8 +273,9 @@ typedef struct gac_probe_options {
 gac_status gac_probe_run(gac_device *device, const gac_probe_options *options,
                          struct json_t **contract, struct json_t **raw, gac_error *err);
 
-/* Measures the given shapes in one dtype, with the rules for reported figures,
- * and puts them as exact points into a copy of base. */
+/* Measures the given shapes in one dtype, with the rules for reported figures, GEMMs
+ * in three rounds while there is time, and puts them as exact points into a copy of
+ * base. */
 gac_status gac_probe_shapes(gac_device *device, const gac_probe_options *options,
                             const gac_contract *base, const gac_gemm_shape *gemm, size_t n_gemm,
                             const gac_sdpa_shape *sdpa, size_t n_sdpa, struct json_t **contract,

@@ -323,8 +323,7 @@ typedef struct ranking {
     int n_pairs, n_over, n_right, n_clear, n_clear_right, n_aligned, n_aligned_right;
 } ranking;
 
-/* -1: a is the faster one, by more than RANK_PCT and noise; 1: b is. */
-static int order_of(const probe_point *a, const probe_point *b)
+int probe_order(const probe_point *a, const probe_point *b)
 {
     double fast = fmin(a->time_us, b->time_us), slow = fmax(a->time_us, b->time_us);
     if (slow / fast <= 1 + RANK_PCT / 100 + 3 * (a->noise + b->noise))
@@ -337,9 +336,9 @@ static void rank_pairs(const candidate *all, int n, ranking *r)
     for (int i = 0; i < n; i++) {
         for (int j = i + 1; j < n; j++) {
             const candidate *a = &all[i], *b = &all[j];
-            int order = order_of(&a->point[0], &b->point[0]);
+            int order = probe_order(&a->point[0], &b->point[0]);
             r->n_pairs++;
-            if (order == 0 || order_of(&a->point[1], &b->point[1]) != order)
+            if (order == 0 || probe_order(&a->point[1], &b->point[1]) != order)
                 continue;
             bool right = (order < 0) == (a->predicted_us < b->predicted_us);
             bool clear = fabs(log(a->predicted_us / b->predicted_us)) > log(1 + CLEAR_PCT / 100);
@@ -393,8 +392,7 @@ static gac_status rank_near(probe *p, const gac_contract *contract, const probe_
     return GAC_OK;
 }
 
-/* {"n_over_5_pct", "right_pct"}; without the latter where there is no pair. */
-static json_t *right_json(int n_right, int n)
+json_t *probe_right_json(int n_right, int n)
 {
     json_t *json = json_pack("{s:i}", "n_over_5_pct", n);
     if (n > 0)
@@ -404,12 +402,12 @@ static json_t *right_json(int n_right, int n)
 
 static json_t *ranking_json(const ranking *r)
 {
-    json_t *json = right_json(r->n_right, r->n_over);
-    json_t *clear = right_json(r->n_clear_right, r->n_clear);
+    json_t *json = probe_right_json(r->n_right, r->n_over);
+    json_t *clear = probe_right_json(r->n_clear_right, r->n_clear);
     json_object_set_new(json, "n_pairs", json_integer(r->n_pairs));
     json_object_set_new(clear, "margin_pct", json_real(CLEAR_PCT));
     json_object_set_new(json, "clear", clear);
-    json_object_set_new(json, "aligned", right_json(r->n_aligned_right, r->n_aligned));
+    json_object_set_new(json, "aligned", probe_right_json(r->n_aligned_right, r->n_aligned));
     return json;
 }
 

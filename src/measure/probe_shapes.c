@@ -7,7 +7,15 @@
 #include <string.h>
 #include <time.h>
 
-enum { N_BEFORE_JUDGING = 50 };
+#define NEAR 1.1 /* of a size, are candidates for it */
+enum { N_BEFORE_JUDGING = 50, MAX_ROUNDS = 3 };
+
+/* A GEMM that is measured in every round, since some take another time the next time. */
+typedef struct exact {
+    gac_task_spec spec;  /* in the dtype that serves it */
+    double predicted_us; /* by the contract as it was */
+    probe_point round[MAX_ROUNDS];
+} exact;
 
 static void gemm_key(char out[96], const char *dtype, json_int_t m, json_int_t n, json_int_t k)
 {
@@ -104,28 +112,147 @@ static gac_status other_dtype(const gac_contract *base, const char *section, gac
 }
 
 /* What a dtype declines is measured in the one that serves it then. */
+static gac_status measure_round(probe *p, gac_dtype next, exact *all, size_t n, size_t n_all,
+                                int round)
+{
+    gac_status status = GAC_OK;
+    for (size_t i = 0; i < n && status == GAC_OK; i++) {
+        probe_point *point = &all[i].round[round];
+        status = probe_measure(p, &all[i].spec, point);
+        if (status == GAC_OK && point->outcome == PROBE_DECLINED && all[i].spec.dtype != next) {
+            all[i].spec.dtype = next;
+            status = probe_measure(p, &all[i].spec, point);
+        }
+        if (round == 0)
+            judge_pace(p, i + 1, n_all);
+        probe_step(p, (size_t)round * n + i + 1);
+    }
+    return status;
+}
+
+/* As many rounds as there is time for. */
+static gac_status measure_rounds(probe *p, gac_dtype next, exact *all, size_t n, size_t n_all,
+                                 int *n_rounds)
+{
+    double start_s = gac_now_s();
+    gac_status status = GAC_OK;
+    for (*n_rounds = 0; *n_rounds < MAX_ROUNDS && status == GAC_OK; ++*n_rounds) {
+        double round_s = *n_rounds > 0 ? (gac_now_s() - start_s) / *n_rounds : 0;
+        if (*n_rounds > 0 && gac_now_s() + round_s - p->start_s > p->options->max_time_s)
+            break;
+        status = measure_round(p, next, all, n, n_all, *n_rounds);
+    }
+    return status;
+}
+
+/* The median of the rounds before end; NaN where there is none. */
+static double time_of(const exact *e, int end)
+{
+    double times[MAX_ROUNDS];
+    int n = 0;
+    for (int i = 0; i < end; i++)
+        if (e->round[i].outcome == PROBE_MEASURED)
+            times[n++] = e->round[i].time_us;
+    qsort(times, (size_t)n, sizeof *times, probe_by_value);
+    return n > 0 ? (times[(n - 1) / 2] + times[n / 2]) / 2 : NAN;
+}
+
+static bool are_near(int64_t a, int64_t b)
+{
+    return (double)(a > b ? a : b) <= NEAR * (double)(a < b ? a : b);
+}
+
+static bool are_candidates(const exact *a, const exact *b)
+{
+    const gac_gemm_shape *s = &a->spec.gemm, *t = &b->spec.gemm;
+    return s->m == t->m &&
+           ((s->k == t->k && are_near(s->n, t->n)) || (s->n == t->n && are_near(s->k, t->k)));
+}
+
+/* How those that are apart in every round were predicted, and how those that are in
+ * the last lay in the rounds before. */
+static void rank_exact(const exact *all, size_t n, int n_rounds, json_t *out)
+{
+    int n_over = 0, n_right = 0, n_last = 0, n_same = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i + 1; j < n; j++) {
+            const exact *a = &all[i], *b = &all[j];
+            if (!are_candidates(a, b))
+                continue;
+            int last = n_rounds - 1, order = probe_order(&a->round[last], &b->round[last]);
+            bool always = order != 0;
+            for (int r = 0; r < last; r++)
+                always = always && probe_order(&a->round[r], &b->round[r]) == order;
+            n_over += always;
+            n_right += always && (order < 0) == (a->predicted_us < b->predicted_us);
+            n_last += order != 0;
+            n_same += order != 0 && (order < 0) == (time_of(a, last) < time_of(b, last));
+        }
+    json_object_set_new(out, "predicted", probe_right_json(n_right, n_over));
+    if (n_rounds > 1)
+        json_object_set_new(out, "measured", probe_right_json(n_same, n_last));
+}
+
+/* What the contract had said of these shapes, and what their times are worth. */
+static gac_status judge_exact(probe *p, const exact *all, size_t n, int n_rounds, json_t **out)
+{
+    double *predicted = calloc(n + 1, sizeof *predicted), *times = calloc(n + 1, sizeof *times);
+    exact *kept = calloc(n + 1, sizeof *kept);
+    gac_error_summary e = { 0 };
+    size_t n_kept = 0;
+    gac_status status = predicted && times && kept ? GAC_OK : gac_error_no_memory(p->err);
+    for (size_t i = 0; i < n && status == GAC_OK; i++) {
+        bool whole = isfinite(all[i].predicted_us);
+        for (int r = 0; r < n_rounds; r++)
+            whole = whole && all[i].round[r].outcome == PROBE_MEASURED;
+        if (!whole)
+            continue;
+        predicted[n_kept] = all[i].predicted_us;
+        times[n_kept] = time_of(&all[i], n_rounds);
+        kept[n_kept++] = all[i];
+    }
+    if (status == GAC_OK)
+        status = gac_probe_summarise(predicted, times, (int)n_kept, &e, p->err);
+    if (status == GAC_OK) {
+        *out =
+            json_pack("{s:i, s:i, s:o, s:o}", "n_points", (int)n_kept, "n_rounds", n_rounds,
+                      "median_pct", probe_number(e.median_pct), "p95_pct", probe_number(e.p95_pct));
+        rank_exact(kept, n_kept, n_rounds, *out);
+    }
+    free(predicted);
+    free(times);
+    free(kept);
+    return status;
+}
+
 static gac_status measure_gemm(probe *p, const gac_contract *base, gac_dtype dtype,
-                               const gac_gemm_shape *shapes, size_t n, size_t n_all, json_t *points)
+                               const gac_gemm_shape *shapes, size_t n, size_t n_all, json_t *points,
+                               json_t **judged)
 {
     gac_dtype next;
-    gac_status status = other_dtype(base, "gemm", dtype, "falls_back_to", &next, p->err);
+    int n_rounds = 0;
+    exact *all = calloc(n + 1, sizeof *all);
+    gac_status status = all ? other_dtype(base, "gemm", dtype, "falls_back_to", &next, p->err)
+                            : gac_error_no_memory(p->err);
     for (size_t i = 0; i < n && status == GAC_OK; i++) {
-        probe_point point;
-        gac_task_spec spec = probe_gemm_spec(dtype, shapes[i].m, shapes[i].n, shapes[i].k);
-        status = probe_measure(p, &spec, &point);
-        if (status == GAC_OK && point.outcome == PROBE_DECLINED && next != dtype) {
-            spec.dtype = next;
-            status = probe_measure(p, &spec, &point);
-        }
-        judge_pace(p, i + 1, n_all);
-        probe_step(p, i + 1);
-        if (status == GAC_OK && point.outcome == PROBE_MEASURED)
+        all[i].spec = probe_gemm_spec(dtype, shapes[i].m, shapes[i].n, shapes[i].k);
+        all[i].predicted_us =
+            gac_contract_gemm_us(base, dtype, shapes[i].m, shapes[i].n, shapes[i].k);
+    }
+    if (status == GAC_OK)
+        status = measure_rounds(p, next, all, n, n_all, &n_rounds);
+    for (size_t i = 0; i < n && status == GAC_OK; i++) {
+        double time_us = time_of(&all[i], n_rounds);
+        if (isfinite(time_us))
             json_array_append_new(
                 points,
                 json_pack("{s:I, s:I, s:I, s:s, s:o}", "m", (json_int_t)shapes[i].m, "n",
                           (json_int_t)shapes[i].n, "k", (json_int_t)shapes[i].k, "dtype",
-                          gac_dtype_name(spec.dtype), "time_us", probe_number(point.time_us)));
+                          gac_dtype_name(all[i].spec.dtype), "time_us", probe_number(time_us)));
     }
+    if (status == GAC_OK && n > 0)
+        status = judge_exact(p, all, n, n_rounds, judged);
+    free(all);
     return status;
 }
 
@@ -168,8 +295,24 @@ static void tell_other_stack(probe *p, const json_t *contract)
     }
 }
 
+/* accuracy.model.DTYPE, of the last model that was measured in that dtype. */
+static void keep_judged(json_t *contract, gac_dtype dtype, json_t *judged)
+{
+    json_t *accuracy = json_object_get(contract, "accuracy"), *model;
+    if (!json_is_object(accuracy)) {
+        accuracy = json_object();
+        json_object_set_new(contract, "accuracy", accuracy);
+    }
+    model = json_object_get(accuracy, "model");
+    if (!json_is_object(model)) {
+        model = json_object();
+        json_object_set_new(accuracy, "model", model);
+    }
+    json_object_set(model, gac_dtype_name(dtype), judged);
+}
+
 static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_t *sdpa,
-                         json_t **out)
+                         json_t *judged, json_t **out)
 {
     char day[16];
     time_t now = time(NULL);
@@ -193,6 +336,8 @@ static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_
     status = merge(contract, "points", gemm, p->err);
     if (status == GAC_OK && json_array_size(sdpa) > 0)
         status = merge(contract, "sdpa_points", sdpa, p->err);
+    if (judged)
+        keep_judged(contract, p->options->dtypes[0], judged);
     if (p->options->name)
         json_object_set_new(contract, "name", json_string(p->options->name));
     if (p->options->runtime)
@@ -208,21 +353,21 @@ gac_status gac_probe_shapes(gac_device *device, const gac_probe_options *options
 {
     const gac_timing_rules careful = GAC_TIMING_RULES_INIT;
     probe p;
-    json_t *points = json_array(), *sdpa_points = json_array(), *json = NULL;
+    json_t *points = json_array(), *sdpa_points = json_array(), *judged = NULL, *json = NULL;
     gac_dtype dtype = options->dtypes[0];
     gac_contract *check = NULL;
     gac_status status = probe_start(&p, device, options, raw != NULL, err);
     p.rules = careful;
     if (status == GAC_OK)
         status = probe_check_runtime(options->runtime, err);
-    probe_begin(&p, "exact shapes", gac_dtype_name(dtype), n_gemm + n_sdpa);
+    probe_begin(&p, "exact shapes", gac_dtype_name(dtype), n_gemm * MAX_ROUNDS + n_sdpa);
     if (status == GAC_OK)
-        status = measure_gemm(&p, base, dtype, gemm, n_gemm, n_gemm + n_sdpa, points);
+        status = measure_gemm(&p, base, dtype, gemm, n_gemm, n_gemm + n_sdpa, points, &judged);
     if (status == GAC_OK)
         status = measure_sdpa(&p, base, dtype, sdpa, n_sdpa, sdpa_points);
     probe_finish(&p);
     if (status == GAC_OK)
-        status = extend(&p, base, points, sdpa_points, &json);
+        status = extend(&p, base, points, sdpa_points, judged, &json);
     char *text = status == GAC_OK ? gac_probe_text(json) : NULL;
     if (status == GAC_OK)
         status = text ? gac_contract_parse(text, strlen(text), "the extended contract", &check, err)
@@ -237,6 +382,7 @@ gac_status gac_probe_shapes(gac_device *device, const gac_probe_options *options
     json_decref(json);
     json_decref(points);
     json_decref(sdpa_points);
+    json_decref(judged);
     probe_dispose(&p);
     return status;
 }

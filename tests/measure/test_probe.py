@@ -353,9 +353,17 @@ class Quick(Case):
         self.assertEqual({m for m, _, _ in new}, {512, 1, 2})
         self.assertEqual({p["n_q"] for p in more["sdpa_points"]}, {512, 1})
         self.assertIn("measured exactly", more["sources"][-1])
-        self.assertEqual(len(self.load("raw.json")["points"]), len(new) +
+        self.assertEqual(len(self.load("raw.json")["points"]), 3 * len(new) +
                          len(more["sdpa_points"]))
+        model = more["accuracy"].pop("model")["F16"]
         self.assertEqual(more["accuracy"], self.contract["accuracy"])
+        self.assertEqual((model["n_points"], model["n_rounds"]), (len(new), 3))
+        self.assertLess(model["median_pct"], 10)
+        for part in ("predicted", "measured"):
+            self.assertGreater(model[part]["n_over_5_pct"], 10)
+            self.assertGreater(model[part]["right_pct"], 95)
+        shown = self.gac("contract", "show", self.path("c.json")).stdout
+        self.assertIn(f"the {len(new)} shapes of a model, before they were measured", shown)
         # every size that a plan can choose has been measured
         inspected = json.loads(self.gac("inspect", self.path("m"), "--json", "--contract",
                                         self.path("c.json")).stdout)
