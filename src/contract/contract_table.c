@@ -46,11 +46,15 @@ static int64_t stride(const gac_table *table, int axis)
     return cells;
 }
 
-/* A cell without a time takes it from the one before it along the kind's axis;
- * the first one cannot. */
+/* A cell without a time takes it from the one before it along the kind's axis, where it
+ * has one; the first one cannot. */
 static bool extend_cell(const gac_table_kind *kind, int64_t cell, gac_table *out)
 {
     int axis = kind->extend_axis;
+    if (axis < 0) {
+        out->us[cell] = NAN;
+        return true;
+    }
     int64_t step = stride(out, axis), along = cell / step % out->n[axis];
     const double *at = out->log_size[axis];
     if (along == 0)

@@ -22,7 +22,7 @@ typedef struct gac_table {
 /* How a table is spelled, and how time grows where nothing was measured. */
 typedef struct gac_table_kind {
     const char *keys[GAC_TABLE_AXES];
-    int extend_axis; /* a null takes the time before it along this axis, … */
+    int extend_axis; /* a null takes the time before it along this axis (-1: is not a number), … */
     double
         power[GAC_TABLE_AXES]; /* … times the ratio of sizes to this power; so too past the end */
     bool is_straight;          /* along the last axis time itself is a line, else its logarithm */

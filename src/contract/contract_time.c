@@ -84,14 +84,14 @@ static double dense_us(const gac_table *dense, const gac_gemm_times *times, cons
            plain_us(times, inside);
 }
 
-/* The measured time of a k among every one, at rows and an n that are common; NULL where
+/* The measured time of a k among every one, at rows and an n that are common; NaN where
  * there is none: another k may be cut otherwise into cache lines. */
-static const double *find_dense_k(const gac_dtype_rules *rules, const double sizes[3])
+static double dense_k_us(const gac_dtype_rules *rules, const double sizes[3])
 {
     const double *us = NULL, by_k[] = { sizes[0], sizes[2], sizes[1] };
     for (int i = 0; i < rules->n_dense_k && !us; i++)
         us = gac_table_cell(&rules->dense_k[i], by_k);
-    return us;
+    return us ? *us : NAN;
 }
 
 /* first is the index of the pair of a tier of n with the best k, which has a
@@ -108,7 +108,8 @@ static double times_us(const gac_dtype_rules *rules, int first, int tier_k, cons
             at--;
     }
     const gac_table *dense = at == 0 ? find_dense(rules, sizes[0], sizes[1]) : NULL;
-    return dense ? dense_us(dense, &times[at], sizes) : plain_us(&times[at], sizes);
+    double us = dense ? dense_us(dense, &times[at], sizes) : NAN;
+    return isnan(us) ? plain_us(&times[at], sizes) : us; /* what was too long is not there */
 }
 
 /* Kernels for an n of 2 elements load k just as narrowly. They gain from a k of
@@ -145,9 +146,9 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
         return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
     if (rules->times) {
         const double sizes[] = { (double)m, (double)n, (double)k };
-        const double *us = find_dense_k(rules, sizes);
-        if (us)
-            return *us;
+        double us = dense_k_us(rules, sizes);
+        if (!isnan(us))
+            return us;
         return times_us(rules, tier_n * by_k->tiers.n_tiers, narrow_k(rules, tier_n, tier_k, k),
                         sizes) *
                (by_n->tiers.tier[tier_n].aligned

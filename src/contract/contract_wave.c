@@ -8,6 +8,18 @@
 #define MAX_TILE 4096
 #define MAX_UNITS 1e6 /* multiprocessors */
 
+/* A size of an axis, whole again: or a tile too many would count where it is its multiple. */
+static double size_at(const gac_table *t, int axis, int i)
+{
+    return round(exp(t->log_size[axis][i]));
+}
+
+/* Below its first size a table has the time of that, and so the waste. */
+static double at_least_first(const gac_table *t, int axis, double size)
+{
+    return fmax(size, size_at(t, axis, 0));
+}
+
 static double lying_so(double tile_rows, double tile_columns, double units, double m, double n)
 {
     double tiles = ceil(m / tile_rows) * ceil(n / tile_columns);
@@ -32,7 +44,9 @@ double gac_gemm_waste(const gac_gemm_times *times, double m, double n)
     const double few = 64; /* rows, for which tiles are others */
     if (times->power <= 0 || m <= few)
         return 1;
-    return pow(gac_tile_waste(times->tile_rows, times->tile_columns, times->units, m, n),
+    return pow(gac_tile_waste(times->tile_rows, times->tile_columns, times->units,
+                              at_least_first(&times->table, 0, m),
+                              at_least_first(&times->table, 1, n)),
                times->power);
 }
 
@@ -40,19 +54,15 @@ double gac_prefill_waste(const gac_prefill_times *times, double rows, double len
 {
     if (times->power <= 0)
         return 1;
-    return pow(gac_length_waste(times->tile, times->units, rows, length), times->power);
+    return pow(gac_length_waste(times->tile, times->units, at_least_first(&times->table, 0, rows),
+                                at_least_first(&times->table, 1, length)),
+               times->power);
 }
 
 static bool read_units(gac_reader *r, const json_t *wave, double *units, double *power)
 {
     return gac_reader_number(r, wave, "units", 1, MAX_UNITS, units) &&
            gac_reader_number(r, wave, "power", 0, 1, power);
-}
-
-/* A size of an axis, whole again: or a tile too many would count where it is its multiple. */
-static double size_at(const gac_table *t, int axis, int i)
-{
-    return round(exp(t->log_size[axis][i]));
 }
 
 static void take_off(gac_table *t, int i, int j, double waste)

@@ -431,7 +431,9 @@ static gac_status rank_many(probe *p, const gac_contract *contract, const probe_
     probe_begin(p, typical ? "candidates at common widths" : "candidates", gac_dtype_name(g->dtype),
                 (size_t)n);
     for (int i = 0; i < n && status == GAC_OK; i++) {
+        p->group = i + 1;
         status = rank_near(p, contract, g, typical, &r);
+        p->group = 0;
         probe_step(p, (size_t)i + 1);
     }
     probe_finish(p);

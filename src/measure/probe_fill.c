@@ -12,7 +12,8 @@
 #include <stdlib.h>
 
 #define MAX_TIME_US 1000 /* longer points are left to extrapolation */
-#define PLAIN_ROWS 512   /* from here on time grows with the rows */
+#define PLAIN_ROWS 512   /* from here on time grows with the rows, */
+#define FEWER_ROWS 4     /* of so many times fewer */
 enum {
     N_ACTIVE = 64,   /* columns under way at a time */
     LEAST_LEVELS = 1 /* of n, that are measured whatever the time */
@@ -75,12 +76,13 @@ static column *list_columns(probe_gemm *g, uint64_t *random, size_t *n_out)
     return columns;
 }
 
-/* Whether a point is worth its time, by the last one with fewer rows. */
+/* Whether a point is worth its time, by the last one with fewer rows; one with far fewer
+ * does not tell. */
 static bool is_short(const column *c, int64_t m)
 {
     double expected = c->last_us * (double)m / (double)c->last_m;
-    return c->last_m == 0 ||
-           (!(c->last_us > MAX_TIME_US) && !(m >= PLAIN_ROWS && expected > MAX_TIME_US));
+    bool tells = m >= PLAIN_ROWS && m <= FEWER_ROWS * c->last_m;
+    return c->last_m == 0 || (!(c->last_us > MAX_TIME_US) && !(tells && expected > MAX_TIME_US));
 }
 
 static gac_status measure_next(probe *p, const probe_gemm *g, column *c)
@@ -93,9 +95,12 @@ static gac_status measure_next(probe *p, const probe_gemm *g, column *c)
     int64_t m = spec.gemm.m;
     probe_point point;
     c->at[0]++;
-    if (probe_gemm_bytes(g->dtype, m, spec.gemm.n, spec.gemm.k) > probe_memory_limit(p) ||
-        !is_short(c, m))
+    if (probe_gemm_bytes(g->dtype, m, spec.gemm.n, spec.gemm.k) > probe_memory_limit(p))
         return GAC_OK;
+    if (!is_short(c, m)) {
+        c->last_us = INFINITY; /* nor is one with more */
+        return GAC_OK;
+    }
     gac_status status = probe_measure(p, &spec, &point);
     if (status != GAC_OK || point.outcome != PROBE_MEASURED)
         return status;

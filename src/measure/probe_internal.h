@@ -17,6 +17,7 @@ typedef enum probe_outcome {
 typedef struct probe_point {
     gac_task_spec spec;
     const char *phase; /* static */
+    int group;         /* of candidates, from 1 on; 0: none */
     probe_outcome outcome;
     double time_us, spread_us, noise;
     int n_samples, n_discarded, n_unsettled, n_power_limited, n_calls;
@@ -39,6 +40,7 @@ typedef struct probe {
     size_t phase_first; /* point of the phase */
     int n_no_memory, n_throttled;
     const char *phase;
+    int group;                            /* of the next point */
     double phase_start_s, start_s, end_s; /* of the dtype: end_s is when its time is up */
     double rest_left_s;                   /* for a card below its highest clock */
     char stack[96];                       /* of the fallback, once it has been asked */

@@ -135,7 +135,7 @@ gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
     gac_timing timing;
     gac_error why = GAC_ERROR_INIT;
     memset(&timing, 0, sizeof timing);
-    *out = (probe_point){ .spec = *spec, .phase = p->phase, .time_us = NAN };
+    *out = (probe_point){ .spec = *spec, .phase = p->phase, .group = p->group, .time_us = NAN };
     gac_status status = gac_task_create(p->device, spec, &task, &why);
     if (status == GAC_CHECK) {
         out->outcome = PROBE_DECLINED;

@@ -407,7 +407,7 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         probe_note(p, "%s: %lld table points were left out, the time was up",
                    gac_dtype_name(g->dtype), (long long)n_late);
     if (n_lost > 0)
-        probe_note(p, "%s: %lld sizes of n were left out of tables, a point of theirs failed",
+        probe_note(p, "%s: %lld sizes were left out of tables, a point of theirs failed",
                    gac_dtype_name(g->dtype), (long long)n_lost);
     return status;
 }

@@ -79,6 +79,8 @@ static json_t *point_json(const probe_point *point)
     static const char *const outcomes[] = { "measured", "declined", "no memory", "throttled" };
     json_t *json = probe_spec_json(point);
     json_object_set_new(json, "phase", json_string(point->phase));
+    if (point->group > 0)
+        json_object_set_new(json, "group", json_integer(point->group));
     if (point->outcome != PROBE_MEASURED) {
         json_object_set_new(json, "outcome", json_string(outcomes[point->outcome]));
         json_object_set_new(json, "n_discarded", json_integer(point->n_discarded));

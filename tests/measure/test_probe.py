@@ -8,6 +8,7 @@ in multiples of 16 only, attention in multiples of 8 up to 256.
 """
 import argparse
 import collections
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +21,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
+sys.path.insert(0, os.path.join(ROOT, "tools", "contract"))
+from accuracy import order  # noqa: E402
+import heldout  # noqa: E402
 import make_checkpoint as mk  # noqa: E402
 import tally  # noqa: E402
 
@@ -102,10 +106,29 @@ def tiers(contract, dtype, place):
     return [(t["multiple"], t["aligned"], t["family"]) for t in contract["gemm"][dtype][place]]
 
 
+def over(points):
+    """How many pairs of candidates are over 5 % apart both times."""
+    return sum(order(a, b) != 0 and order(a, b) == order(a["again"], b["again"])
+               for group in heldout.group(points) for a, b in itertools.combinations(group, 2))
+
+
 class Full(Case):
+    def candidates_are_those_of_a_plan(self, points, ranking):
+        """A size and aligned ones above it, in no table, each measured twice."""
+        known = {(p["m"], p["n"], p["k"]) for p in points if p["phase"].startswith("GEMM")}
+        found = [p for p in points if p["phase"] == "candidates"]
+        self.assertFalse(known & {(p["m"], p["n"], p["k"]) for p in found})
+        for group in heldout.group(found):
+            for place in "nk":
+                first, *others = [p[place] for p in group]
+                self.assertTrue(all(x >= first and (x == first or x % 8 == 0) for x in others))
+            self.assertTrue(all("again" in p for p in group))
+        self.assertAlmostEqual(over(found), ranking["n_over_5_pct"], delta=2)
+
     def test_predictions_at_shapes_not_measured(self):
         """What the issue promises of a contract, on a GPU whose truth is known."""
-        contract = self.probe("--attention", "own")
+        contract = self.probe("--attention", "own", "--raw", self.path("raw.json"))
+        points = [p for p in self.load("raw.json")["points"] if p["op"] == "gemm"]
         accuracy = contract["accuracy"]
         self.assertEqual(accuracy["gemm"]["F16"]["n_points"], 600)
         self.assertLess(accuracy["gemm"]["F16"]["median_pct"], 10)
@@ -120,6 +143,13 @@ class Full(Case):
         by_k, = contract["gemm"]["F16"]["dense_k"]
         self.assertEqual((by_k["k"], by_k["n"]), (narrow, [2048, 4096, 8192]))
         self.assertEqual(len(by_k["us"]), 6 * 497 * 3)
+        measured = {(p["m"], p["k"], p["n"]): p["median_us"] for p in points
+                    if p["phase"] == "GEMM tables" and "median_us" in p}
+        cells = [measured.get(cell) for cell in itertools.product(by_k["m"], by_k["k"], by_k["n"])]
+        self.assertGreater(sum(us is not None for us in by_k["us"]), 8000)
+        for us, expected in zip(by_k["us"], cells):  # of shapes that tables of n have too, the last
+            self.assertTrue(us is None or abs(us / expected - 1) < 0.03, (us, expected))
+        self.candidates_are_those_of_a_plan(points, accuracy["ranking"]["F16"])
         self.assertGreater(accuracy["ranking"]["F16"]["typical"]["n_over_5_pct"], 100)
         self.assertGreater(accuracy["ranking"]["F16"]["typical"]["right_pct"], 99)
         tables = contract["gemm"]["F16"]["times"]
@@ -471,6 +501,15 @@ class Modes(Case):
         contract = self.probe("--quick", "--dtype", "F16,F8_E4M3", fake="fp8-less")
         self.assertEqual(contract["dtypes"], ["F16"])
         self.assertIn("F8_E4M3: not served by this GPU", contract["sources"])
+
+    def test_what_is_not_so_twice_is_no_difference(self):
+        contract = self.probe("--quick", "--raw", self.path("raw.json"), fake="fickle")
+        found = [p for p in self.load("raw.json")["points"] if p["phase"] == "candidates"]
+        once = sum(order(a, b) != 0 for group in heldout.group(found)
+                   for a, b in itertools.combinations(group, 2))
+        stated = contract["accuracy"]["ranking"]["F16"]["n_over_5_pct"]
+        self.assertAlmostEqual(over(found), stated, delta=2)
+        self.assertGreater(once, stated + 5)
 
     def test_without_telemetry_and_kernel_names(self):
         contract = self.probe("--quick", fake="blind")

@@ -10,6 +10,7 @@
  *   late           from the 5th
  *   strained       likewise from the 2nd on, at its power limit
  *   noisy          samples scatter by a tenth, and some are far off
+ *   fickle         every 3rd task takes 12 % longer, whatever it is
  *   out-of-memory  every 3rd task finds no memory
  *   fp8-less       F8 is declined
  *   blind          telemetry and kernels are not to be had
@@ -226,6 +227,7 @@ static gac_status fake_task_time(void *data, int n_calls, bool graph, double *ti
     (void)n_calls;
     noise += late ? (noisy ? 1.5 : 0.01) : 0;
     noise += is_slow(task->device) ? 1980.0 / 1700 - 1 : 0;
+    noise += is_mode(task->device, "fickle") && task->seed % 3 == 0 ? 0.12 : 0;
     *time_us = (fake_time_us(&task->spec) + (graph ? 0 : FAKE_LAUNCH_US)) * (1 + noise);
     return GAC_OK;
 }

@@ -13,6 +13,8 @@
 
 #include <gac/contract.h>
 
+#include "contract/contract_wave.h"
+
 static const int64_t axis_m[] = { 1, 16, 256, 4096 };
 static const int64_t axis_size[] = { 64, 512, 4096 };
 
@@ -335,10 +337,15 @@ static void tiles_lie_the_better_way(void **state)
     set_path(json, "gemm/F16/times/0/wave",
              "{\"tile_rows\": 256, \"tile_columns\": 128, \"units\": 132, \"power\": 1}");
     assert_int_equal(parse(json, &with, &err), GAC_OK);
-    double turned = 7 * 128 * 18 * 256 / (800.0 * 4608);
-    double wide = gac_contract_gemm_us(with, GAC_DTYPE_F16, 896, 4608, 512);
-    double ours = gac_contract_gemm_us(with, GAC_DTYPE_F16, 800, 4608, 512);
-    assert_true(ours / wide > 0.9 && ours / wide < turned); /* of the same tiles */
+    assert_close(gac_tile_waste(256, 128, 132, 800, 4608), 7 * 18 * 128 * 256 / (800.0 * 4608));
+    assert_close(gac_tile_waste(128, 256, 132, 800, 4608), 7 * 18 * 128 * 256 / (800.0 * 4608));
+    assert_close(gac_tile_waste(256, 128, 132, 65, 128), 1);
+    /* 4096 x 4096 is 512 tiles, four waves; as it was measured: all that is more is waste. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 4096, 4096, 512),
+                 true_gemm_us((double)axis_m[3], (double)axis_size[1], 512, 1));
+    /* Fewer columns than the table has take as long as its first. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 8, 512),
+                 gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 64, 512));
     assert_true(gac_contract_gemm_us(with, GAC_DTYPE_F16, 65, 4096, 512) <
                 1.1 * gac_contract_gemm_us(with, GAC_DTYPE_F16, 64, 4096, 512));
     gac_contract_free(with);
@@ -369,7 +376,7 @@ static void a_measured_time_is_told_as_it_is(void **state)
 
 #define DENSE \
     "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16, 100], \"n\": [64, 72, 80], \"k\": [512, " \
-    "1536], \"us\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}, {\"n_multiple\": 8, " \
+    "1536], \"us\": [1, 2, 3, 4, 5, 6, 7, 8, null, 10, 11, 12]}, {\"n_multiple\": 8, " \
     "\"k_multiple\": 8, " \
     "\"m\": [100], \"n\": [88, 4096], \"k\": [512], \"us\": [50, 60]}]"
 
@@ -392,6 +399,8 @@ static void every_n_counts_at_its_rows(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k),
                      cases[i].expected);
+    /* What was too long or was lost is for the other table. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 72, 512), f16(100, 72, 512));
     /* Past its k it grows as the other table does; other rows, and sizes that are
      * of another tier, are not its business. */
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 64, 4096),
@@ -429,8 +438,8 @@ static void every_k_counts_where_it_was_measured(void **state)
         assert_close(
             gac_contract_gemm_us(with, GAC_DTYPE_F16, sizes[i][0], sizes[i][1], sizes[i][2]),
             (double)(i + 1));
-    /* What was too long grows with the rows; other sizes are not its business. */
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1536, 88), 6 * 16);
+    /* What was too long, and other sizes, are not its business. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1536, 88), 2 * f16(16, 1536, 88));
     static const int64_t others[][3] = { { 1, 512, 80 }, { 1, 1024, 64 }, { 4, 512, 64 },
                                          { 1, 512, 96 }, { 1, 512, 56 },  { 17, 512, 72 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -593,6 +602,11 @@ static void waves_of_prefill_are_taken_off_and_put_back(void **state)
         assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &full),
                      gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &full));
     }
+    /* Fewer rows, or shorter ones, than the table has take as long as its first. */
+    gac_sdpa_shape one = { 1, 1, 1, 1024, 1024, 64, 64, false };
+    gac_sdpa_shape first = { 1, 8, 8, 1024, 1024, 64, 64, false };
+    assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &one),
+                 gac_contract_sdpa_us(with, GAC_DTYPE_F16, &first));
     gac_contract_free(with);
     json_decref(json);
 }
@@ -681,7 +695,7 @@ static void malformed_tables_are_rejected(void **state)
           "$.gemm.F16.dense[0]: must be of the first tiers" },
         { "gemm/F16/dense",
           "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16], \"n\": [64], \"k\": [64], "
-          "\"us\": [null]}]",
+          "\"us\": [\"x\"]}]",
           "$.gemm.F16.dense[0].us[0]: must be a number" },
         { "gemm/F16/lines", "1", "$.gemm.F16.lines: must be an object" },
         { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [48]}",

@@ -19,20 +19,27 @@ SDPA = ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv", "qk_head", "causal")
 
 
 def group(points):
-    """Candidates near one size: one m, one n or k, and the other within REACH. A second
-    measurement of one is its `again`."""
-    groups = []
+    """Candidates near one size, as the probe numbered them; a second measurement of one is
+    its `again`. Before it did that: one m, one n or k, and the other within REACH, so that
+    two groups that chance put side by side are one."""
+    groups, last = [], None
     for p in points:
-        last = groups[-1] if groups else []
-        same = [q for q in last if "again" not in q and all(q[a] == p[a] for a in GEMM)]
-        if same:
-            same[0]["again"] = p
+        if "group" in p:
+            if p["group"] != last:
+                groups.append([])
+            last = p["group"]
+            same = [q for q in groups[-1] if all(q[a] == p[a] for a in GEMM)]
+            if same:
+                same[0]["again"] = p
+            else:
+                groups[-1].append(p)
             continue
-        near = bool(last) and all(q["m"] == p["m"] and abs(q["n"] - p["n"]) <= REACH and
-                                  abs(q["k"] - p["k"]) <= REACH for q in last)
-        lines = [{q[a] for q in last} | {p[a]} for a in ("n", "k")]
+        before = groups[-1] if groups else []
+        near = bool(before) and all(q["m"] == p["m"] and abs(q["n"] - p["n"]) <= REACH and
+                                    abs(q["k"] - p["k"]) <= REACH for q in before)
+        lines = [{q[a] for q in before} | {p[a]} for a in ("n", "k")]
         if near and min(map(len, lines)) == 1:
-            last.append(p)
+            before.append(p)
         else:
             groups.append([p])
     return groups
