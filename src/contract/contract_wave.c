@@ -59,10 +59,23 @@ double gac_prefill_waste(const gac_prefill_times *times, double rows, double len
                times->power);
 }
 
-static bool read_units(gac_reader *r, const json_t *wave, double *units, double *power)
+/* tile has rows and columns, or is NULL. Without a wave nothing is changed. */
+static bool read_wave(gac_reader *r, const json_t *value, double *tile[2], double *units,
+                      double *power)
 {
-    return gac_reader_number(r, wave, "units", 1, MAX_UNITS, units) &&
-           gac_reader_number(r, wave, "power", 0, 1, power);
+    json_t *wave;
+    if (!json_object_get(value, "wave"))
+        return true;
+    if (!gac_reader_object(r, value, "wave", &wave))
+        return false;
+    size_t before = gac_reader_enter(r, ".wave");
+    if ((tile && (!gac_reader_number(r, wave, "tile_rows", 1, MAX_TILE, tile[0]) ||
+                  !gac_reader_number(r, wave, "tile_columns", 1, MAX_TILE, tile[1]))) ||
+        !gac_reader_number(r, wave, "units", 1, MAX_UNITS, units) ||
+        !gac_reader_number(r, wave, "power", 0, 1, power))
+        return false;
+    gac_reader_leave(r, before);
+    return true;
 }
 
 static void take_off(gac_table *t, int i, int j, double waste)
@@ -74,18 +87,10 @@ static void take_off(gac_table *t, int i, int j, double waste)
 
 bool gac_gemm_wave_read(gac_reader *r, const json_t *value, gac_gemm_times *out)
 {
-    json_t *wave;
     gac_table *t = &out->table;
-    if (!json_object_get(value, "wave"))
-        return true;
-    if (!gac_reader_object(r, value, "wave", &wave))
+    double *tile[] = { &out->tile_rows, &out->tile_columns };
+    if (!read_wave(r, value, tile, &out->units, &out->power))
         return false;
-    size_t before = gac_reader_enter(r, ".wave");
-    if (!gac_reader_number(r, wave, "tile_rows", 1, MAX_TILE, &out->tile_rows) ||
-        !gac_reader_number(r, wave, "tile_columns", 1, MAX_TILE, &out->tile_columns) ||
-        !read_units(r, wave, &out->units, &out->power))
-        return false;
-    gac_reader_leave(r, before);
     for (int i = 0; i < t->n[0]; i++)
         for (int j = 0; j < t->n[1]; j++)
             take_off(t, i, j, gac_gemm_waste(out, size_at(t, 0, i), size_at(t, 1, j)));
@@ -94,16 +99,9 @@ bool gac_gemm_wave_read(gac_reader *r, const json_t *value, gac_gemm_times *out)
 
 bool gac_prefill_wave_read(gac_reader *r, const json_t *value, gac_prefill_times *out)
 {
-    json_t *wave;
     gac_table *t = &out->table;
-    if (!json_object_get(value, "wave"))
-        return true;
-    if (!gac_reader_object(r, value, "wave", &wave))
+    if (!read_wave(r, value, NULL, &out->units, &out->power))
         return false;
-    size_t before = gac_reader_enter(r, ".wave");
-    if (!read_units(r, wave, &out->units, &out->power))
-        return false;
-    gac_reader_leave(r, before);
     for (int i = 0; i < t->n[0]; i++)
         for (int j = 0; j < t->n[1]; j++)
             take_off(t, i, j, gac_prefill_waste(out, size_at(t, 0, i), size_at(t, 1, j)));
