@@ -430,8 +430,10 @@ static gac_status report(cli *c, const probe_command *o, const json_t *contract)
             const json_t *sources = json_object_get(contract, "sources");
             const json_t *last = json_array_get(sources, json_array_size(sources) - 1);
             printf("  %s\n", json_string_value(last));
+            gac_dtype known; /* of other names the file may say anything */
             json_object_foreach(json_object_get(accuracy, "model"), dtype, value)
-                print_model(dtype, value);
+                if (gac_dtype_parse(dtype, &known))
+                    print_model(dtype, value);
             return GAC_OK;
         }
         print_accuracy(json_object_get(accuracy, "gemm"), "GEMM");

@@ -13,141 +13,7 @@
 
 #include <gac/contract.h>
 
-#include "contract/contract_wave.h"
-
-static const int64_t axis_m[] = { 1, 16, 256, 4096 };
-static const int64_t axis_size[] = { 64, 512, 4096 };
-
-static double true_gemm_us(double m, double n, double k, double factor)
-{
-    return factor * 1e-3 * pow(m, 0.5) * pow(n, 0.75) * pow(k, 0.25);
-}
-
-static json_t *numbers(const int64_t *values, size_t n, int64_t shift)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(list, json_integer(values[i] + shift));
-    return list;
-}
-
-/* A table of one pair of tiers; the last m of the last sizes is left out. */
-static json_t *gemm_table(int64_t n_multiple, int64_t k_multiple, double factor)
-{
-    int64_t n_shift = n_multiple < 8 ? n_multiple : 0, k_shift = k_multiple < 8 ? k_multiple : 0;
-    json_t *us = json_array();
-    for (int m = 0; m < 4; m++)
-        for (int n = 0; n < 3; n++)
-            for (int k = 0; k < 3; k++)
-                json_array_append_new(
-                    us, m == 3 && n == 2 && k == 2
-                            ? json_null()
-                            : json_real(true_gemm_us((double)axis_m[m],
-                                                     (double)(axis_size[n] + n_shift),
-                                                     (double)(axis_size[k] + k_shift), factor)));
-    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o}", "n_multiple", n_multiple, "k_multiple",
-                     k_multiple, "m", numbers(axis_m, 4, 0), "n", numbers(axis_size, 3, n_shift),
-                     "k", numbers(axis_size, 3, k_shift), "us", us);
-}
-
-static json_t *tiers(bool served)
-{
-    json_t *worse =
-        json_pack("{s:i, s:b, s:s, s:s, s:s, s:s}", "multiple", 1, "aligned", 0, "kernel", "slow",
-                  "family", "slow", "basis", "measured", "decode_basis", "measured");
-    if (!served)
-        json_object_set_new(worse, "served", json_false());
-    return json_pack("[{s:i, s:b, s:s, s:s, s:s, s:s}, o]", "multiple", 8, "aligned", 1, "kernel",
-                     "fast", "family", "fast", "basis", "measured", "decode_basis", "measured",
-                     worse);
-}
-
-static json_t *sdpa_table(double power, double factor)
-{
-    static const int64_t rows[] = { 8, 128 }, lengths[] = { 256, 4096 }, heads[] = { 64, 128 };
-    json_t *us = json_array();
-    for (int r = 0; r < 2; r++)
-        for (int l = 0; l < 2; l++)
-            for (int h = 0; h < 2; h++)
-                json_array_append_new(
-                    us, json_real(factor * (double)rows[r] * pow((double)lengths[l], power) *
-                                  (double)heads[h] * 1e-6));
-    return json_pack("{s:o, s:o, s:o, s:o}", "rows", numbers(rows, 2, 0), "length",
-                     numbers(lengths, 2, 0), "head", numbers(heads, 2, 0), "us", us);
-}
-
-static json_t *sdpa_tier(int multiple, double factor)
-{
-    json_t *plain = sdpa_table(2, factor), *causal = sdpa_table(2, factor / 2);
-    json_object_set_new(plain, "causal", json_false());
-    json_object_set_new(causal, "causal", json_true());
-    return json_pack("{s:i, s:b, s:s, s:s, s:s, s:[o, o], s:o}", "multiple", multiple, "aligned",
-                     multiple > 1, "kernel", "attend", "family", "attend", "basis", "measured",
-                     "prefill", plain, causal, "decode", sdpa_table(1, factor * 100));
-}
-
-/* F16 whole; F8_E4M3 served at multiples of 8 only, its attention in F16. */
-static json_t *make_contract(void)
-{
-    json_t *curve = json_array();
-    for (int head = 64; head <= 128; head++)
-        json_array_append_new(curve, json_pack("[i, f]", head, head == 96 ? 2.0 * 96 : 1.0 * head));
-    return json_pack(
-        "{s:s, s:s, s:s, s:s, s:b, s:{}, s:[s], s:[s, s], s:{}, s:[], s:{s:{s:o, s:o, s:[o, o, o, "
-        "o]}, s:{s:o, s:o, s:s, s:[o]}}, s:{s:{s:{s:i, s:i, s:i, s:i, s:b}, s:i, s:[o, o], s:{s:f, "
-        "s:f, s:s}, s:o, s:{s:s, s:s, s:s, s:[[i, f]]}}, s:{s:s}}}",
-        "schema", "gac.contract/1", "name", "synthetic", "gpu", "synthetic", "arch", "sm_00",
-        "provisional", 0, "stack", "sources", "a formula", "dtypes", "F16", "F8_E4M3", "stands_for",
-        "points", "gemm", "F16", "n", tiers(true), "k", tiers(true), "times", gemm_table(8, 8, 1),
-        gemm_table(8, 1, 3), gemm_table(1, 8, 2), gemm_table(1, 1, 5), "F8_E4M3", "n", tiers(false),
-        "k", tiers(false), "falls_back_to", "F16", "times", gemm_table(8, 8, 0.5), "sdpa", "F16",
-        "reference", "batch", 4, "n_heads", 32, "n_q", 2048, "n_kv", 2048, "causal", 0, "max_head",
-        128, "tiers", sdpa_tier(8, 1), sdpa_tier(1, 4), "decode", "bytes_per_s", 1e12,
-        "overhead_us", 1.0, "basis", "measured", "points", curve, "beyond", "kernel", "math",
-        "family", "math", "basis", "measured", "points", 128, 1e4, "F8_E4M3", "same_as", "F16");
-}
-
-static gac_status parse(const json_t *json, gac_contract **out, gac_error *err)
-{
-    char *text = json_dumps(json, 0);
-    assert_non_null(text);
-    gac_status status = gac_contract_parse(text, strlen(text), "t.json", out, err);
-    free(text);
-    return status;
-}
-
-static gac_contract *contract;
-
-static int load(void **state)
-{
-    (void)state;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    if (!json || parse(json, &contract, &err) != GAC_OK) {
-        print_error("%s\n", json ? err.text : "the contract could not be packed");
-        return -1;
-    }
-    json_decref(json);
-    return 0;
-}
-
-static int unload(void **state)
-{
-    (void)state;
-    gac_contract_free(contract);
-    return 0;
-}
-
-static void assert_close(double value, double expected)
-{
-    if (!(fabs(value - expected) <= 1e-9 * fabs(expected)))
-        fail_msg("%.12g is not %.12g", value, expected);
-}
-
-static double f16(int64_t m, int64_t n, int64_t k)
-{
-    return gac_contract_gemm_us(contract, GAC_DTYPE_F16, m, n, k);
-}
+#include "made_contract.h"
 
 static void powers_are_interpolated_exactly(void **state)
 {
@@ -237,22 +103,6 @@ static void attention_comes_from_tables(void **state)
                 3 * attend(GAC_DTYPE_F16, 1024, 1024, 112, false));
 }
 
-static void set_path(json_t *root, const char *path, const char *value)
-{
-    char copy[128], *save = NULL;
-    snprintf(copy, sizeof copy, "%s", path);
-    json_t *at = root;
-    char *step = strtok_r(copy, "/", &save);
-    for (char *next; (next = strtok_r(NULL, "/", &save)); step = next)
-        at = json_is_array(at) ? json_array_get(at, (size_t)atoi(step)) : json_object_get(at, step);
-    json_t *new_value = json_loads(value, JSON_DECODE_ANY, NULL);
-    assert_true(at && new_value);
-    if (json_is_array(at))
-        json_array_set_new(at, (size_t)atoi(step), new_value);
-    else
-        json_object_set_new(at, step, new_value);
-}
-
 /* Copies of keys and values are fewer where heads of queries share them. */
 static void shared_keys_are_copied_once(void **state)
 {
@@ -277,99 +127,6 @@ static void shared_keys_are_copied_once(void **state)
     double aligned_us = gac_contract_sdpa_us(with, GAC_DTYPE_F16, &shape);
     shape.n_kv_heads = 32;
     assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &shape), aligned_us);
-    gac_contract_free(with);
-    json_decref(json);
-}
-
-/* Work over work asked for on 100 units with tiles of 128 x 128. */
-static double waste(double m, double n)
-{
-    double tiles = ceil(m / 128) * ceil(n / 128);
-    double tile_m = m < 128 ? m : 128; /* cut down to the rows */
-    return (tiles > 100 ? ceil(tiles / 100) * 100 : tiles) * tile_m * 128 / (m * n);
-}
-
-static void waves_are_taken_off_and_put_back(void **state)
-{
-    (void)state;
-    gac_contract *with = NULL;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    json_t *table = json_array_get(
-        json_object_get(json_object_get(json_object_get(json, "gemm"), "F16"), "times"), 0);
-    json_t *us = json_object_get(table, "us");
-    for (int m = 0; m < 4; m++)
-        for (int n = 0; n < 3; n++)
-            for (int k = 0; k < 3; k++) {
-                size_t cell = (size_t)((m * 3 + n) * 3 + k);
-                double w = axis_m[m] > 64 ? waste((double)axis_m[m], (double)axis_size[n]) : 1;
-                double t =
-                    true_gemm_us((double)axis_m[m], (double)axis_size[n], (double)axis_size[k], 1);
-                json_array_set_new(us, cell, json_real(t * sqrt(w)));
-            }
-    json_object_set_new(table, "wave",
-                        json_pack("{s:i, s:i, s:i, s:f}", "tile_rows", 128, "tile_columns", 128,
-                                  "units", 100, "power", 0.5));
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    static const int64_t shapes[][3] = {
-        { 300, 1000, 2000 }, { 1000, 3000, 512 }, { 4096, 4096, 4096 }, { 65, 64, 64 }
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        double m = (double)shapes[i][0], n = (double)shapes[i][1], k = (double)shapes[i][2];
-        assert_close(
-            gac_contract_gemm_us(with, GAC_DTYPE_F16, shapes[i][0], shapes[i][1], shapes[i][2]),
-            true_gemm_us(m, n, k, 1) * sqrt(waste(m, n)));
-    }
-    gac_contract_free(with);
-    json_decref(json);
-}
-
-/* 800 x 4608 is 4 x 36 tiles of 256 x 128, which 132 units take two waves for, or 7 x 18 of
- * 128 x 256; 65 rows are not as much work as 256. */
-static void tiles_lie_the_better_way(void **state)
-{
-    (void)state;
-    gac_contract *with = NULL;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    set_path(json, "gemm/F16/times/0/m", "[1, 64, 256, 4096]");
-    set_path(json, "gemm/F16/times/0/n", "[64, 4096, 8192]");
-    set_path(json, "gemm/F16/times/0/wave",
-             "{\"tile_rows\": 256, \"tile_columns\": 128, \"units\": 132, \"power\": 1}");
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    assert_close(gac_tile_waste(256, 128, 132, 800, 4608), 7 * 18 * 128 * 256 / (800.0 * 4608));
-    assert_close(gac_tile_waste(128, 256, 132, 800, 4608), 7 * 18 * 128 * 256 / (800.0 * 4608));
-    assert_close(gac_tile_waste(256, 128, 132, 65, 128), 1);
-    /* 4096 x 4096 is 512 tiles, four waves; as it was measured: all that is more is waste. */
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 4096, 4096, 512),
-                 true_gemm_us((double)axis_m[3], (double)axis_size[1], 512, 1));
-    /* Fewer columns than the table has take as long as its first. */
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 8, 512),
-                 gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 64, 512));
-    assert_true(gac_contract_gemm_us(with, GAC_DTYPE_F16, 65, 4096, 512) <
-                1.1 * gac_contract_gemm_us(with, GAC_DTYPE_F16, 64, 4096, 512));
-    gac_contract_free(with);
-    json_decref(json);
-}
-
-/* The logarithm of 768 is that of a size just above it. */
-static void a_measured_time_is_told_as_it_is(void **state)
-{
-    (void)state;
-    gac_contract *with = NULL;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    set_path(json, "gemm/F16/times/0/m", "[1, 768, 1536, 3072]");
-    set_path(json, "gemm/F16/times/0/n", "[64, 5120, 6144]");
-    set_path(json, "gemm/F16/times/0/wave",
-             "{\"tile_rows\": 128, \"tile_columns\": 256, \"units\": 132, \"power\": 1}");
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    static const int64_t m[] = { 1, 768, 1536, 3072 }, n[] = { 64, 5120, 6144 };
-    for (int i = 0; i < 4 * 3 * 3 - 1; i++)
-        assert_close(
-            gac_contract_gemm_us(with, GAC_DTYPE_F16, m[i / 9], n[i / 3 % 3], axis_size[i % 3]),
-            true_gemm_us((double)axis_m[i / 9], (double)axis_size[i / 3 % 3],
-                         (double)axis_size[i % 3], 1));
     gac_contract_free(with);
     json_decref(json);
 }
@@ -545,72 +302,6 @@ static void one_row_has_its_own_table(void **state)
     json_decref(json);
 }
 
-static void lengths_go_by_tiles(void **state)
-{
-    (void)state;
-    gac_contract *with = NULL;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    json_t *tiers = json_object_get(json_object_get(json_object_get(json, "sdpa"), "F16"), "tiers");
-    json_object_set_new(json_array_get(tiers, 0), "tile", json_integer(128));
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    gac_sdpa_shape odd = { 2, 16, 4, 1000, 1000, 64, 64, false };
-    gac_sdpa_shape full = { 2, 16, 4, 1024, 1024, 64, 64, false };
-    assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &odd),
-                 gac_contract_sdpa_us(with, GAC_DTYPE_F16, &full));
-    assert_true(gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &odd) <
-                gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &full));
-    gac_contract_free(with);
-    json_decref(json);
-}
-
-/* On 100 units, tiles of 128: a started wave as long as a full one. */
-static double prefill_waste(double rows, double length)
-{
-    double tiles = rows * length / 128;
-    return ceil(tiles / 100) * 100 / tiles;
-}
-
-static void waves_of_prefill_are_taken_off_and_put_back(void **state)
-{
-    (void)state;
-    static const int64_t rows[] = { 8, 128 }, lengths[] = { 256, 4096 };
-    gac_contract *with = NULL;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    json_t *tiers = json_object_get(json_object_get(json_object_get(json, "sdpa"), "F16"), "tiers");
-    json_t *tier = json_array_get(tiers, 0);
-    json_t *plain = json_array_get(json_object_get(tier, "prefill"), 0);
-    json_t *us = json_object_get(plain, "us");
-    json_object_set_new(tier, "tile", json_integer(128));
-    for (size_t i = 0; i < 8; i++) {
-        double waste = prefill_waste((double)rows[i / 4], (double)lengths[i / 2 % 2]);
-        json_array_set_new(us, i, json_real(json_real_value(json_array_get(us, i)) * sqrt(waste)));
-    }
-    json_object_set_new(plain, "wave", json_pack("{s:i, s:f}", "units", 100, "power", 0.5));
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    static const int64_t shapes[][2] = { { 8, 256 }, { 128, 4096 }, { 13, 1024 }, { 32, 500 } };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        int64_t length = (shapes[i][1] + 127) / 128 * 128;
-        gac_sdpa_shape asked = { 1,  shapes[i][0], shapes[i][0], shapes[i][1], shapes[i][1],
-                                 64, 64,           false };
-        gac_sdpa_shape full = { 1, shapes[i][0], shapes[i][0], length, length, 64, 64, false };
-        assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &asked),
-                     gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &full) *
-                         sqrt(prefill_waste((double)shapes[i][0], (double)length)));
-        asked.causal = full.causal = true; /* which has no wave of its own */
-        assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &full),
-                     gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &full));
-    }
-    /* Fewer rows, or shorter ones, than the table has take as long as its first. */
-    gac_sdpa_shape one = { 1, 1, 1, 1024, 1024, 64, 64, false };
-    gac_sdpa_shape first = { 1, 8, 8, 1024, 1024, 64, 64, false };
-    assert_close(gac_contract_sdpa_us(with, GAC_DTYPE_F16, &one),
-                 gac_contract_sdpa_us(with, GAC_DTYPE_F16, &first));
-    gac_contract_free(with);
-    json_decref(json);
-}
-
 static void exact_points_win(void **state)
 {
     (void)state;
@@ -750,16 +441,11 @@ int main(void)
         cmocka_unit_test(unserved_sizes_fall_back),
         cmocka_unit_test(attention_comes_from_tables),
         cmocka_unit_test(shared_keys_are_copied_once),
-        cmocka_unit_test(waves_are_taken_off_and_put_back),
-        cmocka_unit_test(tiles_lie_the_better_way),
-        cmocka_unit_test(a_measured_time_is_told_as_it_is),
         cmocka_unit_test(every_n_counts_at_its_rows),
         cmocka_unit_test(every_k_counts_where_it_was_measured),
         cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(shared_lines_cost),
         cmocka_unit_test(one_row_has_its_own_table),
-        cmocka_unit_test(lengths_go_by_tiles),
-        cmocka_unit_test(waves_of_prefill_are_taken_off_and_put_back),
         cmocka_unit_test(exact_points_win),
         cmocka_unit_test(a_runtime_is_told),
         cmocka_unit_test(malformed_tables_are_rejected),
