@@ -91,7 +91,7 @@ typedef struct gac_sdpa_rules {
     gac_table decode[GAC_MAX_TIERS];             /* by tier */
 } gac_sdpa_rules;
 
-enum { GAC_MAX_DENSE = 4 };
+enum { GAC_MAX_DENSE = 8 };
 
 typedef struct gac_dtype_rules {
     double element_bytes;

@@ -157,14 +157,26 @@ static int locate(const double *sizes, int n, double x, double *part)
     return low;
 }
 
+/* Where an axis has a size; -1 where it has not. */
+static int find(const gac_table *table, int axis, double size)
+{
+    double part, x = log(size);
+    int at = locate(table->log_size[axis], table->n[axis], x, &part);
+    at += part >= 1;
+    return table->log_size[axis][at] == x ? at : -1;
+}
+
+bool gac_table_has(const gac_table *table, int axis, double size)
+{
+    return find(table, axis, size) >= 0;
+}
+
 const double *gac_table_cell(const gac_table *table, const double sizes[GAC_TABLE_AXES])
 {
     int64_t cell = 0;
     for (int a = 0; a < GAC_TABLE_AXES; a++) {
-        double part, x = log(sizes[a]);
-        int at = locate(table->log_size[a], table->n[a], x, &part);
-        at += part >= 1;
-        if (table->log_size[a][at] != x)
+        int at = find(table, a, sizes[a]);
+        if (at < 0)
             return NULL;
         cell += at * stride(table, a);
     }

@@ -33,6 +33,7 @@ typedef struct gac_table_kind {
 bool gac_table_read(gac_reader *r, const json_t *value, const gac_table_kind *kind, gac_table *out);
 void gac_table_dispose(gac_table *table);
 
+bool gac_table_has(const gac_table *table, int axis, double size);
 /* Time of the cell that has exactly these sizes; NULL where none has. */
 const double *gac_table_cell(const gac_table *table, const double sizes[GAC_TABLE_AXES]);
 

@@ -53,16 +53,13 @@ static const gac_gemm_point *find_point(const gac_contract *contract, gac_dtype 
     return bsearch(&key, contract->points, contract->n_points, sizeof key, gac_gemm_point_order);
 }
 
-/* The table of every n that has this m and n, or NULL: its rows are common ones,
- * not a grid to find others by. */
+/* The table of every n that has this m and n, or NULL: neither is a grid to find
+ * others by. */
 static const gac_table *find_dense(const gac_dtype_rules *rules, double m, double n)
 {
     for (int i = 0; i < rules->n_dense; i++) {
         const gac_table *t = &rules->dense[i];
-        bool has_m = false;
-        for (int j = 0; j < t->n[0]; j++)
-            has_m = has_m || t->log_size[0][j] == log(m);
-        if (has_m && log(n) >= t->log_size[1][0] && log(n) <= t->log_size[1][t->n[1] - 1])
+        if (gac_table_has(t, 0, m) && gac_table_has(t, 1, n))
             return t;
     }
     return NULL;
@@ -74,14 +71,19 @@ static double plain_us(const gac_gemm_times *times, const double sizes[3])
            gac_gemm_waste(times, sizes[0], sizes[1]);
 }
 
-/* Past its first and last k, a dense table goes on as the other does. */
+/* Before its first k, a dense table goes on as the other does. Past its last it stays as
+ * far from the other as it was there: what an n costs at the edges does not grow with k.
+ * Half is kept, whatever a file says. */
 static double dense_us(const gac_table *dense, const gac_gemm_times *times, const double sizes[3])
 {
     double first = dense->log_size[2][0], last = dense->log_size[2][dense->n[2] - 1];
     double k = exp(fmin(fmax(log(sizes[2]), first), last));
     const double inside[] = { sizes[0], sizes[1], k };
-    return gac_table_us(dense, &gac_dense_table, inside) * plain_us(times, sizes) /
-           plain_us(times, inside);
+    double us = gac_table_us(dense, &gac_dense_table, inside);
+    double plain = plain_us(times, inside), here = plain_us(times, sizes);
+    if (log(sizes[2]) > last)
+        return fmax(here + us - plain, here / 2);
+    return us * here / plain;
 }
 
 /* The measured time of a k among every one, at rows and an n that are common; NaN where

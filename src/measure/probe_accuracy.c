@@ -311,6 +311,8 @@ static int candidates(int64_t size, int64_t unit, int64_t *out)
 
 /* A candidate, measured twice: what is not so both times is no difference. */
 typedef struct candidate {
+    gac_task_spec spec;
+    int group;
     double predicted_us;
     bool aligned;
     probe_point point[2];
@@ -331,65 +333,78 @@ int probe_order(const probe_point *a, const probe_point *b)
     return a->time_us < b->time_us ? -1 : 1;
 }
 
-static void rank_pairs(const candidate *all, int n, ranking *r)
+static void rank_pair(const candidate *a, const candidate *b, ranking *r)
 {
-    for (int i = 0; i < n; i++) {
-        for (int j = i + 1; j < n; j++) {
-            const candidate *a = &all[i], *b = &all[j];
-            int order = probe_order(&a->point[0], &b->point[0]);
-            r->n_pairs++;
-            if (order == 0 || probe_order(&a->point[1], &b->point[1]) != order)
-                continue;
-            bool right = (order < 0) == (a->predicted_us < b->predicted_us);
-            bool clear = fabs(log(a->predicted_us / b->predicted_us)) > log(1 + CLEAR_PCT / 100);
-            r->n_over++;
-            r->n_right += right;
-            r->n_clear += clear;
-            r->n_clear_right += clear && right;
-            r->n_aligned += a->aligned && b->aligned;
-            r->n_aligned_right += a->aligned && b->aligned && right;
-        }
-    }
+    int order = probe_order(&a->point[0], &b->point[0]);
+    r->n_pairs++;
+    if (order == 0 || probe_order(&a->point[1], &b->point[1]) != order)
+        return;
+    bool right = (order < 0) == (a->predicted_us < b->predicted_us);
+    bool clear = fabs(log(a->predicted_us / b->predicted_us)) > log(1 + CLEAR_PCT / 100);
+    r->n_over++;
+    r->n_right += right;
+    r->n_clear += clear;
+    r->n_clear_right += clear && right;
+    r->n_aligned += a->aligned && b->aligned;
+    r->n_aligned_right += a->aligned && b->aligned && right;
+}
+
+static bool is_measured(const candidate *c)
+{
+    return c->point[0].outcome == PROBE_MEASURED && c->point[1].outcome == PROBE_MEASURED &&
+           isfinite(c->predicted_us);
 }
 
 /* Candidates near a size, at a width of any model and in no table; or, typical, at
  * one that many models have and that tables may have: then these are other measurements
  * that the order must stand up to. */
-static gac_status rank_near(probe *p, const gac_contract *contract, const probe_gemm *g,
-                            bool typical, ranking *r)
+static int draw_group(probe *p, const gac_contract *contract, const probe_gemm *g, bool typical,
+                      int group, candidate *out)
 {
     static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 }, widths[] = { 2048, 4096, 8192 };
     int64_t sizes[MAX_CANDIDATES];
-    candidate all[MAX_CANDIDATES];
-    gac_task_spec specs[MAX_CANDIDATES];
-    int n_asked = 0, kept = 0;
     bool is_n = probe_random(p) % 2;
     const gac_found_tiers *tiers = &g->place[is_n ? GAC_SEEN_GEMM_N : GAC_SEEN_GEMM_K].found;
     int64_t m = draw_of(p, rows, sizeof rows / sizeof *rows);
     int64_t other = typical ? draw_of(p, widths, sizeof widths / sizeof *widths) : draw_width(p, g);
-    int n = candidates(draw_size(p, tiers), probe_aligned_multiple(tiers), sizes);
+    int n = candidates(draw_size(p, tiers), probe_aligned_multiple(tiers), sizes), kept = 0;
     for (int i = 0; i < n; i++) {
         gac_task_spec spec =
             probe_gemm_spec(g->dtype, m, is_n ? sizes[i] : other, is_n ? other : sizes[i]);
         if (!typical && is_known(g, &spec.gemm))
             continue;
-        all[n_asked].predicted_us =
-            gac_contract_gemm_us(contract, g->dtype, m, spec.gemm.n, spec.gemm.k);
-        all[n_asked].aligned = tiers->tier[probe_tier_of(tiers, sizes[i])].aligned;
-        specs[n_asked++] = spec;
+        out[kept++] = (candidate){
+            .spec = spec,
+            .group = group,
+            .predicted_us = gac_contract_gemm_us(contract, g->dtype, m, spec.gemm.n, spec.gemm.k),
+            .aligned = tiers->tier[probe_tier_of(tiers, sizes[i])].aligned,
+        };
     }
-    for (int round = 0; round < 2; round++)
-        for (int i = 0; i < n_asked; i++) {
-            gac_status status = probe_measure(p, &specs[i], &all[i].point[round]);
-            if (status != GAC_OK)
-                return status;
-        }
-    for (int i = 0; i < n_asked; i++)
-        if (all[i].point[0].outcome == PROBE_MEASURED &&
-            all[i].point[1].outcome == PROBE_MEASURED && isfinite(all[i].predicted_us))
-            all[kept++] = all[i];
-    rank_pairs(all, kept, r);
-    return GAC_OK;
+    return kept;
+}
+
+/* All of them, mixed, then all again: groups of hard work would take the card below its
+ * highest clock. */
+static gac_status measure_candidates(probe *p, candidate *all, int n)
+{
+    gac_status status = GAC_OK;
+    int *order = calloc((size_t)n + 1, sizeof *order);
+    if (!order)
+        return gac_error_no_memory(p->err);
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    for (int i = 0; i < 2 * n && status == GAC_OK; i++) {
+        int at = i % n, with = at + (int)(probe_random(p) % (uint64_t)(n - at)),
+            chosen = order[with];
+        order[with] = order[at];
+        order[at] = chosen;
+        p->group = all[chosen].group;
+        status = probe_measure(p, &all[chosen].spec, &all[chosen].point[i / n]);
+        probe_step(p, (size_t)i + 1);
+    }
+    p->group = 0;
+    free(order);
+    return status;
 }
 
 json_t *probe_right_json(int n_right, int n)
@@ -425,18 +440,22 @@ static json_t *part_of(json_t *accuracy, const char *key)
 static gac_status rank_many(probe *p, const gac_contract *contract, const probe_gemm *g,
                             bool typical, json_t **out)
 {
-    int n = N_RANKED / (p->options->quick ? QUICK_PART : 1);
+    int n_groups = N_RANKED / (p->options->quick ? QUICK_PART : 1), n = 0;
     ranking r = { 0 };
-    gac_status status = GAC_OK;
+    candidate *all = calloc((size_t)n_groups * MAX_CANDIDATES, sizeof *all);
+    if (!all)
+        return gac_error_no_memory(p->err);
+    for (int i = 0; i < n_groups; i++)
+        n += draw_group(p, contract, g, typical, i + 1, all + n);
     probe_begin(p, typical ? "candidates at common widths" : "candidates", gac_dtype_name(g->dtype),
-                (size_t)n);
-    for (int i = 0; i < n && status == GAC_OK; i++) {
-        p->group = i + 1;
-        status = rank_near(p, contract, g, typical, &r);
-        p->group = 0;
-        probe_step(p, (size_t)i + 1);
-    }
+                2 * (size_t)n);
+    gac_status status = measure_candidates(p, all, n);
     probe_finish(p);
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        for (int j = i + 1; j < n && all[j].group == all[i].group; j++)
+            if (is_measured(&all[i]) && is_measured(&all[j]))
+                rank_pair(&all[i], &all[j], &r);
+    free(all);
     *out = ranking_json(&r);
     return status;
 }

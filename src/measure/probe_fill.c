@@ -11,9 +11,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MAX_TIME_US 1000 /* longer points are left to extrapolation */
-#define PLAIN_ROWS 512   /* from here on time grows with the rows, */
-#define FEWER_ROWS 4     /* of so many times fewer */
+#define PLAIN_ROWS 512 /* from here on time grows with the rows, */
+#define FEWER_ROWS 4   /* of so many times fewer */
 enum {
     N_ACTIVE = 64,   /* columns under way at a time */
     LEAST_LEVELS = 1 /* of n, that are measured whatever the time */
@@ -82,7 +81,8 @@ static bool is_short(const column *c, int64_t m)
 {
     double expected = c->last_us * (double)m / (double)c->last_m;
     bool tells = m >= PLAIN_ROWS && m <= FEWER_ROWS * c->last_m;
-    return c->last_m == 0 || (!(c->last_us > MAX_TIME_US) && !(tells && expected > MAX_TIME_US));
+    return c->last_m == 0 ||
+           (!(c->last_us > PROBE_MAX_POINT_US) && !(tells && expected > PROBE_MAX_POINT_US));
 }
 
 static gac_status measure_next(probe *p, const probe_gemm *g, column *c)

@@ -127,9 +127,9 @@ gac_status probe_table_set_axis(probe_table *t, int axis, const int64_t *sizes, 
 gac_status probe_table_alloc(probe_table *t, gac_error *err);
 void probe_table_dispose(probe_table *t);
 size_t probe_table_cells(const probe_table *t);
-/* Drops every second inner value of the longest axis; false when there is
- * nothing left to drop. */
-bool probe_table_coarsen(probe_table *t);
+/* Drops every second inner value of the longest axis, or where the second has every
+ * size, of the longer of the others; false when there is nothing left to drop. */
+bool probe_table_coarsen(probe_table *t, bool dense);
 /* The table's axis as JSON, and its times. */
 json_t *probe_axis_json(const probe_table *t, int axis);
 json_t *probe_times_json(const probe_table *t);
@@ -153,7 +153,7 @@ typedef struct probe_steps {
     int n_steps;
 } probe_steps;
 
-enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40, PROBE_MAX_DENSE = 4 };
+enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40, PROBE_MAX_DENSE = 8 };
 
 /* Factors of a k that is a multiple of a part of a line, by outputs (m times n). */
 typedef struct probe_lines {
@@ -185,6 +185,9 @@ typedef struct probe_gemm {
 
 gac_status probe_gemm_tiers(probe *p, probe_gemm *g); /* GAC_CHECK: the dtype is not served */
 gac_status probe_gemm_tables(probe *p, probe_gemm *g);
+/* Of a point among many: from one measurement to the next it differs by more. */
+enum { PROBE_FEW_SAMPLES = 3 };
+#define PROBE_MAX_POINT_US 1000 /* of tables: longer ones are left to extrapolation */
 /* Measures the cells of all tables, mixed; what has not begun at end_s is left out. */
 gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s);
 /* The call of a table's cell, by its places on the axes. */

@@ -118,12 +118,15 @@ gac_status probe_gemm_lines(probe *p, probe_gemm *g)
         return GAC_OK;
     size_t each = 1 + 2 * (size_t)lines->n_parts;
     probe_begin(p, "GEMM lines", gac_dtype_name(g->dtype), (size_t)(N_SHAPES / step) * each);
+    int usual_samples = p->rules.min_samples;
+    p->rules.min_samples = PROBE_FEW_SAMPLES;
     for (int i = 0; i < N_SHAPES && status == GAC_OK; i += step, n++) {
         int64_t size_m = line_m[i / (N_N * N_K)], size_n = line_n[i / N_K % N_N];
         samples[n].outputs = size_m * size_n;
         status = compare(p, lines, g, size_m, size_n, line_k[i % N_K], samples[n].log_factor);
         probe_step(p, (size_t)(n + 1) * each);
     }
+    p->rules.min_samples = usual_samples;
     probe_finish(p);
     if (status == GAC_OK)
         keep_factors(lines, samples, n);

@@ -470,7 +470,7 @@ static void fit_time(probe *p, probe_sdpa *s, double point_s)
         more = false;
         for (int t = 0; t < s->tiers.found.n_tiers; t++)
             for (int kind = 0; kind < 3; kind++)
-                more |= probe_table_coarsen(table_of(s, t, kind));
+                more |= probe_table_coarsen(table_of(s, t, kind), false);
         dropped = true;
     }
     if (dropped)

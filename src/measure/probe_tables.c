@@ -9,8 +9,7 @@
 
 #define PART_OF_TIME 0.95 /* of what is left of the dtype's time, for all tables */
 #define LATEST_PART 0.97  /* and when it ends, done or not */
-#define N_PILOT 48        /* points that tell how long a point takes */
-#define MIN_SAMPLES 3     /* of a point: from one measurement to the next it differs by more */
+#define N_PILOT 192       /* points that tell how long a point takes */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
@@ -21,8 +20,8 @@ static const int64_t fine_n[] = { 128,   192,   256,   512,   768,    1024, 1536
                                   2560,  3072,  4096,  5120,  6144,   7168, 8192, 10240,
                                   12288, 14336, 16384, 32768, 131072, 0 };
 static const int64_t fine_k[] = { 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14336, 28672, 0 };
-static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128,  192,
-                                    256, 512, 768, 1024, 1536, 2048, 4096, 8192, 0 };
+static const int64_t coarse_m[] = { 1,   2,   4,   8,    16,   32,   64,   128,
+                                    192, 256, 512, 1024, 2048, 4096, 8192, 0 };
 static const int64_t coarse_n[] = { 128,  256,  512,  768,   1024,  1536, 2048,
                                     4096, 6144, 8192, 16384, 32768, 0 };
 static const int64_t coarse_k[] = { 128, 512, 1024, 4096, 8192, 16384, 0 };
@@ -39,14 +38,16 @@ static const int64_t coarse_row_n[] = { 64,   128,  256,  512,   768,   1024,  1
 static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
                                         3072, 4096, 6144, 8192, 14336, 28672, 0 };
 /* Every n, or every k, at rows that are common. For a wide n the kernel is the same
- * for nearly every k, else it is not: the other sizes are widths that models have.
- * With many rows and a wide n time is smooth, with few it seldom jumps. */
+ * for nearly every k, else it is not: the other sizes are widths that models have. What
+ * an n costs at the edges of tiles weighs most where k is small; with many rows, a wide
+ * n and a k that is not small time is smooth, with few rows it seldom jumps. */
 static const struct dense {
     bool by_k;
     int64_t from, to, m[8], other[8];
 } denses[] = {
-    { false, 128, 4096, { 256, 512, 1024, 2048, 4096 }, { 1024, 2048, 4096, 8192, 14336 } },
-    { false, 4104, 16384, { 256, 512, 1024 }, { 4096 } },
+    { false, 128, 4096, { 256, 512, 1024, 2048, 4096 }, { 512, 2048, 4096, 8192, 14336 } },
+    { false, 4104, 16384, { 256, 512, 1024 }, { 512, 4096 } },
+    { false, 4104, 16384, { 2048, 4096 }, { 512 } },
     { false, 128, 4096, { 1, 16 }, { 2048, 4096, 8192 } },
     { true, 128, 4096, { 1, 16, 256, 1024, 2048, 4096 }, { 2048, 4096, 8192 } },
 };
@@ -92,14 +93,14 @@ size_t probe_table_cells(const probe_table *t)
     return (size_t)t->n_axis[0] * (size_t)t->n_axis[1] * (size_t)t->n_axis[2];
 }
 
-bool probe_table_coarsen(probe_table *t)
+bool probe_table_coarsen(probe_table *t, bool dense)
 {
     int longest = 0, kept = 1;
     for (int a = 1; a < 3; a++)
-        if (t->n_axis[a] > t->n_axis[longest])
+        if (t->n_axis[a] > t->n_axis[longest] && !(dense && a == 1))
             longest = a;
     int n = t->n_axis[longest];
-    if (n < 5)
+    if (n < (dense ? 3 : 5))
         return false;
     for (int i = 2; i < n; i++)
         if (i % 2 == 0 || i == n - 1)
@@ -263,44 +264,50 @@ static bool coarsen_one(probe_gemm *g)
                 largest = i;
             }
         }
-        if (largest < 0 || probe_table_coarsen(&g->tables[largest].table))
+        if (largest < 0 || probe_table_coarsen(&g->tables[largest].table, g->tables[largest].dense))
             return largest >= 0;
         spent[largest] = true;
     }
     return false;
 }
 
-/* Points drawn from all tables tell how long a point takes; tables are made
- * coarser until all fit the time. */
+/* How long a cell takes that is drawn from all tables; nothing where it is to be left out
+ * for taking too long. The second time, since the first may load a kernel. */
+static gac_status time_cell(probe *p, const probe_gemm *g, double *out_s)
+{
+    size_t cell = probe_random(p) % total_cells(g);
+    int at = 0;
+    *out_s = 0;
+    while (cell >= probe_table_cells(&g->tables[at].table))
+        cell -= probe_table_cells(&g->tables[at++].table);
+    const probe_table *t = &g->tables[at].table;
+    size_t n_n = (size_t)t->n_axis[1], n_k = (size_t)t->n_axis[2];
+    const int index[3] = { (int)(cell / n_k / n_n), (int)(cell / n_k % n_n), (int)(cell % n_k) };
+    probe_point point;
+    gac_task_spec spec = probe_cell_spec(g, &g->tables[at], index);
+    if (gac_task_flops(&spec) > 2e12)
+        return GAC_OK;
+    gac_status status = probe_measure(p, &spec, &point);
+    if (status != GAC_OK || point.outcome != PROBE_MEASURED || point.time_us > PROBE_MAX_POINT_US)
+        return status;
+    double start_s = gac_now_s();
+    status = probe_measure(p, &spec, &point);
+    *out_s = gac_now_s() - start_s;
+    return status;
+}
+
+/* Tables are made coarser until all fit the time. */
 static gac_status fit_time(probe *p, probe_gemm *g)
 {
-    double limit_s = probe_left_s(p) * PART_OF_TIME, spent_s[N_PILOT], sum_s = 0;
-    int n_dropped = 0, n_measured = 0;
+    double sum_s = 0, spent_s;
+    int n_dropped = 0;
     for (int i = 0; i < N_PILOT; i++) {
-        size_t cell = probe_random(p) % total_cells(g);
-        int at = 0;
-        while (cell >= probe_table_cells(&g->tables[at].table))
-            cell -= probe_table_cells(&g->tables[at++].table);
-        const probe_table *t = &g->tables[at].table;
-        size_t n_n = (size_t)t->n_axis[1], n_k = (size_t)t->n_axis[2];
-        const int index[3] = { (int)(cell / n_k / n_n), (int)(cell / n_k % n_n),
-                               (int)(cell % n_k) };
-        probe_point point;
-        gac_task_spec spec = probe_cell_spec(g, &g->tables[at], index);
-        if (gac_task_flops(&spec) > 2e12)
-            continue;
-        double start_s = gac_now_s();
-        gac_status status = probe_measure(p, &spec, &point);
+        gac_status status = time_cell(p, g, &spent_s);
         if (status != GAC_OK)
             return status;
-        spent_s[n_measured++] = gac_now_s() - start_s;
+        sum_s += spent_s;
     }
-    /* Without the slowest tenth, which loaded kernels. */
-    int n_usual = n_measured - n_measured / 10;
-    qsort(spent_s, (size_t)n_measured, sizeof *spent_s, probe_by_value);
-    for (int i = 0; i < n_usual; i++)
-        sum_s += spent_s[i];
-    double point_s = n_usual ? sum_s / n_usual : 0;
+    double point_s = sum_s / N_PILOT, limit_s = probe_left_s(p) * PART_OF_TIME;
     while ((double)total_cells(g) * point_s > limit_s && coarsen_one(g))
         n_dropped++;
     if (n_dropped > 0)
@@ -382,7 +389,7 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     /* A little later is the end, whatever the pilot said. */
     double end_s = gac_now_s() + probe_left_s(p) * LATEST_PART;
     int usual_samples = p->rules.min_samples;
-    p->rules.min_samples = MIN_SAMPLES;
+    p->rules.min_samples = PROBE_FEW_SAMPLES;
     status = fit_time(p, g);
     gac_progress_start(p->options->progress, p->phase, "points", total_cells(g));
     if (status == GAC_OK)

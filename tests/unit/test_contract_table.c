@@ -158,15 +158,23 @@ static void every_n_counts_at_its_rows(void **state)
                      cases[i].expected);
     /* What was too long or was lost is for the other table. */
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 72, 512), f16(100, 72, 512));
-    /* Past its k it grows as the other table does; other rows, and sizes that are
-     * of another tier, are not its business. */
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 64, 4096),
-                 2 * f16(16, 64, 4096) / f16(16, 64, 1536));
+    /* Before its k it shrinks as the other table does, past it grows as that does, by as
+     * many microseconds and not below half; other rows, an n that it has not, and sizes
+     * that are of another tier, are not its business. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 64, 256),
+                 f16(16, 64, 256) / f16(16, 64, 512));
+    double more_us = 60 - f16(100, 4096, 512);
+    assert_true(more_us > 0);
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 4096, 2048),
-                 60 * f16(100, 4096, 2048) / f16(100, 4096, 512));
-    static const int64_t others[][3] = { { 17, 64, 512 }, { 16, 65, 512 }, { 16, 64, 513 },
-                                         { 16, 56, 512 }, { 16, 88, 512 }, { 100, 4104, 512 },
-                                         { 1, 64, 512 } };
+                 f16(100, 4096, 2048) + more_us);
+    set_path(json, "gemm/F16/dense/1/us", "[50, 1e-6]");
+    gac_contract_free(with);
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 4096, 520),
+                 f16(100, 4096, 520) / 2);
+    static const int64_t others[][3] = { { 17, 64, 512 }, { 16, 65, 512 },   { 16, 64, 513 },
+                                         { 16, 56, 512 }, { 16, 88, 512 },   { 100, 96, 512 },
+                                         { 1, 64, 512 },  { 100, 4104, 512 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_close(
             gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),
@@ -381,7 +389,7 @@ static void malformed_tables_are_rejected(void **state)
           "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1], \"n\": [8], \"k\": [16, 8], "
           "\"us\": [1, 1]}]",
           "$.gemm.F16.dense_k[0].k[1]: must be larger" },
-        { "gemm/F16/dense", "[{}, {}, {}, {}, {}]", "$.gemm.F16.dense: must" },
+        { "gemm/F16/dense", "[{}, {}, {}, {}, {}, {}, {}, {}, {}]", "$.gemm.F16.dense: must" },
         { "gemm/F16/dense", "[{\"n_multiple\": 8, \"k_multiple\": 1}]",
           "$.gemm.F16.dense[0]: must be of the first tiers" },
         { "gemm/F16/dense",

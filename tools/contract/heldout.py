@@ -22,18 +22,19 @@ def group(points):
     """Candidates near one size, as the probe numbered them; a second measurement of one is
     its `again`. Before it did that: one m, one n or k, and the other within REACH, so that
     two groups that chance put side by side are one."""
-    groups, last = [], None
+    numbered = {}
     for p in points:
         if "group" in p:
-            if p["group"] != last:
-                groups.append([])
-            last = p["group"]
-            same = [q for q in groups[-1] if all(q[a] == p[a] for a in GEMM)]
+            mine = numbered.setdefault(p["group"], [])
+            same = [q for q in mine if all(q[a] == p[a] for a in GEMM)]
             if same:
                 same[0]["again"] = p
             else:
-                groups[-1].append(p)
-            continue
+                mine.append(p)
+    if numbered:
+        return list(numbered.values())
+    groups = []
+    for p in points:
         before = groups[-1] if groups else []
         near = bool(before) and all(q["m"] == p["m"] and abs(q["n"] - p["n"]) <= REACH and
                                     abs(q["k"] - p["k"]) <= REACH for q in before)
