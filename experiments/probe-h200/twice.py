@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far apart are two measurements of one shape, and do they order sizes alike?
 
-    python3 experiments/probe-h200/twice.py raw.json.gz [seed3.raw.json.gz]
+    python3 experiments/probe-h200/twice.py raw.json.gz [seed5.raw.json.gz]
 
 In one run of the probe, candidates at common widths are measured though a table may have
 them already; and tables of two runs have the same shapes.

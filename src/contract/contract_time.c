@@ -86,16 +86,6 @@ static double dense_us(const gac_table *dense, const gac_gemm_times *times, cons
     return us * here / plain;
 }
 
-/* The measured time of a k among every one, at rows and an n that are common; NaN where
- * there is none: another k may be cut otherwise into cache lines. */
-static double dense_k_us(const gac_dtype_rules *rules, const double sizes[3])
-{
-    const double *us = NULL, by_k[] = { sizes[0], sizes[2], sizes[1] };
-    for (int i = 0; i < rules->n_dense_k && !us; i++)
-        us = gac_table_cell(&rules->dense_k[i], by_k);
-    return us ? *us : NAN;
-}
-
 /* first is the index of the pair of a tier of n with the best k, which has a
  * table; k tiers from there on may have none of their own. */
 static double times_us(const gac_dtype_rules *rules, int first, int tier_k, const double sizes[3])
@@ -130,6 +120,46 @@ static int narrow_k(const gac_dtype_rules *rules, int tier_n, int tier_k, int64_
     return tier_k;
 }
 
+static double tables_us(const gac_dtype_rules *rules, const double sizes[3])
+{
+    const gac_tiers *by_n = &rules->gemm[GAC_SEEN_GEMM_N].tiers;
+    const gac_tiers *by_k = &rules->gemm[GAC_SEEN_GEMM_K].tiers;
+    int64_t n = (int64_t)sizes[1], k = (int64_t)sizes[2];
+    int tier_n = gac_tiers_pick(by_n, n), tier_k = gac_tiers_pick(by_k, k);
+    double us = times_us(rules, tier_n * by_k->n_tiers, narrow_k(rules, tier_n, tier_k, k), sizes);
+    return by_n->tier[tier_n].aligned ? us * gac_lines_factor(&rules->lines, sizes[0] * sizes[1], k)
+                                      : us;
+}
+
+/* By how much a table of every k differs from the other tables at its rows and its k:
+ * at its own n all that it has to say, so that what was measured is what is told, and
+ * between two of them what both say. NaN where it says nothing. */
+static double every_k_factor(const gac_dtype_rules *rules, const double sizes[3])
+{
+    for (int i = 0; i < rules->n_dense_k; i++) {
+        const gac_table *t = &rules->dense_k[i];
+        double x = log(sizes[1]), sum = 0;
+        int last = t->n[2] - 1, at = 0;
+        if (!gac_table_has(t, 0, sizes[0]) || !gac_table_has(t, 1, sizes[2]) ||
+            x < t->log_size[2][0] || x > t->log_size[2][last])
+            continue;
+        while (at < last && t->log_size[2][at + 1] <= x)
+            at++;
+        double part =
+            at == last ? 0
+                       : (x - t->log_size[2][at]) / (t->log_size[2][at + 1] - t->log_size[2][at]);
+        for (int j = at; j <= at + (part > 0); j++) {
+            double n = round(exp(t->log_size[2][j]));
+            const double *us = gac_table_cell(t, (const double[]){ sizes[0], sizes[2], n });
+            sum +=
+                (j == at ? 1 - part : part) *
+                log((us ? *us : NAN) / tables_us(rules, (const double[]){ sizes[0], n, sizes[2] }));
+        }
+        return exp(sum);
+    }
+    return NAN;
+}
+
 double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64_t m, int64_t n,
                             int64_t k)
 {
@@ -148,14 +178,10 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
         return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
     if (rules->times) {
         const double sizes[] = { (double)m, (double)n, (double)k };
-        double us = dense_k_us(rules, sizes);
-        if (!isnan(us))
-            return us;
-        return times_us(rules, tier_n * by_k->tiers.n_tiers, narrow_k(rules, tier_n, tier_k, k),
-                        sizes) *
-               (by_n->tiers.tier[tier_n].aligned
-                    ? gac_lines_factor(&rules->lines, sizes[0] * sizes[1], k)
-                    : 1);
+        double us = tables_us(rules, sizes), factor = NAN;
+        if (by_n->tiers.tier[tier_n].aligned) /* others have kernels of their own */
+            factor = every_k_factor(rules, sizes);
+        return isnan(factor) ? us : us * factor;
     }
     const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];
     /* One kernel serves both sizes: the one that the worse of them allows. */

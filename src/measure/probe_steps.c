@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define JUMP 1.04 /* between neighbours that makes it worth looking between */
-#define PART_OF_TIME 0.3
+#define PART_OF_TIME 0.9
 
 /* A line of sizes of one place, the others fixed at m, n, k. */
 typedef struct line {

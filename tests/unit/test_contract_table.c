@@ -203,10 +203,19 @@ static void every_k_counts_where_it_was_measured(void **state)
         assert_close(
             gac_contract_gemm_us(with, GAC_DTYPE_F16, sizes[i][0], sizes[i][1], sizes[i][2]),
             (double)(i + 1));
-    /* What was too long, and other sizes, are not its business. */
+    /* Between two of its n, what both say of the other tables, which lines made twice
+     * as long here. */
+    double part = log(1024.0 / 512) / log(1536.0 / 512);
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1024, 72),
+                 2 * f16(16, 1024, 72) * pow(9 / (2 * f16(16, 512, 72)), 1 - part) *
+                     pow(10 / (2 * f16(16, 1536, 72)), part));
+    /* What was too long or lies beside such, and other sizes, are not its business. */
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1536, 88), 2 * f16(16, 1536, 88));
-    static const int64_t others[][3] = { { 1, 512, 80 }, { 1, 1024, 64 }, { 4, 512, 64 },
-                                         { 1, 512, 96 }, { 1, 512, 56 },  { 17, 512, 72 } };
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1024, 88), 2 * f16(16, 1024, 88));
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 1, 1025, 64), f16(1, 1025, 64));
+    static const int64_t others[][3] = { { 1, 512, 80 }, { 1, 1544, 64 }, { 4, 512, 64 },
+                                         { 1, 512, 96 }, { 1, 504, 64 },  { 1, 512, 56 },
+                                         { 17, 512, 72 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_close(
             gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),

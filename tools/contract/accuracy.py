@@ -167,10 +167,13 @@ def accuracy_of(points, contract, predictor):
     return accuracy
 
 
-def is_same(a, b):
-    """But for what another machine's arithmetic may make of errors."""
+def is_same(a, b, key=""):
+    """But for what another machine's arithmetic may make of errors, and for the pairs that four digits
+    of a time put on the other side of RANK_PCT."""
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(is_same(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(is_same(a[k], b[k], k) for k in a)
+    if key == "n_over_5_pct":
+        return math.isclose(a, b, rel_tol=0.01)
     if isinstance(a, float) and isinstance(b, (int, float)):
         return math.isclose(a, b, rel_tol=0, abs_tol=0.05)
     return a == b
