@@ -18,6 +18,7 @@ import accuracy  # noqa: E402
 
 ROWS = (128, 256, 512, 1024, 2048, 4096)
 ALL_N = range(192, 4097, 8)
+WIDE_N = range(4104, 16385, 8)
 ALL_K = (512, 1024, 2048, 4096, 8192, 14336)
 FULL_MHZ = 0.98 * 1980
 OVER, CLEAR, NEAR = math.log(1.05), math.log(1.03), 64
@@ -63,9 +64,9 @@ def share(counts):
            f"{100 * (1 - bad_clear / n_clear) if n_clear else 100:5.1f} % of {n_clear:4d}"
 
 
-def near_pairs(us, predicted, m, k):
-    for a in ALL_N:
-        for b in range(a + 8, min(a + NEAR, ALL_N[-1]) + 1, 8):
+def near_pairs(us, predicted, m, k, sizes=ALL_N):
+    for a in sizes:
+        for b in range(a + 8, min(a + NEAR, sizes[-1]) + 1, 8):
             yield math.log(us[m, a, k] / us[m, b, k]), math.log(predicted[a] / predicted[b])
 
 
@@ -185,6 +186,14 @@ def rank_model(us, contract):
         print(f"{name}: {json.dumps(accuracy.ranking(model.groups_of(points), said))}")
 
 
+def rank_wide(contract):
+    print("\npairs of n above 4096 at most 64 apart (wide.txt.gz), by the contract")
+    us = times("wide")
+    for m, k in sorted({(m, k) for m, _, k in us}):
+        said = {n: contract.us({"op": "gemm", "dtype": "F16", "m": m, "n": n, "k": k}) for n in WIDE_N}
+        print(f"k {k:5d} m {m:4d}: {share(wrong(near_pairs(us, said, m, k, WIDE_N)))}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=pathlib.Path, required=True, help="libgac.so")
@@ -195,6 +204,7 @@ def main():
     contract = accuracy.Predictor(args.library, args.contract)
     rank(us, contract)
     rank_model(us, contract)
+    rank_wide(contract)
     one_k_by_others(us)
     same_choice()
 

@@ -64,6 +64,12 @@ def main():
             if math.prod(shape) < 1e12:
                 mix.append(shape)
     write("mix.txt", mix, draw)
+    wide, draw = range(4104, 16385, 8), random.Random(11)
+    small = product([256, 1024, 4096], wide, [512])
+    others = product([1024, 4096], wide, [1024]) + product([2048], wide, [512]) + product([256], wide, [8192])
+    draw.shuffle(small)
+    draw.shuffle(others)
+    (folder / "wide.txt").write_text("".join(f"F16 {m} {n} {k}\n" for m, n, k in small + others))
 
 
 if __name__ == "__main__":
