@@ -131,31 +131,34 @@ static double tables_us(const gac_dtype_rules *rules, const double sizes[3])
                                       : us;
 }
 
-/* By how much a table of every k differs from the other tables at its rows and its k:
- * at its own n all that it has to say, so that what was measured is what is told, and
- * between two of them what both say. NaN where it says nothing. */
+/* How far a table of every k is from the other tables at one of its n, as a logarithm; NaN
+ * where nothing was measured. */
+static double log_apart(const gac_dtype_rules *rules, const gac_table *table, double m, double k,
+                        int at)
+{
+    double n = round(exp(table->log_size[2][at]));
+    const double *us = gac_table_cell(table, (const double[]){ m, k, n });
+    return us ? log(*us / tables_us(rules, (const double[]){ m, n, k })) : NAN;
+}
+
+/* What a table of every k makes of the other tables' time, for its rows and k: at its own n
+ * what was measured, between two of them what both say. NaN where it says nothing. */
 static double every_k_factor(const gac_dtype_rules *rules, const double sizes[3])
 {
+    double m = sizes[0], x = log(sizes[1]), k = sizes[2];
     for (int i = 0; i < rules->n_dense_k; i++) {
         const gac_table *t = &rules->dense_k[i];
-        double x = log(sizes[1]), sum = 0;
+        const double *log_n = t->log_size[2];
         int last = t->n[2] - 1, at = 0;
-        if (!gac_table_has(t, 0, sizes[0]) || !gac_table_has(t, 1, sizes[2]) ||
-            x < t->log_size[2][0] || x > t->log_size[2][last])
+        if (!gac_table_has(t, 0, m) || !gac_table_has(t, 1, k) || x < log_n[0] || x > log_n[last])
             continue;
-        while (at < last && t->log_size[2][at + 1] <= x)
+        while (at < last && log_n[at + 1] <= x)
             at++;
-        double part =
-            at == last ? 0
-                       : (x - t->log_size[2][at]) / (t->log_size[2][at + 1] - t->log_size[2][at]);
-        for (int j = at; j <= at + (part > 0); j++) {
-            double n = round(exp(t->log_size[2][j]));
-            const double *us = gac_table_cell(t, (const double[]){ sizes[0], sizes[2], n });
-            sum +=
-                (j == at ? 1 - part : part) *
-                log((us ? *us : NAN) / tables_us(rules, (const double[]){ sizes[0], n, sizes[2] }));
-        }
-        return exp(sum);
+        double below = log_apart(rules, t, m, k, at);
+        if (x == log_n[at])
+            return exp(below);
+        double part = (x - log_n[at]) / (log_n[at + 1] - log_n[at]);
+        return exp((1 - part) * below + part * log_apart(rules, t, m, k, at + 1));
     }
     return NAN;
 }

@@ -442,6 +442,7 @@ static gac_status rank_many(probe *p, const gac_contract *contract, const probe_
 {
     int n_groups = N_RANKED / (p->options->quick ? QUICK_PART : 1), n = 0;
     ranking r = { 0 };
+    *out = NULL;
     candidate *all = calloc((size_t)n_groups * MAX_CANDIDATES, sizeof *all);
     if (!all)
         return gac_error_no_memory(p->err);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_OF_TIME 0.95 /* of what is left of the dtype's time, for all tables */
-#define LATEST_PART 0.97  /* and when it ends, done or not */
+#define PART_OF_TIME 0.97 /* of what is left of the dtype's time, for all tables */
+#define LATEST_PART 0.98  /* and when it ends, done or not */
 #define N_PILOT 192       /* points that tell how long a point takes */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
