@@ -117,7 +117,7 @@ const gac_table_kind gac_gemm_table = { { "m", "n", "k" }, 0, { 1, 1, 1 }, false
 /* Few k, far apart; one kernel takes so long to begin and to end, and goes
  * through k step by step. */
 const gac_table_kind gac_dense_table = { { "m", "n", "k" }, -1, { 1, 1, 1 }, true };
-const gac_table_kind gac_dense_k_table = { { "m", "k", "n" }, -1, { 1, 1, 1 }, true };
+const gac_table_kind gac_dense_k_table = { { "m", "k", "n" }, -1, { 0 }, false };
 const gac_table_kind gac_prefill_table = { { "rows", "length", "head" }, 1, { 1, 2, 1 }, false };
 const gac_table_kind gac_decode_table = { { "rows", "length", "head" }, 1, { 1, 1, 1 }, false };
 

@@ -196,7 +196,8 @@ static double log_between(const gac_table *table, const gac_table_kind *kind, in
         return (1 - part) * log(below) + part * log(above);
     int at = (int)(cell % table->n[last]);
     double from = exp(table->log_size[last][at]), to = exp(table->log_size[last][at + 1]);
-    return log(below + (above - below) * fmin((exp(x) - from) / (to - from), 1));
+    double above_part = fmin((exp(x) - from) / (to - from), 1);
+    return log((1 - above_part) * below + above_part * above);
 }
 
 double gac_table_us(const gac_table *table, const gac_table_kind *kind,

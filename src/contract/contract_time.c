@@ -71,9 +71,10 @@ static double plain_us(const gac_gemm_times *times, const double sizes[3])
            gac_gemm_waste(times, sizes[0], sizes[1]);
 }
 
-/* Before its first k, a dense table goes on as the other does. Past its last it stays as
- * far from the other as it was there: what an n costs at the edges does not grow with k.
- * Half is kept, whatever a file says. */
+/* Before its first k, a dense table goes on as the other does; with few rows it fades into
+ * that, since how k is split among multiprocessors, which is most of what it knows, is of
+ * no use there. Past its last it stays as far from the other as it was: what an n costs at
+ * the edges does not grow with k. Half is kept, whatever a file says. */
 static double dense_us(const gac_table *dense, const gac_gemm_times *times, const double sizes[3])
 {
     double first = dense->log_size[2][0], last = dense->log_size[2][dense->n[2] - 1];
@@ -83,7 +84,8 @@ static double dense_us(const gac_table *dense, const gac_gemm_times *times, cons
     double plain = plain_us(times, inside), here = plain_us(times, sizes);
     if (log(sizes[2]) > last)
         return fmax(here + us - plain, here / 2);
-    return us * here / plain;
+    double fades = sizes[0] < DECODE_ROWS ? sizes[2] / k : 1; /* 1 from the first k on */
+    return here * pow(us / plain, fades);
 }
 
 /* first is the index of the pair of a tier of n with the best k, which has a
@@ -154,11 +156,12 @@ static double every_k_factor(const gac_dtype_rules *rules, const double sizes[3]
             continue;
         while (at < last && log_n[at + 1] <= x)
             at++;
-        double below = log_apart(rules, t, m, k, at);
-        if (x == log_n[at])
-            return exp(below);
-        double part = (x - log_n[at]) / (log_n[at + 1] - log_n[at]);
-        return exp((1 - part) * below + part * log_apart(rules, t, m, k, at + 1));
+        double below = log_apart(rules, t, m, k, at), factor = exp(below);
+        if (x > log_n[at]) {
+            double part = (x - log_n[at]) / (log_n[at + 1] - log_n[at]);
+            factor = exp((1 - part) * below + part * log_apart(rules, t, m, k, at + 1));
+        }
+        return isfinite(factor) ? factor : NAN;
     }
     return NAN;
 }

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_OF_TIME 0.97 /* of what is left of the dtype's time, for all tables */
-#define LATEST_PART 0.98  /* and when it ends, done or not */
-#define N_PILOT 192       /* points that tell how long a point takes */
+#define LATEST_PART 0.98 /* of what is left of the dtype's time: then tables end, done or not */
+#define N_PILOT 192      /* points that tell how long a point takes, */
+#define MAX_PILOT 2e12   /* of so many operations at most */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
@@ -248,7 +248,17 @@ static size_t total_cells(const probe_gemm *g)
     return n;
 }
 
-/* Makes one table coarser: the largest, the aligned ones counted by a part of their
+/* One that has every size loses rows and widths, and then is left out: without it sizes
+ * are told less well, without the others not at all. */
+static bool coarsen(struct probe_gemm_table *t)
+{
+    bool is_coarser = probe_table_coarsen(&t->table, t->dense);
+    if (!is_coarser && t->dense)
+        t->table.n_axis[1] = 0;
+    return is_coarser || t->dense;
+}
+
+/* Makes one table coarser: the largest, that of the best tiers counted by a part of its
  * cells, since sizes are meant to end up there. False when none can be. */
 static bool coarsen_one(probe_gemm *g)
 {
@@ -257,14 +267,13 @@ static bool coarsen_one(probe_gemm *g)
         int largest = -1;
         double most = 0;
         for (int i = 0; i < g->n_tables; i++) {
-            double part = g->tables[i].dense ? 14 : i == 0 ? 10 : 1;
-            double cells = (double)probe_table_cells(&g->tables[i].table) / part;
+            double cells = (double)probe_table_cells(&g->tables[i].table) / (i == 0 ? 10 : 1);
             if (!spent[i] && cells > most) {
                 most = cells;
                 largest = i;
             }
         }
-        if (largest < 0 || probe_table_coarsen(&g->tables[largest].table, g->tables[largest].dense))
+        if (largest < 0 || coarsen(&g->tables[largest]))
             return largest >= 0;
         spent[largest] = true;
     }
@@ -285,7 +294,8 @@ static gac_status time_cell(probe *p, const probe_gemm *g, double *out_s)
     const int index[3] = { (int)(cell / n_k / n_n), (int)(cell / n_k % n_n), (int)(cell % n_k) };
     probe_point point;
     gac_task_spec spec = probe_cell_spec(g, &g->tables[at], index);
-    if (gac_task_flops(&spec) > 2e12)
+    if (gac_task_flops(&spec) > MAX_PILOT ||
+        probe_gemm_bytes(g->dtype, spec.gemm.m, spec.gemm.n, spec.gemm.k) > probe_memory_limit(p))
         return GAC_OK;
     gac_status status = probe_measure(p, &spec, &point);
     if (status != GAC_OK || point.outcome != PROBE_MEASURED || point.time_us > PROBE_MAX_POINT_US)
@@ -307,7 +317,7 @@ static gac_status fit_time(probe *p, probe_gemm *g)
             return status;
         sum_s += spent_s;
     }
-    double point_s = sum_s / N_PILOT, limit_s = probe_left_s(p) * PART_OF_TIME;
+    double point_s = sum_s / N_PILOT, limit_s = probe_left_s(p);
     while ((double)total_cells(g) * point_s > limit_s && coarsen_one(g))
         n_dropped++;
     if (n_dropped > 0)
@@ -386,7 +396,6 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     if (status != GAC_OK)
         return status;
     probe_begin(p, "GEMM tables", gac_dtype_name(g->dtype), total_cells(g));
-    /* A little later is the end, whatever the pilot said. */
     double end_s = gac_now_s() + probe_left_s(p) * LATEST_PART;
     int usual_samples = p->rules.min_samples;
     p->rules.min_samples = PROBE_FEW_SAMPLES;

@@ -112,6 +112,10 @@ def over(points):
                for group in heldout.group(points) for a, b in itertools.combinations(group, 2))
 
 
+def n_cells(contract, *kinds):
+    return sum(len(t["us"]) for kind in kinds for t in contract["gemm"]["F16"].get(kind, []))
+
+
 class Full(Case):
     def candidates_are_those_of_a_plan(self, points, ranking):
         """A size and aligned ones above it, in no table, each measured twice."""
@@ -532,15 +536,22 @@ class Modes(Case):
     def test_time_that_is_up_makes_tables_coarser_and_says_so(self):
         whole = self.probe()
         short = self.probe("--max-time", "0.01", name="short.json")
-        count = lambda c: sum(len(t["us"]) for t in  # noqa: E731
-                              [*c["gemm"]["F16"]["times"], *c["gemm"]["F16"]["dense"],
-                               *c["gemm"]["F16"]["dense_k"]])
-        self.assertGreater(count(whole), 40000)
-        self.assertLess(count(short), count(whole) / 5)
+        self.assertGreater(n_cells(whole, "times", "dense", "dense_k"), 40000)
+        self.assertLess(n_cells(short, "times", "dense", "dense_k"), 8000)
         self.assertTrue(any("coarser" in s for s in short["sources"]), short["sources"])
         self.assertFalse(any("coarser" in s for s in whole["sources"]), whole["sources"])
         self.assertLess(os.path.getsize(self.path("c.json")), 400_000)
         self.assertLess(whole["accuracy"]["gemm"]["F16"]["median_pct"], 5)
+
+    def test_short_time_costs_the_tables_of_every_size_first(self):
+        whole = self.probe("--attention", "own")
+        spent = whole["noise"]["phase_seconds"]
+        before = sum(spent[x] for x in ("GEMM tiers", "attention heads", "attention tables", "GEMM lines"))
+        short = self.probe("--attention", "own", "--max-time",
+                           str(before + 0.3 * spent["GEMM tables"]), name="short.json")
+        self.assertLess(n_cells(short, "dense", "dense_k"), n_cells(whole, "dense", "dense_k") * 0.8)
+        self.assertLess(short["accuracy"]["gemm"]["F16"]["median_pct"], 5)
+        self.assertLess(short["accuracy"]["gemm"]["F16"]["p95_pct"], 25)
 
     def test_runtime_is_taken_over(self):
         runtime = {"name": "test 1", "basis": "measured", "layer_us": 100, "decode_layer_us": 50,

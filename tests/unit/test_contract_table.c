@@ -132,7 +132,9 @@ static void shared_keys_are_copied_once(void **state)
 }
 
 #define DENSE \
-    "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16, 100], \"n\": [64, 72, 80], \"k\": [512, " \
+    "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"n\": [64], \"k\": [512], \"us\": " \
+    "[7]}, " \
+    "{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16, 100], \"n\": [64, 72, 80], \"k\": [512, " \
     "1536], \"us\": [1, 2, 3, 4, 5, 6, 7, 8, null, 10, 11, 12]}, {\"n_multiple\": 8, " \
     "\"k_multiple\": 8, " \
     "\"m\": [100], \"n\": [88, 4096], \"k\": [512], \"us\": [50, 60]}]"
@@ -151,23 +153,26 @@ static void every_n_counts_at_its_rows(void **state)
     } cases[] = {
         { 16, 64, 512, 1 },   { 16, 72, 1536, 4 },
         { 100, 80, 512, 11 }, { 16, 72, 1024, 3.5 }, /* a line between k */
-        { 100, 88, 512, 50 },                        /* the second table */
+        { 100, 88, 512, 50 },                        /* the last table */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k),
                      cases[i].expected);
     /* What was too long or was lost is for the other table. */
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 72, 512), f16(100, 72, 512));
-    /* Before its k it shrinks as the other table does, past it grows as that does, by as
-     * many microseconds and not below half; other rows, an n that it has not, and sizes
-     * that are of another tier, are not its business. */
+    /* Before its k it fades into the other table where rows are few, and else shrinks as
+     * that does; past it grows as that does, by as many microseconds and not below half;
+     * other rows, an n that it has not, and sizes that are of another tier, are not its
+     * business. */
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 64, 256),
-                 f16(16, 64, 256) / f16(16, 64, 512));
+                 f16(16, 64, 256) * sqrt(1 / f16(16, 64, 512)));
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 64, 256),
+                 7 * f16(256, 64, 256) / f16(256, 64, 512));
     double more_us = 60 - f16(100, 4096, 512);
     assert_true(more_us > 0);
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 4096, 2048),
                  f16(100, 4096, 2048) + more_us);
-    set_path(json, "gemm/F16/dense/1/us", "[50, 1e-6]");
+    set_path(json, "gemm/F16/dense/2/us", "[50, 1e-6]");
     gac_contract_free(with);
     assert_int_equal(parse(json, &with, &err), GAC_OK);
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 4096, 520),
@@ -220,6 +225,29 @@ static void every_k_counts_where_it_was_measured(void **state)
         assert_close(
             gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),
             f16(others[i][0], others[i][1], others[i][2]) * (others[i][2] % 64 ? 2 : 1));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
+/* Times that no GPU has are told as some time all the same. */
+static void far_apart_times_stay_times(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    set_path(json, "gemm/F16/dense",
+             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"n\": [128], \"k\": [64, "
+             "8192], \"us\": [1e12, 1e-6]}]");
+    set_path(json, "gemm/F16/dense_k",
+             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"k\": [8192], \"n\": [128, "
+             "256], \"us\": [5, 5]}]");
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    for (int64_t n = 120; n <= 264; n += 8)
+        for (int64_t k = 56; k <= 16384; k += 8) {
+            double us = gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, n, k);
+            assert_true(isfinite(us) && us > 0);
+        }
     gac_contract_free(with);
     json_decref(json);
 }
@@ -460,6 +488,7 @@ int main(void)
         cmocka_unit_test(shared_keys_are_copied_once),
         cmocka_unit_test(every_n_counts_at_its_rows),
         cmocka_unit_test(every_k_counts_where_it_was_measured),
+        cmocka_unit_test(far_apart_times_stay_times),
         cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(shared_lines_cost),
         cmocka_unit_test(one_row_has_its_own_table),

@@ -35,19 +35,18 @@ class Predictor:
 
     def __init__(self, library, path):
         self.lib = ctypes.CDLL(str(library))
-        self.lib.gac_dtype_name.restype = ctypes.c_char_p
         for name, more in (("gemm", [ctypes.c_int64] * 3), ("sdpa", [ctypes.POINTER(Shape)])):
             call = getattr(self.lib, f"gac_contract_{name}_us")
             call.restype, call.argtypes = ctypes.c_double, [ctypes.c_void_p, ctypes.c_int, *more]
         self.contract = ctypes.c_void_p()
         if self.lib.gac_contract_load(str(path).encode(), ctypes.byref(self.contract), None):
             sys.exit(f"{path}: not a contract")
-        self.dtypes = {}
-        while (name := self.lib.gac_dtype_name(len(self.dtypes))) and name.decode() not in self.dtypes:
-            self.dtypes[name.decode()] = len(self.dtypes)
+        self.lib.gac_dtype_parse.restype = ctypes.c_bool
 
     def us(self, p):
-        dtype = self.dtypes[p["dtype"]]
+        dtype = ctypes.c_int()
+        if not self.lib.gac_dtype_parse(p["dtype"].encode(), ctypes.byref(dtype)):
+            sys.exit(f"{p['dtype']}: not a dtype")
         if p["op"] == "gemm":
             return self.lib.gac_contract_gemm_us(self.contract, dtype, p["m"], p["n"], p["k"])
         shape = Shape(*(p[name] for name, _ in Shape._fields_))
