@@ -153,8 +153,7 @@ static double time_of(const exact *e, int end)
     for (int i = 0; i < end; i++)
         if (e->round[i].outcome == PROBE_MEASURED)
             times[n++] = e->round[i].time_us;
-    qsort(times, (size_t)n, sizeof *times, probe_by_value);
-    return n > 0 ? (times[(n - 1) / 2] + times[n / 2]) / 2 : NAN;
+    return n > 0 ? probe_median(times, n) : NAN;
 }
 
 static bool are_near(int64_t a, int64_t b)
