@@ -37,19 +37,27 @@ static const int64_t coarse_row_n[] = { 64,   128,  256,  512,   768,   1024,  1
                                         4096, 6144, 8192, 11008, 14336, 16384, 32768, 131072, 0 };
 static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
                                         3072, 4096, 6144, 8192, 14336, 28672, 0 };
-/* Every n, or every k, at rows that are common. For a wide n the kernel is the same
- * for nearly every k, else it is not: the other sizes are widths that models have. What
- * an n costs at the edges of tiles weighs most where k is small; with many rows, a wide
- * n and a k that is not small time is smooth, with few rows it seldom jumps. */
+/* Every n, or every k, at rows that are common and widths that models have. What an n costs
+ * at the edges of tiles weighs most where k is small; for a wide n the kernel is seldom
+ * another for another k. In elements of one byte it is oftener so where k is large, and
+ * with few rows a k matters too. */
+static const int64_t few_m[] = { 1, 16, 0 }, many_m[] = { 256, 512, 1024, 2048, 4096, 0 };
+static const int64_t by_k_m[] = { 256, 1024, 2048, 4096, 0 }, wide_n_k[] = { 512, 4096, 0 };
+static const int64_t widths[] = { 2048, 4096, 8192, 0 };
+static const int64_t long_k[] = { 512, 2048, 4096, 8192, 14336, 0 };
+static const int64_t byte_k[] = { 512, 2048, 4096, 6144, 8192, 11008, 14336, 0 };
 static const struct dense {
+    enum { ANY_SIZE, ONE_BYTE, LONGER } elements;
     bool by_k;
-    int64_t from, to, m[8], other[8];
+    int64_t from, to;
+    const int64_t *m, *other;
 } denses[] = {
-    { false, 128, 4096, { 256, 512, 1024, 2048, 4096 }, { 512, 2048, 4096, 8192, 14336 } },
-    { false, 4104, 16384, { 256, 512, 1024 }, { 512, 4096 } },
-    { false, 4104, 16384, { 2048, 4096 }, { 512 } },
-    { false, 128, 4096, { 1, 16 }, { 2048, 4096, 8192 } },
-    { true, 128, 4096, { 1, 16, 256, 1024, 2048, 4096 }, { 2048, 4096, 8192 } },
+    { LONGER, false, 128, 4096, many_m, long_k },
+    { ONE_BYTE, false, 128, 4096, many_m, byte_k },
+    { ANY_SIZE, false, 4104, 16384, many_m, wide_n_k },
+    { ANY_SIZE, false, 128, 4096, few_m, widths },
+    { ANY_SIZE, true, 128, 4096, by_k_m, widths },
+    { ONE_BYTE, true, 128, 4096, few_m, widths },
 };
 enum { N_DENSES = sizeof denses / sizeof *denses };
 _Static_assert((int)N_DENSES <= PROBE_MAX_DENSE, "room in probe_gemm");
@@ -206,6 +214,12 @@ static gac_status plan_row_table(const probe *p, const probe_gemm *g, struct pro
     if (status == GAC_OK)
         fit_memory(p, g->dtype, t);
     return status;
+}
+
+static bool is_for(const struct dense *dense, gac_dtype dtype)
+{
+    return dense->elements == ANY_SIZE ||
+           (dense->elements == ONE_BYTE) == (gac_dtype_bits(dtype) == 8);
 }
 
 /* Every n, or k, that is aligned, since the library chooses its kernel anew for each. */
@@ -391,7 +405,8 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         if (status == GAC_OK && !p->options->quick)
             status = plan_row_table(p, g, add_table(g, i / n_k, i % n_k));
         for (int d = 0; i == 0 && d < N_DENSES && status == GAC_OK && !p->options->quick; d++)
-            status = plan_dense_table(p, g, &denses[d], add_table(g, 0, 0));
+            if (is_for(&denses[d], g->dtype))
+                status = plan_dense_table(p, g, &denses[d], add_table(g, 0, 0));
     }
     if (status != GAC_OK)
         return status;

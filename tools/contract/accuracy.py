@@ -174,7 +174,7 @@ def is_same(a, b, key=""):
     if key == "n_over_5_pct":
         return math.isclose(a, b, rel_tol=0.01)
     if isinstance(a, float) and isinstance(b, (int, float)):
-        return math.isclose(a, b, rel_tol=0, abs_tol=0.05)
+        return math.isclose(a, b, rel_tol=0, abs_tol=0.1)
     return a == b
 
 
