@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How far apart are two measurements of one shape, and do they order sizes alike?
 
-    python3 experiments/probe-h200/twice.py raw.json.gz [seed5.raw.json.gz]
+    python3 experiments/probe-h200/twice.py raw.json.gz [other.raw.json.gz]
 
 In one run of the probe, candidates at common widths are measured though a table may have
-them already; and tables of two runs have the same shapes.
+them already; and tables of two runs have the same shapes. First, how far the mean of the first
+two samples of a point is from its median.
 """
 import collections
 import gzip
@@ -48,14 +49,26 @@ def rank(label, here, other):
 
 def gemms(path):
     with gzip.open(path, "rt", encoding="utf-8") as f:
-        for p in json.load(f)["points"]:
-            if p["op"] == "gemm" and "median_us" in p:
-                yield p["phase"], (p["dtype"], p["m"], p["k"], p["n"]), p["median_us"]
+        return [p for p in json.load(f)["points"] if p["op"] == "gemm" and "median_us" in p]
+
+
+def times(points):
+    for p in points:
+        yield p["phase"], (p["dtype"], p["m"], p["k"], p["n"]), p["median_us"]
+
+
+def samples(points):
+    off = sorted(100 * abs(sum(p["samples_us"][:2]) / 2 / p["median_us"] - 1) for p in points
+                 if p["phase"] == "GEMM tables" and len(p["samples_us"]) > 2)
+    print(f"two samples of {len(off)} points: " + ", ".join(
+        f"{100 * part:g} % within {off[int(part * len(off))]:.2f} %" for part in (0.5, 0.95, 0.999)))
 
 
 def main():
     first, tables, again = {}, {}, {}
-    for phase, shape, us in gemms(sys.argv[1]):
+    points = gemms(sys.argv[1])
+    samples(points)
+    for phase, shape, us in times(points):
         if phase.startswith("GEMM"):
             first.setdefault(shape, us)
             if phase == "GEMM tables":
@@ -65,7 +78,7 @@ def main():
     say("in one run", [(abs(100 * (us / first[s] - 1)), s, first[s], us)
                        for s, us in again.items() if s in first])
     if len(sys.argv) > 2:
-        other = {s: us for phase, s, us in gemms(sys.argv[2]) if phase == "GEMM tables"}
+        other = {s: us for phase, s, us in times(gemms(sys.argv[2])) if phase == "GEMM tables"}
         say("in two runs", [(abs(100 * (other[s] / us - 1)), s, us, other[s])
                             for s, us in tables.items() if s in other])
         rank("order of the one in the other", tables, other)

@@ -171,6 +171,8 @@ void gac_contract_free(gac_contract *contract)
             gac_table_dispose(&rules->dense[t]);
         for (int t = 0; t < rules->n_dense_k; t++)
             gac_table_dispose(&rules->dense_k[t]);
+        for (int t = 0; t < rules->n_dense_part; t++)
+            gac_table_dispose(&rules->dense_part[t]);
         free(rules->times);
         free(rules->row_times);
         free(rules);

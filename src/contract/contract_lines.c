@@ -90,14 +90,20 @@ bool gac_lines_read(gac_reader *r, const json_t *value, gac_lines *out)
            read_parts(r, value, out) && read_outputs(r, value, out) && read_factors(r, value, out);
 }
 
+int gac_lines_part(const gac_lines *lines, int64_t k)
+{
+    if (lines->multiple == 0 || k % lines->multiple == 0)
+        return -1;
+    for (int part = 0; part < lines->n_parts; part++)
+        if (k % lines->part[part] == 0)
+            return part;
+    return -1;
+}
+
 double gac_lines_factor(const gac_lines *lines, double outputs, int64_t k)
 {
-    int part = 0, at = 0;
-    if (lines->multiple == 0 || k % lines->multiple == 0)
-        return 1;
-    while (part < lines->n_parts && k % lines->part[part] != 0)
-        part++;
-    if (part == lines->n_parts)
+    int part = gac_lines_part(lines, k), at = 0;
+    if (part < 0)
         return 1;
     const double *factors = lines->log_factor[part], *at_outputs = lines->log_outputs;
     double x = log(outputs);

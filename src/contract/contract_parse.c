@@ -213,7 +213,9 @@ static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *
     gac_reader_leave(r, at_list);
     if (!read_dense(r, gemm, "dense", &gac_dense_table, out->gemm, out->dense, &out->n_dense) ||
         !read_dense(r, gemm, "dense_k", &gac_dense_k_table, out->gemm, out->dense_k,
-                    &out->n_dense_k))
+                    &out->n_dense_k) ||
+        !read_dense(r, gemm, "dense_part", &gac_dense_table, out->gemm, out->dense_part,
+                    &out->n_dense_part))
         return false;
     const json_t *lines = json_object_get(gemm, "lines");
     if (lines) {

@@ -99,9 +99,10 @@ typedef struct gac_dtype_rules {
     /* (tiers of n, tiers of k), for any number of rows and for one; NULL: by
      * rates. A pair without its own takes that of the next better k. */
     gac_gemm_times *times, *row_times;
-    /* Of the best pair, at rows that are common: every n, or every k. */
-    gac_table dense[GAC_MAX_DENSE], dense_k[GAC_MAX_DENSE];
-    int n_dense, n_dense_k;
+    /* Of the best pair, at rows that are common: every n, or every k; every n at a k that is
+     * not of whole lines. */
+    gac_table dense[GAC_MAX_DENSE], dense_k[GAC_MAX_DENSE], dense_part[GAC_MAX_DENSE];
+    int n_dense, n_dense_k, n_dense_part;
     gac_lines lines;      /* where n is aligned: tables of fast k are of whole lines */
     gac_dtype falls_back; /* whose times count where no kernel serves; GAC_DTYPE_COUNT */
     gac_sdpa_rules sdpa;

@@ -219,7 +219,8 @@ static json_t *table_json(const probe_gemm *g, const struct probe_gemm_table *t)
 json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
 {
     json_t *gemm = json_object(), *steps = json_array();
-    json_t *times = json_array(), *dense = json_array(), *dense_k = json_array();
+    json_t *times = json_array(), *dense = json_array(), *dense_k = json_array(),
+           *dense_part = json_array();
     json_object_set_new(gemm, "n", probe_tiers_json(&g->place[GAC_SEEN_GEMM_N], true));
     json_object_set_new(gemm, "k", probe_tiers_json(&g->place[GAC_SEEN_GEMM_K], true));
     json_object_set_new(gemm, "period",
@@ -231,6 +232,7 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
     for (int i = 0; i < g->n_tables; i++)
         if (g->tables[i].table.n_axis[1] > 0)
             json_array_append_new(g->tables[i].by_k    ? dense_k
+                                  : g->tables[i].part  ? dense_part
                                   : g->tables[i].dense ? dense
                                                        : times,
                                   table_json(g, &g->tables[i]));
@@ -241,8 +243,11 @@ json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
         json_object_set(gemm, "dense", dense);
     if (json_array_size(dense_k) > 0)
         json_object_set(gemm, "dense_k", dense_k);
+    if (json_array_size(dense_part) > 0)
+        json_object_set(gemm, "dense_part", dense_part);
     json_decref(dense);
     json_decref(dense_k);
+    json_decref(dense_part);
     if (g->lines.n_parts > 0)
         json_object_set_new(gemm, "lines", probe_lines_json(g));
     json_object_set_new(gemm, "steps", steps);

@@ -168,7 +168,8 @@ typedef struct probe_gemm {
     probe_tiers place[2]; /* by gac_seen: n, k */
     struct probe_gemm_table {
         int tier_n, tier_k;
-        bool dense;        /* every n, at rows that are common; */
+        bool dense;        /* every n, at rows that are common, */
+        bool part;         /* at a k that is not of whole lines; */
         bool by_k;         /* or every k: axes are rows, k and n */
         probe_table table; /* axes are rows, n and k */
         probe_wave wave;
@@ -185,8 +186,9 @@ typedef struct probe_gemm {
 
 gac_status probe_gemm_tiers(probe *p, probe_gemm *g); /* GAC_CHECK: the dtype is not served */
 gac_status probe_gemm_tables(probe *p, probe_gemm *g);
-/* Of a point among many: from one measurement to the next it differs by more. */
-enum { PROBE_FEW_SAMPLES = 3 };
+/* Of a point among many, more where they differ: from one measurement to the next it differs
+ * by more than they do. */
+enum { PROBE_FEW_SAMPLES = 2 };
 #define PROBE_MAX_POINT_US 1000 /* of tables: longer ones are left to extrapolation */
 /* Measures the cells of all tables, mixed; what has not begun at end_s is left out. */
 gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s);

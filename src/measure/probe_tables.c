@@ -9,7 +9,8 @@
 
 #define LATEST_PART 0.98 /* of what is left of the dtype's time: then tables end, done or not */
 #define N_PILOT 192      /* points that tell how long a point takes, */
-#define MAX_PILOT 2e12   /* of so many operations at most */
+#define MAX_PILOT 2e12   /* of so many operations at most; */
+#define PILOT_ERROR 1.25 /* what they may be off by */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
  * dense where waves of tiles make steps. */
@@ -39,25 +40,29 @@ static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  20
                                         3072, 4096, 6144, 8192, 14336, 28672, 0 };
 /* Every n, or every k, at rows that are common and widths that models have. What an n costs
  * at the edges of tiles weighs most where k is small; for a wide n the kernel is seldom
- * another for another k. In elements of one byte it is oftener so where k is large, and
- * with few rows a k matters too. */
+ * another for another k. In elements of one byte it is oftener so where k is large. What a k
+ * costs whose rows begin within lines of the cache depends on the tiles, so on n; with many
+ * rows and a wide n it is little. */
+enum which { EVERY_N, EVERY_N_PART, EVERY_K };
 static const int64_t few_m[] = { 1, 16, 0 }, many_m[] = { 256, 512, 1024, 2048, 4096, 0 };
-static const int64_t by_k_m[] = { 256, 1024, 2048, 4096, 0 }, wide_n_k[] = { 512, 4096, 0 };
-static const int64_t widths[] = { 2048, 4096, 8192, 0 };
+static const int64_t wide_part_m[] = { 256, 512, 1024, 0 }, part_k[] = { 4096, 0 };
+static const int64_t by_k_m[] = { 1, 16, 256, 1024, 2048, 4096, 0 };
+static const int64_t widths[] = { 2048, 4096, 8192, 0 }, wide_n_k[] = { 512, 4096, 0 };
 static const int64_t long_k[] = { 512, 2048, 4096, 8192, 14336, 0 };
 static const int64_t byte_k[] = { 512, 2048, 4096, 6144, 8192, 11008, 14336, 0 };
 static const struct dense {
     enum { ANY_SIZE, ONE_BYTE, LONGER } elements;
-    bool by_k;
+    enum which which;
     int64_t from, to;
     const int64_t *m, *other;
 } denses[] = {
-    { LONGER, false, 128, 4096, many_m, long_k },
-    { ONE_BYTE, false, 128, 4096, many_m, byte_k },
-    { ANY_SIZE, false, 4104, 16384, many_m, wide_n_k },
-    { ANY_SIZE, false, 128, 4096, few_m, widths },
-    { ANY_SIZE, true, 128, 4096, by_k_m, widths },
-    { ONE_BYTE, true, 128, 4096, few_m, widths },
+    { LONGER, EVERY_N, 128, 4096, many_m, long_k },
+    { ONE_BYTE, EVERY_N, 128, 4096, many_m, byte_k },
+    { ANY_SIZE, EVERY_N, 4104, 16384, many_m, wide_n_k },
+    { ANY_SIZE, EVERY_N, 128, 4096, few_m, widths },
+    { ANY_SIZE, EVERY_N_PART, 128, 4096, many_m, part_k },
+    { ANY_SIZE, EVERY_N_PART, 4104, 16384, wide_part_m, part_k },
+    { ANY_SIZE, EVERY_K, 128, 4096, by_k_m, widths },
 };
 enum { N_DENSES = sizeof denses / sizeof *denses };
 _Static_assert((int)N_DENSES <= PROBE_MAX_DENSE, "room in probe_gemm");
@@ -216,21 +221,28 @@ static gac_status plan_row_table(const probe *p, const probe_gemm *g, struct pro
     return status;
 }
 
-static bool is_for(const struct dense *dense, gac_dtype dtype)
+/* Where every aligned k is of whole lines there is none that is not. */
+static bool is_for(const struct dense *dense, const probe_gemm *g)
 {
+    int64_t step = probe_aligned_multiple(&g->place[GAC_SEEN_GEMM_K].found);
+    if (dense->which == EVERY_N_PART && step % probe_line_multiple(g) == 0)
+        return false;
     return dense->elements == ANY_SIZE ||
-           (dense->elements == ONE_BYTE) == (gac_dtype_bits(dtype) == 8);
+           (dense->elements == ONE_BYTE) == (gac_dtype_bits(g->dtype) == 8);
 }
 
 /* Every n, or k, that is aligned, since the library chooses its kernel anew for each. */
 static gac_status plan_dense_table(const probe *p, const probe_gemm *g, const struct dense *dense,
                                    struct probe_gemm_table *out)
 {
-    const probe_tiers *place = &g->place[dense->by_k ? GAC_SEEN_GEMM_K : GAC_SEEN_GEMM_N];
-    int64_t sizes[PROBE_MAX_AXIS], step = probe_aligned_multiple(&place->found), size;
+    const gac_found_tiers *by_n = &g->place[GAC_SEEN_GEMM_N].found;
+    const gac_found_tiers *by_k = &g->place[GAC_SEEN_GEMM_K].found;
+    int64_t sizes[PROBE_MAX_AXIS], size;
+    int64_t step = probe_aligned_multiple(dense->which == EVERY_K ? by_k : by_n);
     int n = 0;
     out->dense = true;
-    out->by_k = dense->by_k;
+    out->part = dense->which == EVERY_N_PART;
+    out->by_k = dense->which == EVERY_K;
     if (!gac_round_up_i64(dense->from, step, &size))
         size = dense->from;
     for (; size <= dense->to && n < PROBE_MAX_AXIS; size += step)
@@ -239,9 +251,10 @@ static gac_status plan_dense_table(const probe *p, const probe_gemm *g, const st
     if (status == GAC_OK)
         status = probe_table_set_axis(&out->table, 1, sizes, n, p->err);
     if (status == GAC_OK)
-        status = dense->by_k ? set_axis(&out->table, 2, dense->other,
-                                        &g->place[GAC_SEEN_GEMM_N].found, 0, p->err)
-                             : set_k_axis(&out->table, dense->other, g, 0, p->err);
+        status = out->by_k ? set_axis(&out->table, 2, dense->other, by_n, 0, p->err)
+                           : set_k_axis(&out->table, dense->other, g, 0, p->err);
+    for (int i = 0; status == GAC_OK && out->part && i < out->table.n_axis[2]; i++)
+        out->table.axis[2][i] += probe_aligned_multiple(by_k);
     if (status == GAC_OK)
         fit_memory(p, g->dtype, &out->table);
     return status;
@@ -320,7 +333,8 @@ static gac_status time_cell(probe *p, const probe_gemm *g, double *out_s)
     return status;
 }
 
-/* Tables are made coarser until all fit the time. */
+/* Tables are made coarser until all fit the time; where it is up all the same, what is then
+ * left to do is thinly spread over them. */
 static gac_status fit_time(probe *p, probe_gemm *g)
 {
     double sum_s = 0, spent_s;
@@ -332,7 +346,7 @@ static gac_status fit_time(probe *p, probe_gemm *g)
         sum_s += spent_s;
     }
     double point_s = sum_s / N_PILOT, limit_s = probe_left_s(p);
-    while ((double)total_cells(g) * point_s > limit_s && coarsen_one(g))
+    while ((double)total_cells(g) * point_s > limit_s * PILOT_ERROR && coarsen_one(g))
         n_dropped++;
     if (n_dropped > 0)
         probe_note(
@@ -405,7 +419,7 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         if (status == GAC_OK && !p->options->quick)
             status = plan_row_table(p, g, add_table(g, i / n_k, i % n_k));
         for (int d = 0; i == 0 && d < N_DENSES && status == GAC_OK && !p->options->quick; d++)
-            if (is_for(&denses[d], g->dtype))
+            if (is_for(&denses[d], g))
                 status = plan_dense_table(p, g, &denses[d], add_table(g, 0, 0));
     }
     if (status != GAC_OK)

@@ -112,6 +112,9 @@ def over(points):
                for group in heldout.group(points) for a, b in itertools.combinations(group, 2))
 
 
+EVERY_SIZE = ("dense", "dense_k", "dense_part")
+
+
 def n_cells(contract, *kinds):
     return sum(len(t["us"]) for kind in kinds for t in contract["gemm"]["F16"].get(kind, []))
 
@@ -134,9 +137,8 @@ class Full(Case):
         longer, one_byte = (contract["gemm"][dtype] for dtype in ("F16", "F8_E4M3"))
         self.assertEqual(longer["dense"][0]["k"], [512, 2048, 4096, 8192, 14336])
         self.assertEqual(one_byte["dense"][0]["k"], [512, 2048, 4096, 6144, 8192, 11008, 14336])
-        many = [256, 1024, 2048, 4096]
-        self.assertEqual([t["m"] for t in longer["dense_k"]], [many])
-        self.assertEqual([t["m"] for t in one_byte["dense_k"]], [many, [1, 16]])
+        for dtype in (longer, one_byte):
+            self.assertEqual([t["m"] for t in dtype["dense_k"]], [[1, 16, 256, 1024, 2048, 4096]])
 
     def test_predictions_at_shapes_not_measured(self):
         """What the issue promises of a contract, on a GPU whose truth is known."""
@@ -156,11 +158,14 @@ class Full(Case):
                          [5 * 497 * 5, 5 * 1536 * 2, 2 * 497 * 3])
         by_k, = contract["gemm"]["F16"]["dense_k"]
         self.assertEqual((by_k["k"], by_k["n"]), (narrow, [2048, 4096, 8192]))
-        self.assertEqual(len(by_k["us"]), 4 * 497 * 3)
+        self.assertEqual(len(by_k["us"]), 6 * 497 * 3)
+        part = contract["gemm"]["F16"]["dense_part"]  # 8 is what aligned k are multiples of
+        self.assertEqual([(t["n"], t["k"]) for t in part], [(narrow, [4104]), (wide, [4104])])
+        self.assertEqual([len(t["us"]) for t in part], [5 * 497, 3 * 1536])
         measured = {(p["m"], p["k"], p["n"]): p["median_us"] for p in points
                     if p["phase"] == "GEMM tables" and "median_us" in p}
         cells = [measured.get(cell) for cell in itertools.product(by_k["m"], by_k["k"], by_k["n"])]
-        self.assertGreater(sum(us is not None for us in by_k["us"]), 5500)
+        self.assertGreater(sum(us is not None for us in by_k["us"]), 8000)
         for us, expected in zip(by_k["us"], cells):  # of shapes that tables of n have too, the last
             self.assertTrue(us is None or abs(us / expected - 1) < 0.03, (us, expected))
         self.candidates_are_those_of_a_plan(points, accuracy["ranking"]["F16"])
@@ -333,7 +338,7 @@ class Quick(Case):
             self.assertGreaterEqual(len(p["samples_us"]), 5)
             self.assertLessEqual(min(p["samples_us"]), p["median_us"] * 1.0001)
         tables = [p for p in measured if p["phase"] == "GEMM tables"]
-        self.assertEqual(min(len(p["samples_us"]) for p in tables), 3)
+        self.assertEqual(min(len(p["samples_us"]) for p in tables), 2)
         ranked = [p for p in measured if p["phase"] == "candidates"]
         times = collections.Counter((p["m"], p["n"], p["k"]) for p in ranked)
         self.assertTrue(all(n % 2 == 0 for n in times.values()), times)
@@ -545,11 +550,11 @@ class Modes(Case):
     def test_time_that_is_up_makes_tables_coarser_and_says_so(self):
         whole = self.probe()
         short = self.probe("--max-time", "0.01", name="short.json")
-        self.assertGreater(n_cells(whole, "times", "dense", "dense_k"), 40000)
-        self.assertLess(n_cells(short, "times", "dense", "dense_k"), 8000)
+        self.assertGreater(n_cells(whole, "times", *EVERY_SIZE), 50000)
+        self.assertLess(n_cells(short, "times", *EVERY_SIZE), 8000)
         self.assertTrue(any("coarser" in s for s in short["sources"]), short["sources"])
         self.assertFalse(any("coarser" in s for s in whole["sources"]), whole["sources"])
-        self.assertLess(os.path.getsize(self.path("c.json")), 400_000)
+        self.assertLess(os.path.getsize(self.path("c.json")), 500_000)
         self.assertLess(whole["accuracy"]["gemm"]["F16"]["median_pct"], 5)
 
     def test_short_time_costs_the_tables_of_every_size_first(self):
@@ -558,7 +563,7 @@ class Modes(Case):
         before = sum(spent[x] for x in ("GEMM tiers", "attention heads", "attention tables", "GEMM lines"))
         short = self.probe("--attention", "own", "--max-time",
                            str(before + 0.3 * spent["GEMM tables"]), name="short.json")
-        self.assertLess(n_cells(short, "dense", "dense_k"), n_cells(whole, "dense", "dense_k") * 0.8)
+        self.assertLess(n_cells(short, *EVERY_SIZE), n_cells(whole, *EVERY_SIZE) * 0.8)
         self.assertLess(short["accuracy"]["gemm"]["F16"]["median_pct"], 5)
         self.assertLess(short["accuracy"]["gemm"]["F16"]["p95_pct"], 25)
 

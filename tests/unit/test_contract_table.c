@@ -229,6 +229,49 @@ static void every_k_counts_where_it_was_measured(void **state)
     json_decref(json);
 }
 
+static void a_part_of_a_line_counts_by_n(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    set_path(json, "gemm/F16/lines",
+             "{\"multiple\": 64, \"parts\": [32, 8], \"mn\": [1], \"factor\": [[1.5], [2]]}");
+    set_path(json, "gemm/F16/dense",
+             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"n\": [64, 72], "
+             "\"k\": [512, 1024], \"us\": [10, 20, 30, 60]}]");
+    set_path(json, "gemm/F16/dense_part",
+             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256, 512], \"n\": [64, 72, 80], "
+             "\"k\": [776], \"us\": [30.3125, 45.46875, 7, null, 8, 9]}]");
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const struct {
+        int64_t m, n, k;
+        double expected;
+    } cases[] = {
+        { 256, 64, 776, 30.3125 },      /* as it was measured, which is twice */
+        { 256, 64, 520, 10.15625 * 2 }, /* of the same part: just so much longer */
+        { 256, 72, 520, 30.46875 },     /* and at this n no longer */
+        { 256, 64, 544, 10.625 * 1.5 }, /* of another part: by m times n */
+        { 256, 72, 544, 31.875 * 1.5 },
+        { 256, 64, 512, 10 }, /* of whole lines */
+        { 512, 72, 776, 8 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k),
+                     cases[i].expected);
+    /* Also where no table of every n has it; what was lost, other rows and other n go by m times n.
+     */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 512, 80, 520),
+                 9 * f16(512, 80, 520) / f16(512, 80, 776));
+    static const int64_t others[][3] = { { 512, 64, 520 }, { 255, 72, 520 }, { 512, 88, 520 } };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_close(
+            gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),
+            2 * f16(others[i][0], others[i][1], others[i][2]));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 /* Times that no GPU has are told as some time all the same. */
 static void far_apart_times_stay_times(void **state)
 {
@@ -421,6 +464,7 @@ static void malformed_tables_are_rejected(void **state)
         { "gemm/F16/times/0/wave", "1", "$.gemm.F16.times[0].wave: must be an object" },
         { "gemm/F16/dense", "{}", "$.gemm.F16.dense: must be an array" },
         { "gemm/F16/dense", "[1]", "$.gemm.F16.dense[0]: must be an object" },
+        { "gemm/F16/dense_part", "[1]", "$.gemm.F16.dense_part[0]: must be an object" },
         { "gemm/F16/dense_k", "[1]", "$.gemm.F16.dense_k[0]: must be an object" },
         { "gemm/F16/dense_k",
           "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1], \"n\": [8], \"k\": [16, 8], "
@@ -488,6 +532,7 @@ int main(void)
         cmocka_unit_test(shared_keys_are_copied_once),
         cmocka_unit_test(every_n_counts_at_its_rows),
         cmocka_unit_test(every_k_counts_where_it_was_measured),
+        cmocka_unit_test(a_part_of_a_line_counts_by_n),
         cmocka_unit_test(far_apart_times_stay_times),
         cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(shared_lines_cost),

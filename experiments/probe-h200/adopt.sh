@@ -1,0 +1,40 @@
+#!/bin/sh
+# Puts a new run in the place of the bundled contract, whose run becomes the other one.
+#
+#   adopt.sh FOLDER BUILD   FOLDER has what run.sh brought back; BUILD is made again
+#
+# What else follows from the contract is made again too; the end of the output is what the
+# documentation then has to say (figures.py --check looks).
+set -eu
+folder=$(cd "$1" && pwd)
+build=$(cd "$2" && pwd)
+cd "$(dirname "$0")/../.."
+here=experiments/probe-h200
+
+for file in raw.json.gz log.txt model.raw.json.gz model.log.txt; do
+    mv "$here/$file" "$here/other.$file"
+    install -m 644 "$folder/$file" "$here/$file"
+done
+install -m 644 "$folder/h200.json" contracts/h200.json
+cmake --build "$build" > "$build/adopt.log"
+for run in h200:raw other:other.raw; do
+    python3 tools/contract/heldout.py "$here/${run#*:}.json.gz" "tests/data/heldout/${run%:*}"
+done
+UPDATE=1 sh tests/cli/run.sh "$build/gac" "$build/cli"
+python3 experiments/advice/advice.py shapes --gac "$build/gac" --out "$build/shapes.json"
+for host in "" .slow-host; do
+    python3 experiments/advice/advice.py compare --shapes "$build/shapes.json" \
+        --measured "experiments/advice/measured${host:-.h200}.json" --out "experiments/advice/h200$host.json" |
+        grep falls
+done
+python3 experiments/dense/analyse.py --library "$build/libgac.so" --contract contracts/h200.json \
+    > experiments/dense/analysis.now.txt
+python3 experiments/places/rank.py experiments/places/h200.json experiments/places/h200.other.json \
+    --library "$build/libgac.so" --contract contracts/h200.json
+python3 "$here/twice.py" "$here/raw.json.gz" "$here/other.raw.json.gz"
+for run in model other.model model.before; do
+    python3 "$here/model.py" "$here/$run.raw.json.gz" contracts/h200.json --library "$build/libgac.so"
+done
+python3 "$here/parts.py" "$here/raw.json.gz" "$here/other.raw.json.gz" --library "$build/libgac.so" > "$here/parts.txt"
+python3 tools/contract/accuracy.py "$here/raw.json.gz" contracts/h200.json --library "$build/libgac.so" --check
+python3 "$here/figures.py" --library "$build/libgac.so"

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""What docs/measurement.md says of contracts/h200.json, from the contract and the runs of this folder.
+
+    python3 experiments/probe-h200/figures.py --library build/libgac.so [--check]
+
+Prints it; with --check says which of its lines docs/measurement.md does not have.
+"""
+import argparse
+import gzip
+import json
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tools" / "contract"))
+import accuracy  # noqa: E402
+
+CONTRACT = ROOT / "contracts" / "h200.json"
+DOC = ROOT / "docs" / "measurement.md"
+NAMES = {"F16": "F16", "BF16": "BF16", "F8_E4M3": "FP8"}
+FULL_MHZ = 0.98 * 1980
+LINES = (8192, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 1 << 24)  # m times n
+
+
+def load(name):
+    with gzip.open(HERE / name, "rt", encoding="utf-8") as f:
+        return json.load(f)
+
+
+def row(label, cells):
+    return f"| {' | '.join([label, *cells])} |"
+
+
+def seconds():
+    """Of the run, and of F16: what it took until BF16 began, and for its held-out shapes."""
+    at = {}
+    for line in (HERE / "log.txt").read_text(encoding="utf-8").splitlines():
+        when, what = line.split(" ", 1)
+        at.setdefault(what.split(":")[0], float(when))
+    f16 = at["BF16 GEMM tiers"] - at["started"] + at["BF16 held-out shapes"] - at["F16 held-out shapes"]
+    return at["ended 0"] - at["started"], f16
+
+
+def lines(gemm):
+    """Percent that parts of a cache line cost, by m times n."""
+    def percent(dtype, part, mn):
+        found = gemm[dtype]["lines"]
+        return round(100 * (found["factor"][found["parts"].index(part)][found["mn"].index(mn)] - 1))
+
+    for part in (32, 16, 8):
+        yield row(f"{part}, F16 / BF16" if part == 32 else str(part),
+                  [f"{percent('F16', part, mn)} / {percent('BF16', part, mn)}" for mn in LINES])
+    yield row("FP8: 64, 32, 16",
+              [", ".join(str(percent("F8_E4M3", part, mn)) for part in (64, 32, 16)) for mn in LINES])
+
+
+def pairs(found):
+    return f"{found['right_pct']:.1f} % of {found['n_over_5_pct']}"
+
+
+def add(a, b):
+    """Two shares as one."""
+    n = a["n_over_5_pct"], b["n_over_5_pct"]
+    right = sum(round(x["right_pct"] * x["n_over_5_pct"] / 100) for x in (a, b))
+    return {"n_over_5_pct": sum(n), "right_pct": 100 * right / sum(n)}
+
+
+def rankings(mine, other):
+    for label, pick in (
+            ("at widths drawn at random, in no table", lambda x: x),
+            ("of these, two aligned sizes", lambda x: x["aligned"]),
+            ("at widths of 2048, 4096 and 8192, measured again", lambda x: x["typical"]),
+            ("of these, two aligned sizes", lambda x: x["typical"]["aligned"]),
+            ("all of these that it predicts to be over 3 % apart",
+             lambda x: add(x["clear"], x["typical"]["clear"]))):
+        yield row(label, [pairs(pick(mine[dtype])) for dtype in NAMES])
+    for label, pick in (("another run's, at random widths", lambda x: x),
+                        ("another run's, at widths of 2048, 4096 and 8192", lambda x: x["typical"])):
+        yield row(label, [pairs(pick(other[dtype])) for dtype in NAMES])
+
+
+def figures(library):
+    contract = json.loads(CONTRACT.read_text(encoding="utf-8"))
+    points = load("raw.json.gz")["points"]
+    other = accuracy.accuracy_of(load("other.raw.json.gz")["points"], contract,
+                                 accuracy.Predictor(library, CONTRACT))
+    slow = [p for p in points if "clock_mhz" in p and 0 < p["clock_mhz"][0] < FULL_MHZ]
+    whole, f16 = seconds()
+    yield f"three dtypes in {whole:.0f} s; F16 alone in {f16:.0f} s"
+    yield (f"Of {len(points)} points {len(slow)} ran below 98 % of the highest clock, "
+           f"{sum(p['op'] == 'sdpa' for p in slow)} of them attention")
+    yield from lines(contract["gemm"])
+    for op, name in (("gemm", "GEMM"), ("sdpa", "attention")):
+        for dtype, found in contract["accuracy"][op].items():
+            yield row(f"{name} {NAMES[dtype]}",
+                      [f"{found['median_pct']:.1f} %", f"{found['p95_pct']:.1f} %"])
+    yield from rankings(contract["accuracy"]["ranking"], other["ranking"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--library", type=pathlib.Path, required=True)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    said = " ".join(DOC.read_text(encoding="utf-8").split()) if args.check else ""
+    missing = 0
+    for line in figures(args.library):
+        if not args.check:
+            print(line)
+        elif line not in said:
+            missing += 1
+            print(f"{DOC}: does not say: {line}", file=sys.stderr)
+    sys.exit(1 if missing else 0)
+
+
+if __name__ == "__main__":
+    main()
