@@ -122,20 +122,24 @@ static int narrow_k(const gac_dtype_rules *rules, int tier_n, int tier_k, int64_
     return tier_k;
 }
 
-/* What a k costs that is not of whole lines: at rows and an n of a table of such a k, what
- * that one does; else what it does on the whole, by m times n. */
-static double part_factor(const gac_dtype_rules *rules, int first, int tier_k,
-                          const double sizes[3])
+/* us, and what a k costs that is not of whole lines: at rows and an n of a table of such a k
+ * what that one does, for as many columns as k has; else what it does on the whole, by m
+ * times n. Half is kept, whatever a file says. */
+static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const double sizes[3],
+                      double us)
 {
     int part = gac_lines_part(&rules->lines, (int64_t)sizes[2]);
     for (int i = 0; i < rules->n_dense_part && part >= 0; i++) {
         const gac_table *t = &rules->dense_part[i];
         const double there[] = { sizes[0], sizes[1], round(exp(t->log_size[2][0])) };
-        const double *us = gac_table_cell(t, there);
-        if (us && isfinite(*us) && gac_lines_part(&rules->lines, (int64_t)there[2]) == part)
-            return *us / times_us(rules, first, tier_k, there);
+        const double *there_us = gac_table_cell(t, there);
+        if (!there_us || isnan(*there_us) ||
+            gac_lines_part(&rules->lines, (int64_t)there[2]) != part)
+            continue;
+        double more_us = *there_us - times_us(rules, first, tier_k, there);
+        return fmax(us + more_us * sizes[2] / there[2], us / 2);
     }
-    return gac_lines_factor(&rules->lines, sizes[0] * sizes[1], (int64_t)sizes[2]);
+    return us * gac_lines_factor(&rules->lines, sizes[0] * sizes[1], (int64_t)sizes[2]);
 }
 
 static double tables_us(const gac_dtype_rules *rules, const double sizes[3])
@@ -146,7 +150,7 @@ static double tables_us(const gac_dtype_rules *rules, const double sizes[3])
     int tier_n = gac_tiers_pick(by_n, n), tier_k = gac_tiers_pick(by_k, k);
     int first = tier_n * by_k->n_tiers;
     double us = times_us(rules, first, narrow_k(rules, tier_n, tier_k, k), sizes);
-    return by_n->tier[tier_n].aligned ? us * part_factor(rules, first, tier_k, sizes) : us;
+    return by_n->tier[tier_n].aligned ? part_us(rules, first, tier_k, sizes, us) : us;
 }
 
 /* How far a table of every k is from the other tables at one of its n, as a logarithm; NaN
