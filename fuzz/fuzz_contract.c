@@ -25,6 +25,7 @@ static void ask(const gac_contract *contract, gac_dtype dtype)
         }
         FUZZ_CHECK(gac_contract_gemm_us(contract, dtype, 2048, sizes[i], 4096) >= 0);
         FUZZ_CHECK(gac_contract_gemm_us(contract, dtype, sizes[i], 107, sizes[i]) >= 0);
+        FUZZ_CHECK(gac_contract_gemm_us(contract, dtype, 7, sizes[i], 72) >= 0);
         FUZZ_CHECK(gac_contract_sdpa_us(contract, dtype, &shape) >= 0);
     }
 }

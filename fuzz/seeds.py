@@ -252,7 +252,9 @@ def shrink(contract):
             gemm["steps"] = []
             first = gemm["times"][0]
             some = {key: first[key] for key in ("n_multiple", "k_multiple", "n", "k")}
-            gemm["dense"] = [{**some, "m": [7, 2048], "us": [10 + i for i in range(2 * 2 * 2)]}]
+            some.update(m=[7, 2048], us=[10 + i for i in range(2 * 2 * 2)])
+            gemm["dense"] = gemm["dense_k"] = [some]
+            gemm["dense_part"] = [{**some, "k": [first["k"][0] + 8], "us": [20, 21, 22, 23]}]
     for sdpa in contract["sdpa"].values():
         sdpa["points"] = sdpa.get("points", [])[:12]
         for tier in sdpa.get("tiers", []):
@@ -330,6 +332,9 @@ SEEDS = {"header": header_seeds, "index": index_seeds, "config": config_seeds,
          "gguf": gguf_seeds, "tokenizer": tokenizer_seeds}
 
 
+MAX_BYTES = 32768  # -max_len of run.sh
+
+
 def main(arguments):
     if len(arguments) != 1:
         print("usage: seeds.py OUTDIR", file=sys.stderr)
@@ -338,6 +343,10 @@ def main(arguments):
         folder = os.path.join(arguments[0], target)
         os.makedirs(folder, exist_ok=True)
         for name, data in seeds():
+            if len(data) > MAX_BYTES:
+                print(f"{target}/{name}: {len(data)} bytes, of which fuzz/run.sh cuts off all but "
+                      f"{MAX_BYTES}", file=sys.stderr)
+                return 1
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(data)
     return 0

@@ -126,9 +126,9 @@ static int narrow_k(const gac_dtype_rules *rules, int tier_n, int tier_k, int64_
  * what that one does, for as many columns as k has; else what it does on the whole, by m
  * times n. Half is kept, whatever a file says. */
 static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const double sizes[3],
-                      double us)
+                      int64_t k, double us)
 {
-    int part = gac_lines_part(&rules->lines, (int64_t)sizes[2]);
+    int part = gac_lines_part(&rules->lines, k);
     for (int i = 0; i < rules->n_dense_part && part >= 0; i++) {
         const gac_table *t = &rules->dense_part[i];
         const double there[] = { sizes[0], sizes[1], round(exp(t->log_size[2][0])) };
@@ -139,40 +139,41 @@ static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const
         double more_us = *there_us - times_us(rules, first, tier_k, there);
         return fmax(us + more_us * sizes[2] / there[2], us / 2);
     }
-    return us * gac_lines_factor(&rules->lines, sizes[0] * sizes[1], (int64_t)sizes[2]);
+    return us * gac_lines_factor(&rules->lines, sizes[0] * sizes[1], k);
 }
 
-static double tables_us(const gac_dtype_rules *rules, const double sizes[3])
+static double tables_us(const gac_dtype_rules *rules, int64_t m, int64_t n, int64_t k)
 {
+    const double sizes[] = { (double)m, (double)n, (double)k };
     const gac_tiers *by_n = &rules->gemm[GAC_SEEN_GEMM_N].tiers;
     const gac_tiers *by_k = &rules->gemm[GAC_SEEN_GEMM_K].tiers;
-    int64_t n = (int64_t)sizes[1], k = (int64_t)sizes[2];
     int tier_n = gac_tiers_pick(by_n, n), tier_k = gac_tiers_pick(by_k, k);
     int first = tier_n * by_k->n_tiers;
     double us = times_us(rules, first, narrow_k(rules, tier_n, tier_k, k), sizes);
-    return by_n->tier[tier_n].aligned ? part_us(rules, first, tier_k, sizes, us) : us;
+    return by_n->tier[tier_n].aligned ? part_us(rules, first, tier_k, sizes, k, us) : us;
 }
 
 /* How far a table of every k is from the other tables at one of its n, as a logarithm; NaN
  * where nothing was measured. */
-static double log_apart(const gac_dtype_rules *rules, const gac_table *table, double m, double k,
+static double log_apart(const gac_dtype_rules *rules, const gac_table *table, int64_t m, int64_t k,
                         int at)
 {
     double n = round(exp(table->log_size[2][at]));
-    const double *us = gac_table_cell(table, (const double[]){ m, k, n });
-    return us ? log(*us / tables_us(rules, (const double[]){ m, n, k })) : NAN;
+    const double *us = gac_table_cell(table, (const double[]){ (double)m, (double)k, n });
+    return us ? log(*us / tables_us(rules, m, (int64_t)n, k)) : NAN;
 }
 
 /* What a table of every k makes of the other tables' time, for its rows and k: at its own n
  * what was measured, between two of them what both say. NaN where it says nothing. */
-static double every_k_factor(const gac_dtype_rules *rules, const double sizes[3])
+static double every_k_factor(const gac_dtype_rules *rules, int64_t m, int64_t n, int64_t k)
 {
-    double m = sizes[0], x = log(sizes[1]), k = sizes[2];
+    double x = log((double)n);
     for (int i = 0; i < rules->n_dense_k; i++) {
         const gac_table *t = &rules->dense_k[i];
         const double *log_n = t->log_size[2];
         int last = t->n[2] - 1, at = 0;
-        if (!gac_table_has(t, 0, m) || !gac_table_has(t, 1, k) || x < log_n[0] || x > log_n[last])
+        if (!gac_table_has(t, 0, (double)m) || !gac_table_has(t, 1, (double)k) || x < log_n[0] ||
+            x > log_n[last])
             continue;
         while (at < last && log_n[at + 1] <= x)
             at++;
@@ -203,10 +204,9 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
     if (!by_n->tiers.tier[tier_n].served || !by_k->tiers.tier[tier_k].served)
         return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
     if (rules->times) {
-        const double sizes[] = { (double)m, (double)n, (double)k };
-        double us = tables_us(rules, sizes), factor = NAN;
+        double us = tables_us(rules, m, n, k), factor = NAN;
         if (by_n->tiers.tier[tier_n].aligned) /* others have kernels of their own */
-            factor = every_k_factor(rules, sizes);
+            factor = every_k_factor(rules, m, n, k);
         return isnan(factor) ? us : us * factor;
     }
     const gac_gemm_rates *rates_n = &by_n->rates[tier_n], *rates_k = &by_k->rates[tier_k];

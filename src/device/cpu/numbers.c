@@ -111,13 +111,13 @@ void gac_number_store(void *data, gac_dtype dtype, int64_t index, double value)
     float number;
     switch (gac_dtype_bits(dtype)) {
     case 8:
-        bytes[index] = dtype == GAC_DTYPE_F8_E4M3 ? gac_f8_from_double(value)
-                                                  : (uint8_t)(int64_t)nearbyint(value);
+        bytes[index] = (uint8_t)(dtype == GAC_DTYPE_F8_E4M3 ? gac_f8_from_double(value)
+                                                            : (int64_t)nearbyint(value));
         break;
     case 16:
-        half = dtype == GAC_DTYPE_F16    ? gac_f16_from_double(value)
-               : dtype == GAC_DTYPE_BF16 ? gac_bf16_from_double(value)
-                                         : (uint16_t)(int64_t)nearbyint(value);
+        half = (uint16_t)(dtype == GAC_DTYPE_F16    ? gac_f16_from_double(value)
+                          : dtype == GAC_DTYPE_BF16 ? gac_bf16_from_double(value)
+                                                    : (int64_t)nearbyint(value));
         memcpy(bytes + 2 * index, &half, sizeof half);
         break;
     case 32:
