@@ -1,4 +1,5 @@
 #include "cli.h"
+#include "contract_measured.h"
 
 #include <string.h>
 
@@ -217,7 +218,7 @@ static void print_dtype(const gac_contract *contract, gac_dtype dtype)
                gac_dtype_name(other), name, gac_dtype_name(other));
 }
 
-static void print_contract(const gac_contract *contract)
+static void print_contract(const gac_contract *contract, const json_t *whole)
 {
     char q[400], rough[1024];
     size_t i;
@@ -232,10 +233,12 @@ static void print_contract(const gac_contract *contract)
         if (!gac_dtype_parse(json_string_value(item), &dtype))
             continue;
         print_dtype(contract, dtype);
+        contract_print_steps(contract, whole, dtype);
         if (gac_contract_is_rough(contract, dtype, rough, sizeof rough))
             printf("  note: %s\n", rough);
     }
     print_accuracy(json_object_get(about, "accuracy"));
+    contract_print_measured(about);
     printf("\nsources\n");
     json_array_foreach(json_object_get(about, "sources"), i, item)
         printf("  %s\n", gac_quote(q, sizeof q, json_string_value(item)));
@@ -248,12 +251,11 @@ static gac_status show(cli *c, const char *name)
     gac_status status = cli_contract_named(c, name, &contract);
     if (status != GAC_OK)
         return status;
-    if (c->json)
-        status = gac_contract_json(contract, &json, &c->error);
+    status = gac_contract_json(contract, &json, &c->error);
     if (status == GAC_OK && c->json)
         status = gac_json_print(stdout, json, &c->error);
     else if (status == GAC_OK)
-        print_contract(contract);
+        print_contract(contract, json);
     json_decref(json);
     gac_contract_free(contract);
     return status;

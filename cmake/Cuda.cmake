@@ -10,6 +10,9 @@ set(GAC_CUDA ${default} CACHE STRING "Build the CUDA plug-in: AUTO (where it can
 set_property(CACHE GAC_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(GAC_CUDA_ARCHS "80;90;90-virtual" CACHE STRING
     "What the kernels are compiled for: 90 is sm_90, 90-virtual the PTX of compute_90")
+if(NOT GAC_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "GAC_CUDA: AUTO, ON or OFF, not ${GAC_CUDA}")
+endif()
 if(NOT GAC_CUDA)
   return()
 endif()

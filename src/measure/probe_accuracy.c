@@ -136,12 +136,11 @@ static int64_t draw_size(probe *p, const gac_found_tiers *tiers)
 {
     double size = draw_about(p);
     double kind = probe_uniform(p, 0, 1);
-    int64_t aligned = probe_aligned_multiple(tiers);
-    int64_t unit = kind < 0.25                              ? 128
-                   : kind < 0.6                             ? aligned
-                   : probe_n_served(tiers) < tiers->n_tiers ? aligned
-                   : kind < 0.8                             ? 2
-                                                            : 1;
+    int64_t least = tiers->tier[probe_n_served(tiers) - 1].multiple;
+    int64_t unit = kind < 0.25                ? 128
+                   : kind < 0.6               ? probe_aligned_multiple(tiers)
+                   : kind < 0.8 && least == 1 ? 2
+                                              : least;
     int64_t v = (int64_t)size / unit * unit;
     return v < unit ? unit : v;
 }
