@@ -2,7 +2,7 @@
 import ctypes
 import re
 
-DTYPES = {"F16": 13, "BF16": 14, "F8_E4M3": 7}  # gac_dtype
+DTYPES = {"I8": 5, "F8_E4M3": 7, "F16": 13, "BF16": 14, "F32": 17}  # gac_dtype
 
 
 # The structures of include/gac/device.h

@@ -54,6 +54,13 @@ def gemm_jobs():
             for m in (1, 16, 256, 1024, 4096, 16384) for n, k in pairs]
     jobs += [{**job, "row_major": True} for job in jobs if job["m"] in (16, 4096)][::3]
     jobs += [{**job, "dtype": "BF16"} for job in jobs if job["m"] in (1, 1024)][::4]
+    # What torch takes of these: _scaled_mm sizes of 16, _int_mm more than 16 rows and sizes of 8.
+    others = [(4096, 4096), (14336, 4096), (4096, 14336), (1024, 4096), (11008, 4096), (752, 4096),
+              (1744, 4096), (3424, 4096), (4096, 112), (4096, 752), (4096, 1744), (4096, 3424)]
+    jobs += [{"op": "gemm", "dtype": dtype, "m": m, "n": n, "k": k, "row_major": False}
+             for dtype, rows in (("F8_E4M3", (16, 256, 1024, 4096)), ("F32", (1, 256, 4096)),
+                                 ("I8", (256, 4096)))
+             for m in rows for n, k in others]
     return jobs
 
 
@@ -86,6 +93,38 @@ def describe(job):
             f"{' causal' if job['causal'] else ''}")
 
 
+class ManyTypes(Lens):
+    """GEMMs in more dtypes, as torch has them: products of 8 bits by functions of their own."""
+    TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
+             "F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
+    BYTES = {"F16": (2, 2), "BF16": (2, 2), "F32": (4, 4), "F8_E4M3": (1, 2), "I8": (1, 4)}  # in, out
+
+    def use(self, dtype):
+        self.wanted = self.TYPES[dtype]
+        self.dtype = self.wanted if dtype in ("F16", "BF16", "F32") else torch.bfloat16
+
+    def operands(self, job):
+        found = super().operands(job)
+        if job["dtype"] == "I8":
+            return tuple(x.mul(64).to(torch.int8) for x in found)
+        return tuple(x.to(self.wanted) for x in found)
+
+    def set_bytes(self, job):
+        if job["op"] != "gemm":
+            return super().set_bytes(job)
+        m, n, k = job["m"], job["n"], job["k"]
+        size, out = self.BYTES[job["dtype"]]
+        return size * k * (m + n) + out * m * n
+
+    def call(self, job):
+        if job["dtype"] == "I8":
+            return lambda x, w: torch._int_mm(x, w.t())
+        if job["dtype"] == "F8_E4M3":
+            one = torch.ones((), device="cuda")
+            return lambda x, w: torch._scaled_mm(x, w.t(), one, one, out_dtype=torch.bfloat16)
+        return super().call(job)
+
+
 # Timing
 
 class Pair:
@@ -99,7 +138,7 @@ class Pair:
             self.n_sets = max(2, lens.l2_bytes // 8 // lens.set_bytes(job))
         self.once = gac.create(job, 1)  # for the kernels' names
         self.task, self.sets = None, []
-        lens.dtype = {"F16": torch.float16, "BF16": torch.bfloat16}[job["dtype"]]
+        lens.use(job["dtype"])
         self.function = lens.call(job)
 
     def backend(self):
@@ -272,7 +311,8 @@ def main():
                         help="begin no further call after so many; calls come in random order")
     parser.add_argument("-o", "--out", type=pathlib.Path)
     args = parser.parse_args()
-    lens = Lens({"device": "cuda:0", "dtype": "F16", "rules": {}})
+    lens = ManyTypes({"device": "cuda:0", "dtype": "F16", "rules": {}})
+    torch.backends.cuda.matmul.allow_tf32 = True
     torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")
     cudnn = loaded_library(r"libcudnn\.so")
     if cudnn:
