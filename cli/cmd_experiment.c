@@ -10,9 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define MAX_RESULT_BYTES ((size_t)64 << 20)
+
 static const char help[] =
     "usage: gac experiment ID... | all [options]\n"
     "       gac experiment --spec FILE [options]\n"
+    "       gac experiment --judge RESULT [-o FILE]\n"
     "       gac experiment --list\n"
     "\n"
     "Runs published experiments on this GPU, computes what they claimed, and says\n"
@@ -28,6 +31,7 @@ static const char help[] =
     "  --quick       fewer cases and samples, for a first look\n"
     "  --counters    hardware counters through ncu, where an experiment asks for them\n"
     "  --spec FILE   run a specification of your own; published.json is read beside it\n"
+    "  --judge FILE  judge a result anew, from the calls in it; nothing is measured\n"
     "  --device D    cuda or cuda:N\n"
     "  --list        the experiments there are\n"
     "  --json, -q, -v, --help\n"
@@ -37,7 +41,7 @@ static const char help[] =
 typedef struct request {
     bool lenses[GAC_LENS_COUNT];
     bool list, quick, counters, force;
-    const char *out, *spec, *device, *one_case;
+    const char *out, *spec, *device, *one_case, *judge;
 } request;
 
 static gac_status read_lens(cli *c, const char *text, request *r)
@@ -54,13 +58,17 @@ static gac_status read_lens(cli *c, const char *text, request *r)
 
 static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *done)
 {
-    static const struct option options[] = {
-        { "lens", required_argument, NULL, 'L' },   { "spec", required_argument, NULL, 'S' },
-        { "device", required_argument, NULL, 'D' }, { "one-case", required_argument, NULL, '1' },
-        { "output", required_argument, NULL, 'o' }, { "list", no_argument, NULL, 'l' },
-        { "quick", no_argument, NULL, 'Q' },        { "counters", no_argument, NULL, 'C' },
-        { "force", no_argument, NULL, 'F' },        CLI_COMMON_OPTIONS
-    };
+    static const struct option options[] = { { "lens", required_argument, NULL, 'L' },
+                                             { "spec", required_argument, NULL, 'S' },
+                                             { "device", required_argument, NULL, 'D' },
+                                             { "one-case", required_argument, NULL, '1' },
+                                             { "output", required_argument, NULL, 'o' },
+                                             { "list", no_argument, NULL, 'l' },
+                                             { "quick", no_argument, NULL, 'Q' },
+                                             { "counters", no_argument, NULL, 'C' },
+                                             { "force", no_argument, NULL, 'F' },
+                                             { "judge", required_argument, NULL, 'J' },
+                                             CLI_COMMON_OPTIONS };
     int letter;
     gac_status status = GAC_OK;
     while (status == GAC_OK &&
@@ -92,6 +100,9 @@ static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *
             break;
         case 'F':
             r->force = true;
+            break;
+        case 'J':
+            r->judge = optarg;
             break;
         default:
             return *done ? GAC_OK : c->error.status;
@@ -335,7 +346,8 @@ static gac_status check_result(cli *c, const json_t *one)
     lost = find_entry(json_object_get(one, "claims"), "verdict", "not measured");
     const json_t *calls = json_object_get(one, "calls");
     gac_status status = find_entry(calls, "state", "throttled") ? GAC_FAILED : GAC_NO_RESOURCE;
-    if (lost && (json_integer_value(json_object_get(summary, "measured")) == 0 ||
+    if (lost && ((json_is_null(json_object_get(lost, "ours")) &&
+                  json_integer_value(json_object_get(summary, "measured")) == 0) ||
                  !find_entry(calls, "state", "measured")))
         return gac_error_set(&c->error, status, "%s, %s lens: nothing was measured: %s", id, lens,
                              json_string_value(json_object_get(lost, "reason")));
@@ -386,6 +398,38 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     return status;
 }
 
+/* Judges the result in a file anew; the experiment is that of --spec or bundled. */
+static gac_status judge_again(cli *c, const request *r)
+{
+    gac_error local = GAC_ERROR_INIT;
+    gac_file *file = NULL;
+    gac_experiment *e = NULL;
+    json_t *result = NULL;
+    char q[200];
+    gac_status status = r->out ? cli_check_target(c, r->out, r->force) : GAC_OK;
+    if (status == GAC_OK)
+        status = gac_file_open(r->judge, &file, &c->error);
+    if (status == GAC_OK)
+        status = gac_json_load(file, MAX_RESULT_BYTES, &result, &c->error);
+    gac_file_close(file);
+    const char *id = json_string_value(json_object_get(result, "id"));
+    if (status == GAC_OK)
+        status = r->spec ? gac_experiment_load(r->spec, &e, &c->error)
+                         : gac_experiment_load_bundled(id ? id : "", &e, &c->error);
+    if (status == GAC_OK && gac_experiment_judge(e, result, &local) != GAC_OK)
+        status = gac_error_set(&c->error, local.status, "%s: %s", gac_quote(q, sizeof q, r->judge),
+                               local.text);
+    if (status == GAC_OK && r->out)
+        status = write_json(c, r->out, r->force, result);
+    if (status == GAC_OK && c->json)
+        status = gac_json_print(stdout, result, &c->error);
+    else if (status == GAC_OK)
+        experiment_print(stdout, result, c->log.level > 0);
+    gac_experiment_free(e);
+    json_decref(result);
+    return status;
+}
+
 static gac_status run(cli *c, int argc, char **argv)
 {
     request r = { .lenses = { true, false } };
@@ -396,6 +440,11 @@ static gac_status run(cli *c, int argc, char **argv)
     if (r.list)
         return optind == argc ? list_experiments(c)
                               : gac_error_set(&c->error, GAC_USAGE, "--list takes no IDs");
+    if (r.judge)
+        return optind == argc && !r.one_case && !r.quick && !r.counters
+                   ? judge_again(c, &r)
+                   : gac_error_set(&c->error, GAC_USAGE,
+                                   "--judge takes one file, and measures nothing");
     int n = 0, room = argc + gac_experiment_n_bundled();
     gac_experiment **list = calloc((size_t)room, sizeof *list);
     if (!list)

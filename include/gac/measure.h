@@ -339,6 +339,12 @@ gac_status gac_experiment_run(const gac_experiment *experiment, gac_lens lens, g
                               const gac_experiment_options *options, struct json_t **out,
                               gac_error *err);
 
+/* Judges a result of the experiment anew, from its own "calls": verdicts, their
+ * reasons and "summary" are replaced, nothing else. GAC_BAD_INPUT where it has
+ * not the calls of the specification, or its figures do not follow from them. */
+gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t *result,
+                                gac_error *err);
+
 /* Makes one call of the experiment, as named in "calls", twice and nothing
  * else: what a profiler is pointed at. */
 gac_status gac_experiment_run_call(const gac_experiment *experiment, gac_device *device,

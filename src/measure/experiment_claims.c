@@ -24,7 +24,8 @@ typedef struct tally {
 typedef struct side {
     const char *how, *of, *sweep, *where;
     double value, noise;
-    int n_cases;
+    int n_cases, n_left_out;     /* by a quick run */
+    int n_may_join, n_may_leave; /* of a share, if times are off by their noise */
     tally ran[EXP_MAX_VARIANTS];
     const char *variants[EXP_MAX_VARIANTS]; /* those that of and where mention */
     int n_variants;
@@ -145,6 +146,26 @@ static void note_case(const exp_plan *plan, int32_t at, side *s, bool has_value)
     }
 }
 
+/* Whether a condition on a case changes if one of its times is off by noise. */
+static bool in_doubt(const exp_plan *plan, int32_t at, const side *s, bool holds)
+{
+    const exp_cell *cells[EXP_MAX_VARIANTS];
+    double noise = 0, value;
+    char why[160];
+    for (int v = 0; v < s->n_variants; v++) {
+        cells[v] = exp_find_cell(plan, at, s->variants[v]);
+        noise = cells[v] ? hypot(noise, exp_cell_noise(plan, cells[v])) : noise;
+    }
+    const double by[] = { 1 + EXP_NOISES * noise, 1 / (1 + EXP_NOISES * noise) };
+    for (int i = 0; i < 2 * s->n_variants; i++) {
+        exp_scope scope = { plan, at, cells[i / 2], by[i % 2] };
+        if (cells[i / 2] && exp_eval(s->of, exp_scope_lookup, &scope, &value, why, sizeof why) &&
+            (value != 0) != holds)
+            return true;
+    }
+    return false;
+}
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -191,7 +212,7 @@ static bool compute_side(gac_reader *r, const exp_plan *plan, bool names_alone, 
     if (!values)
         return gac_reader_no_memory(r);
     for (int32_t i = 0; i < plan->n_cases && ok; i++) {
-        exp_scope scope = { plan, i };
+        exp_scope scope = { .plan = plan, .at = i };
         double value;
         if (names_alone && i > 0 && plan->cases[i].sweep == plan->cases[i - 1].sweep)
             continue;
@@ -204,6 +225,8 @@ static bool compute_side(gac_reader *r, const exp_plan *plan, bool names_alone, 
         note_case(plan, i, s, isfinite(value));
         if (!isfinite(value) && !s->missing[0])
             snprintf(s->missing, sizeof s->missing, "%s: has no value", plan->cases[i].label);
+        if (isfinite(value) && strcmp(s->how, "share") == 0 && in_doubt(plan, i, s, value != 0))
+            ++*(value != 0 ? &s->n_may_leave : &s->n_may_join);
         values[s->n_cases++] = value;
     }
     if (!ok)
@@ -213,6 +236,16 @@ static bool compute_side(gac_reader *r, const exp_plan *plan, bool names_alone, 
     s->value = ok && !s->missing[0] ? aggregate(s->how, values, s->n_cases) : NAN;
     free(values);
     return ok;
+}
+
+/* Counts the cases of a side that a quick run left out. */
+static void count_left_out(const exp_plan *whole, side *s)
+{
+    char why[160];
+    int n = 0;
+    for (int32_t i = 0; i < whole->n_cases; i++)
+        n += exp_selected(whole, i, s->sweep, s->where, why, sizeof why) == 1;
+    s->n_left_out = n > s->n_cases ? n - s->n_cases : 0;
 }
 
 static size_t append(char *out, size_t size, size_t n, const char *text)
@@ -351,24 +384,54 @@ static bool find_pair(const exp_plan *plan, const claim *c, const exp_job *pair[
     return true;
 }
 
+/* A mean of fewer cases is an estimate; these speak of every one. */
+static bool lacks_cases(const side *s)
+{
+    return s->n_left_out > 0 && strcmp(s->how, "mean") != 0 && strcmp(s->how, "median") != 0;
+}
+
 static exp_verdict choose_verdict(const claim *c, double ratio, double noise,
                                   const exp_comparison *pair)
 {
     double published = strcmp(c->as, "percent") == 0 ? 1 + c->published / 100 : c->published;
+    double least = ratio / (1 + EXP_NOISES * noise), most = ratio * (1 + EXP_NOISES * noise);
     if (!isfinite(ratio))
         return EXP_NOT_MEASURED;
     if (c->of.n_variants + c->over.n_variants == 0)
         return EXP_ARITHMETIC;
     if (isnan(c->published))
         return EXP_UNPUBLISHED;
-    if (strcmp(c->as, "share") == 0)
-        return exp_judge_share(published, ratio, c->tolerance);
-    return exp_judge_pair(published, ratio, c->tolerance, noise, EXP_NO_EFFECT, pair);
+    if (lacks_cases(&c->of) || (c->has_over && lacks_cases(&c->over)))
+        return EXP_NOT_MEASURED;
+    if (strcmp(c->as, "share") != 0)
+        return exp_judge_pair(published, ratio, c->tolerance, noise, EXP_NO_EFFECT, pair);
+    /* A count of cases moves by whole ones. */
+    if (!c->has_over && strcmp(c->of.how, "share") == 0) {
+        least = ratio - (noise > 0) * (double)c->of.n_may_leave / c->of.n_cases;
+        most = ratio + (noise > 0) * (double)c->of.n_may_join / c->of.n_cases;
+    }
+    return exp_judge_share(published, ratio, least, fmin(most, 1), c->tolerance);
+}
+
+/* "15 of 45 cases measured; ", where a quick run left some out. */
+static void say_left_out(const claim *c, char *out, size_t size)
+{
+    const side *of = &c->of, *over = &c->over;
+    size_t n = 0;
+    out[0] = 0;
+    if (of->n_left_out + over->n_left_out == 0)
+        return;
+    n += (size_t)snprintf(out, size, "%d of %d cases measured", of->n_cases,
+                          of->n_cases + of->n_left_out);
+    if (c->has_over)
+        n += (size_t)snprintf(out + n, size - n, " over %d of %d", over->n_cases,
+                              over->n_cases + over->n_left_out);
+    snprintf(out + n, size - n, "; ");
 }
 
 static json_t *judge(const exp_plan *plan, const claim *c)
 {
-    char reason[900];
+    char reason[1100], left_out[100];
     bool percent = strcmp(c->as, "percent") == 0;
     double ratio = c->has_over ? c->of.value / c->over.value : c->of.value;
     double noise = hypot(c->of.noise, c->over.noise);
@@ -378,18 +441,32 @@ static json_t *judge(const exp_plan *plan, const claim *c)
     if (isfinite(ratio) && find_pair(plan, c, pair))
         exp_compare(pair[0], pair[1], ratio, &comparison);
     exp_verdict verdict = choose_verdict(c, ratio, noise, &comparison);
-    explain(&c->of, c->has_over ? &c->over : NULL, reason, sizeof reason);
-    append(reason, sizeof reason, strlen(reason), comparison.note);
+    exp_verdict without = choose_verdict(c, ratio, 0, &comparison);
+    say_left_out(c, left_out, sizeof left_out);
+    size_t n = append(reason, sizeof reason, 0, left_out);
+    explain(&c->of, c->has_over ? &c->over : NULL, reason + n, 900);
+    n = append(reason, sizeof reason, strlen(reason), comparison.note);
+    if (verdict != without) {
+        n = append(reason, sizeof reason, n, "; but for the noise ");
+        append(reason, sizeof reason, n, exp_verdict_name(without));
+    }
     json_t *quoted = number_or_null(c->published);
-    return json_pack("{s:s, s:s, s:s, s:o, s:s?, s:o, s:f, s:f, s:i, s:i, s:s, s:s}", "id", c->id,
-                     "says", c->says, "as", c->as, "published", quoted, "published_from", c->from,
-                     "ours", number_or_null(percent ? (ratio - 1) * 100 : ratio), "noise", noise,
-                     "tolerance", c->tolerance, "n_cases", c->of.n_cases, "n_cases_over",
-                     c->over.n_cases, "verdict", exp_verdict_name(verdict), "reason", reason);
+    json_t *json =
+        json_pack("{s:s, s:s, s:s, s:o, s:s?, s:o, s:f, s:f, s:i, s:i, s:s, s:s}", "id", c->id,
+                  "says", c->says, "as", c->as, "published", quoted, "published_from", c->from,
+                  "ours", number_or_null(percent ? (ratio - 1) * 100 : ratio), "noise", noise,
+                  "tolerance", c->tolerance, "n_cases", c->of.n_cases, "n_cases_over",
+                  c->over.n_cases, "verdict", exp_verdict_name(verdict), "reason", reason);
+    if (left_out[0])
+        json_object_set_new(json, "n_cases_left_out",
+                            json_integer(c->of.n_left_out + c->over.n_left_out));
+    return json;
 }
 
+/* With out NULL nothing but names is checked; whole is the plan of a run that
+ * is not quick, or NULL. */
 static bool run_claims(gac_reader *r, const gac_experiment *experiment, const exp_plan *plan,
-                       json_t *out)
+                       const exp_plan *whole, json_t *out)
 {
     json_t *list;
     if (!exp_list(r, experiment->spec, "claims", 1, EXP_MAX_CLAIMS, &list))
@@ -405,6 +482,11 @@ static bool run_claims(gac_reader *r, const gac_experiment *experiment, const ex
         }
         ok = ok && compute_side(r, plan, !out, &c->of) &&
              (!c->has_over || compute_side(r, plan, !out, &c->over));
+        if (ok && whole) {
+            count_left_out(whole, &c->of);
+            if (c->has_over)
+                count_left_out(whole, &c->over);
+        }
         if (ok && out && json_array_append_new(out, judge(plan, c)) != 0)
             ok = gac_reader_no_memory(r);
         if (ok)
@@ -438,7 +520,7 @@ gac_status exp_claims_check(const gac_experiment *experiment, const exp_plan *pl
 {
     gac_reader r = GAC_READER_INIT(experiment->source, err);
     gac_reader p = GAC_READER_INIT("published.json", err);
-    if (!run_claims(&r, experiment, plan, NULL))
+    if (!run_claims(&r, experiment, plan, NULL, NULL))
         return r.status;
     return check_times(&p, experiment, plan) ? GAC_OK : p.status;
 }
@@ -447,13 +529,17 @@ gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, js
                       gac_error *err)
 {
     gac_reader r = GAC_READER_INIT(experiment->source, err);
+    exp_plan whole = { .lens = plan->lens };
     json_t *list = json_array();
-    if (!list)
-        return gac_error_no_memory(err);
-    if (!run_claims(&r, experiment, plan, list)) {
+    gac_status status = list ? GAC_OK : gac_error_no_memory(err);
+    if (status == GAC_OK && plan->quick)
+        status = exp_plan_build(experiment, plan->lens, false, &whole, err);
+    if (status == GAC_OK && !run_claims(&r, experiment, plan, plan->quick ? &whole : NULL, list))
+        status = r.status;
+    exp_plan_dispose(&whole);
+    if (status == GAC_OK)
+        *out = list;
+    else
         json_decref(list);
-        return r.status;
-    }
-    *out = list;
-    return GAC_OK;
+    return status;
 }

@@ -23,6 +23,7 @@
 #define EXP_MAX_JOB_BYTES ((int64_t)1 << 35)
 #define EXP_MAX_JOB_FLOPS 1e16
 #define EXP_NO_EFFECT 0.05 /* measured changes below five percent count as none */
+#define EXP_NOISES 3       /* times its noise a value may be off */
 
 /* ---- Expressions -------------------------------------------------------- */
 
@@ -103,6 +104,7 @@ typedef struct exp_case {
 
 typedef struct exp_plan {
     gac_lens lens;
+    bool quick; /* without the cases that a first look may leave out */
     gac_dtype dtype;
     const char *what; /* "S1, native", for progress */
     gac_arena arena;
@@ -140,7 +142,9 @@ int32_t exp_plan_job(exp_plan *plan, const gac_task_spec *spec, const char *path
 /* Variables of one case, then what was measured of it; a lookup's context. */
 typedef struct exp_scope {
     const exp_plan *plan;
-    int32_t at; /* the case */
+    int32_t at;            /* the case */
+    const exp_cell *moved; /* times of this one count as by times as long; or NULL */
+    double by;
 } exp_scope;
 
 bool exp_scope_lookup(void *scope, const char *name, double *out);
@@ -171,9 +175,8 @@ typedef enum exp_verdict {
 const char *exp_verdict_name(exp_verdict verdict);
 
 /* Compares two ratios by their logarithms. Changes of ours below no_effect count
- * as none. noise is the relative uncertainty of ours: where three times as much
- * exceeds no_effect and could have made all of our change, that is ambiguous,
- * unless the published one is out of reach even so. */
+ * as none. noise is the relative uncertainty of ours: where a value within
+ * EXP_NOISES times as much would get another verdict, that is ambiguous. */
 exp_verdict exp_judge_ratio(double published, double ours, double tolerance, double noise,
                             double no_effect);
 /* Two calls of which one claim is the ratio. */
@@ -189,8 +192,10 @@ void exp_compare(const exp_job *a, const exp_job *b, double ratio, exp_compariso
  * could give another verdict. */
 exp_verdict exp_judge_pair(double published, double ours, double tolerance, double noise,
                            double no_effect, const exp_comparison *pair);
-/* Compares two shares from 0 to 1; one half is "neither". */
-exp_verdict exp_judge_share(double published, double ours, double tolerance);
+/* Compares two shares from 0 to 1; one half is "neither". Ambiguous where a
+ * share from least to most, which noise allows, would get another verdict. */
+exp_verdict exp_judge_share(double published, double ours, double least, double most,
+                            double tolerance);
 
 /* The claims of the specification over a measured plan, as a JSON array. */
 gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, json_t **out,
@@ -272,6 +277,7 @@ void exp_server_end(exp_server *server); /* NULL is fine */
 
 /* ---- Results ------------------------------------------------------------- */
 
+const char *exp_state_name(exp_state state);
 json_t *exp_jobs_json(const exp_plan *plan);
 json_t *exp_cases_json(const gac_experiment *experiment, const exp_plan *plan);
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *state_name(exp_state state)
+const char *exp_state_name(exp_state state)
 {
     static const char *const names[] = { "not run", "measured", "declined", "throttled", "failed" };
     return names[state];
@@ -15,8 +15,9 @@ json_t *exp_jobs_json(const exp_plan *plan)
     json_t *list = json_array();
     for (int32_t i = 0; i < plan->n_jobs; i++) {
         const exp_job *job = &plan->jobs[i];
-        json_t *one = json_pack("{s:s, s:s, s:f, s:f}", "call", job->key, "state",
-                                state_name(job->state), "flops", job->flops, "bytes", job->bytes);
+        json_t *one =
+            json_pack("{s:s, s:s, s:f, s:f}", "call", job->key, "state", exp_state_name(job->state),
+                      "flops", job->flops, "bytes", job->bytes);
         if (job->served[0])
             json_object_set_new(one, "served_by", json_string(job->served));
         if (job->reason[0])
@@ -36,7 +37,7 @@ static json_t *cell_json(const exp_plan *plan, const exp_cell *cell, double publ
 {
     const char *reason;
     exp_state state = exp_cell_state(plan, cell, &reason);
-    json_t *uses = json_array(), *one = json_pack("{s:s}", "state", state_name(state));
+    json_t *uses = json_array(), *one = json_pack("{s:s}", "state", exp_state_name(state));
     double spread2 = 0;
     int n_samples = 0;
     for (int32_t i = 0; i < cell->n_uses; i++) {

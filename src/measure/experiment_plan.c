@@ -394,6 +394,7 @@ gac_status exp_plan_build(const gac_experiment *experiment, gac_lens lens, bool 
     const char *dtype = NULL;
     memset(plan, 0, sizeof *plan);
     plan->lens = lens;
+    plan->quick = quick;
     plan->dtype = GAC_DTYPE_F16;
     plan->what = gac_arena_printf(&plan->arena, "%s, %s", experiment->id, gac_lens_name(lens));
     if (!plan->what)

@@ -64,13 +64,13 @@ static bool ran_family(const exp_job *job, const char *name)
     return false;
 }
 
-static double measured(const exp_plan *plan, const exp_cell *cell, const char *metric)
+static double measured(const exp_plan *plan, const exp_cell *cell, const char *metric, double by)
 {
     const char *reason;
     exp_state state = exp_cell_state(plan, cell, &reason);
     if (strcmp(metric, "served") == 0)
         return state == EXP_MEASURED ? 1 : state == EXP_DECLINED ? 0 : NAN;
-    double time_us = exp_cell_time_us(plan, cell);
+    double time_us = exp_cell_time_us(plan, cell) * by;
     if (strcmp(metric, "time") == 0 || isnan(time_us))
         return time_us;
     double flops = 0, bytes = 0;
@@ -112,14 +112,14 @@ bool exp_scope_lookup(void *context, const char *name, double *out)
     const exp_cell *cell = exp_find_cell(scope->plan, scope->at, dot ? dot + 1 : NULL);
     if (!cell)
         return false;
-    *out = measured(scope->plan, cell, metric);
+    *out = measured(scope->plan, cell, metric, cell == scope->moved ? scope->by : 1);
     return true;
 }
 
 int exp_selected(const exp_plan *plan, int32_t at, const char *sweep, const char *where, char *why,
                  size_t size)
 {
-    exp_scope scope = { plan, at };
+    exp_scope scope = { .plan = plan, .at = at };
     double holds;
     if (sweep && strcmp(plan->sweeps[plan->cases[at].sweep].name, sweep) != 0)
         return 0;

@@ -15,26 +15,35 @@ const char *exp_verdict_name(exp_verdict verdict)
     return verdict < EXP_VERDICT_COUNT ? names[verdict] : "not measured";
 }
 
+/* The verdict on exactly this value; both are logarithms. */
+static exp_verdict judge_logs(double theirs, double ours, double near, double none)
+{
+    /* The tolerance itself counts as within it, whatever rounding did. */
+    double room = 1e-12;
+    if (fabs(theirs) < none - room)
+        return fabs(ours) <= none + room ? EXP_REPRODUCED : EXP_CONTRADICTED;
+    if (fabs(ours) <= none - room || (ours > 0) != (theirs > 0))
+        return EXP_CONTRADICTED;
+    if (fabs(ours - theirs) <= near + room)
+        return EXP_REPRODUCED;
+    return fabs(ours) > fabs(theirs) ? EXP_STRONGER : EXP_WEAKER;
+}
+
 exp_verdict exp_judge_ratio(double published, double ours, double tolerance, double noise,
                             double no_effect)
 {
     if (!(published > 0) || !(ours > 0) || !isfinite(published) || !isfinite(ours))
         return EXP_NOT_MEASURED;
-    double theirs_log = log(published), ours_log = log(ours);
-    double distance = fabs(ours_log - theirs_log);
-    double none = log1p(no_effect), error = log1p(3 * noise), near = log1p(tolerance);
-    /* The tolerance itself counts as within it, whatever rounding did. */
-    double room = 1e-12;
-    bool none_claimed = fabs(theirs_log) < none - room;
-    if (error > none && fabs(ours_log) <= error + room)
-        return !none_claimed && distance > error + near ? EXP_CONTRADICTED : EXP_AMBIGUOUS;
-    if (none_claimed)
-        return fabs(ours_log) <= none + room ? EXP_REPRODUCED : EXP_CONTRADICTED;
-    if (fabs(ours_log) <= none - room || (ours_log > 0) != (theirs_log > 0))
-        return EXP_CONTRADICTED;
-    if (distance <= near + room)
-        return EXP_REPRODUCED;
-    return fabs(ours_log) > fabs(theirs_log) ? EXP_STRONGER : EXP_WEAKER;
+    double theirs = log(published), mine = log(ours), error = log1p(EXP_NOISES * noise);
+    double none = log1p(no_effect), near = log1p(tolerance);
+    /* Both ends may be on far sides of what was published: between them it counts too. */
+    const double all[] = { mine - error, mine + error,
+                           fmin(fmax(theirs, mine - error), mine + error) };
+    exp_verdict verdict = judge_logs(theirs, mine, near, none);
+    for (int i = 0; i < 3; i++)
+        if (judge_logs(theirs, all[i], near, none) != verdict)
+            return EXP_AMBIGUOUS;
+    return verdict;
 }
 
 exp_verdict exp_judge_pair(double published, double ours, double tolerance, double noise,
@@ -50,16 +59,27 @@ exp_verdict exp_judge_pair(double published, double ours, double tolerance, doub
     return found && !pair->told_apart && verdict != EXP_NOT_MEASURED ? EXP_AMBIGUOUS : verdict;
 }
 
-exp_verdict exp_judge_share(double published, double ours, double tolerance)
+static exp_verdict judge_share(double published, double ours, double tolerance)
 {
-    if (!(published >= 0 && published <= 1) || !(ours >= 0 && ours <= 1))
-        return EXP_NOT_MEASURED;
     if (fabs(ours - published) <= tolerance + 1e-12)
         return EXP_REPRODUCED;
     double theirs = published - 0.5, mine = ours - 0.5;
     if (theirs * mine <= 0)
         return EXP_CONTRADICTED;
     return fabs(mine) > fabs(theirs) ? EXP_STRONGER : EXP_WEAKER;
+}
+
+exp_verdict exp_judge_share(double published, double ours, double least, double most,
+                            double tolerance)
+{
+    if (!(published >= 0 && published <= 1) || !(ours >= 0 && ours <= 1))
+        return EXP_NOT_MEASURED;
+    const double all[] = { least, most, fmin(fmax(published, least), most) };
+    exp_verdict verdict = judge_share(published, ours, tolerance);
+    for (int i = 0; i < 3; i++)
+        if (judge_share(published, all[i], tolerance) != verdict)
+            return EXP_AMBIGUOUS;
+    return verdict;
 }
 
 /* The one word: contradicted if anything is, else stronger or weaker if all

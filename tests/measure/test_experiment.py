@@ -299,6 +299,74 @@ class Native(Case):
         self.assertEqual([e["id"] for e in listed], IDS)
 
 
+class Quick(Case):
+    def test_a_part_is_no_whole(self):
+        out, _ = self.gac("direct-45", "--quick", "-o", "quick.json")
+        self.assertIn("15 of 45 cases measured; falls ran", out)
+        claims = {c["id"]: c for c in json.loads((self.folder / "quick.json").read_text())["claims"]}
+        for id_, claim in claims.items():
+            self.assertEqual((claim["n_cases"], claim["n_cases_left_out"]), (15, 30))
+            # a mean of some is an estimate; least, most and how many are of all
+            self.assertEqual(claim["verdict"] == "not measured", id_ != "mean", id_)
+        for claim in self.json("direct-45")["claims"]:
+            self.assertEqual(claim["n_cases"], 45)
+            self.assertNotIn("n_cases_left_out", claim)
+            self.assertNotEqual(claim["verdict"], "not measured")
+
+    def test_both_sides(self):
+        sweeps = [{**SMALL["sweeps"][1], "over": {"k": [16, 17, 24, 25]}, "quick": "k != 25"}]
+        claim = {"id": "c", "says": "s", "of": {"mean": "time", "where": "k % 2 == 1"},
+                 "over": {"mean": "time", "where": "k % 2 == 0"}}
+        spec = self.spec(sweeps=sweeps, claims=[claim], counters=[])
+        claim = self.json("--spec", spec, "--quick")["claims"][0]
+        self.assertEqual(claim["n_cases_left_out"], 1)
+        self.assertRegex(claim["reason"], "^1 of 2 cases measured over 2 of 2; numerator ran ")
+
+
+class Judge(Case):
+    def test_committed_results(self):
+        """What the program says today of what was measured is what is written there."""
+        paths = [p for i in IDS for p in sorted((ROOT / "experiments" / i).glob("h200*.json"))]
+        self.assertGreaterEqual(len(paths), 2 * len(IDS))
+        for path in paths:
+            with self.subTest(path.relative_to(ROOT)):
+                self.assertEqual(self.json("--judge", path), json.loads(path.read_text()))
+
+    def test_anew(self):
+        """Verdicts, reasons and summary are replaced, in the form they were written in."""
+        self.gac("P1", "-o", "good.json")
+        good = (self.folder / "good.json").read_text()
+        result = json.loads(good)
+        result["summary"] = {}
+        for claim in result["claims"]:
+            claim.update(verdict="reproduced", reason="")
+        (self.folder / "bad.json").write_text(json.dumps(result))
+        self.gac("--judge", "bad.json", "-o", "new.json", GAC_BACKEND_PATH="/no/such")
+        self.assertEqual((self.folder / "new.json").read_text(), good)
+        self.gac("--judge", "bad.json", "-o", "new.json", status=1)
+        self.gac("--judge", "bad.json", "P1", status=2)
+        self.gac("--judge", "bad.json", "--quick", status=2)
+
+    def test_what_does_not_follow(self):
+        result = self.json("P1")
+
+        def refused(wanted):
+            (self.folder / "r.json").write_text(json.dumps(result))
+            _, err = self.gac("--judge", "r.json", status=3)
+            self.assertRegex(err, f"^gac: r.json: {wanted}[^\n]*\n$")
+        calls, claims = result["calls"], result["claims"]
+        result["claims"] = [{**claims[0], "ours": claims[0]["ours"] * 1.001}, *claims[1:]]
+        refused(r"claims\[0\] does not follow")
+        result["claims"] = claims[1:]
+        refused("has not as many claims")
+        result["claims"], result["calls"] = claims, calls[1:]
+        refused("has no call \"sdpa ")
+        result["calls"] = [{**calls[0], "state": "guessed"}, *calls[1:]]
+        refused(r"calls\[0\] makes no sense")
+        result["calls"], result["schema"] = calls, "gac.experiments/1"
+        refused("is no result of P1")
+
+
 class Output(Case):
     # The fake GPU that is not there shows that the target is looked at first.
     def refused(self, *args, wanted, status=1):

@@ -240,6 +240,8 @@ static void equal_calls_are_measured_once(void **state)
     gac_experiment_free(e);
 }
 
+static double noise; /* of all times in claims_over */
+
 /* Claims over k = 8, 9, 16 with times of k, 100 k, k microseconds. */
 static json_t *claims_over(const char *claims, const char *published, int failed)
 {
@@ -255,6 +257,7 @@ static json_t *claims_over(const char *claims, const char *published, int failed
         double k = (double)job->spec.gemm.k;
         job->state = EXP_MEASURED;
         job->time_us = k == 9 ? 900 : k;
+        job->noise = noise;
         snprintf(job->families, sizeof job->families, k == 9 ? "cutlass-align1" : "nvjet");
     }
     if (failed >= 0) {
@@ -336,6 +339,33 @@ static void claims_are_held_against_what_was_published(void **state)
     claims = claims_over("{'id':'c','says':'s','lens':'pytorch','of':{'mean':'time'}}", NULL, -1);
     assert_int_equal(json_array_size(claims), 0);
     json_decref(claims);
+}
+
+/* 45 of 45 are faster, if none of the times that are near each other is off. */
+static void near_times_leave_a_share_ambiguous(void **state)
+{
+    static const char all[] = "{'schema':'gac.published/1','source':'s','values':{'p':{'value':1,"
+                              "'from':'a'}}}";
+    static const struct {
+        double limit_us, noise;
+        const char *verdict;
+    } rows[] = { { 1000, 0.03, "reproduced" },
+                 { 950, 0.03, "ambiguous" },
+                 { 950, 0.01, "reproduced" },
+                 { 890, 0.01, "ambiguous" },
+                 { 890, 0, "weaker" } };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char claim[200];
+        snprintf(claim, sizeof claim,
+                 "{'id':'c','says':'s','as':'share','published':'p','of':{'share':'time < %g'}}",
+                 rows[i].limit_us);
+        noise = rows[i].noise;
+        json_t *claims = claims_over(claim, all, -1);
+        noise = 0;
+        assert_string_equal(field(claims, 0, "verdict"), rows[i].verdict);
+        json_decref(claims);
+    }
 }
 
 static void families_by_their_share(void **state)
@@ -445,6 +475,7 @@ int main(void)
         cmocka_unit_test(equal_calls_are_measured_once),
         cmocka_unit_test(aggregates_compute),
         cmocka_unit_test(claims_are_held_against_what_was_published),
+        cmocka_unit_test(near_times_leave_a_share_ambiguous),
         cmocka_unit_test(families_by_their_share),
         cmocka_unit_test(all_twelve_are_bundled),
         cmocka_unit_test(counters_are_read_from_csv),
