@@ -137,6 +137,9 @@ static void print_checks(FILE *stream, const json_t *checks)
                     relative ? "" : text_of(check, "reason"));
         if (forgotten)
             fprintf(stream, " (scale forgotten: %.2e)", json_number_value(forgotten));
+        if (json_integer_value(json_object_get(check, "n_sizes_in_launch")) > 1)
+            fprintf(stream, ", one of %lld sizes in a launch",
+                    (long long)json_integer_value(json_object_get(check, "n_sizes_in_launch")));
         fputc('\n', stream);
     }
 }

@@ -360,35 +360,55 @@ class Lens:
         k, v = (x.float().repeat_interleave(repeats, dim=1) for x in (k, v))
         return torch.softmax(scale * (q.float() @ k.transpose(-1, -2)), dim=-1) @ v
 
-    def check(self, job):
-        """Heads of d stored as wider ones: the difference to heads of d."""
-        d, stored = job["qk_head"], job["stored"]
-        q, k, v = self.operands(job)
-        wanted = self.reference(q, k, v, d ** -0.5)
+    def check(self, jobs):
+        """Heads stored as wider ones, those of all jobs in one launch: for each
+        job the difference to heads of its own size. One launch has one scale: if
+        it serves several, each q carries what is missing."""
+        stored, together = jobs[0]["stored"], len(jobs) > 1
+        operands = [self.operands(job) for job in jobs]
+        wanted = [self.reference(*x, x[0].shape[-1] ** -0.5) for x in operands]
+        answers = [{} for _ in jobs]
 
-        def difference(scale, q_by):
-            wide = [F.pad(x, (0, stored - d)) for x in ((q.float() * q_by).to(q.dtype), k, v)]
-            call = {**job, "qk_head": stored, "v_head": stored, "scale": scale}
+        def differences(key, scale, fold):
+            wide = []
+            for q, k, v in operands:
+                by = math.sqrt(stored / q.shape[-1]) if fold else 1.0
+                wide.append([F.pad(x, (0, stored - x.shape[-1]))
+                             for x in ((q.float() * by).to(q.dtype), k, v)])
+            launch = [torch.cat(x, dim=1) for x in zip(*wide)]
+            call = {**jobs[0], "qk_head": stored, "v_head": stored, "scale": scale,
+                    "q_heads": launch[0].shape[1], "kv_heads": launch[1].shape[1]}
             with self.backend(call):
-                out = self.try_call(call, self.call(call), wide).float()
-            if out[..., d:].abs().sum().item() != 0:
-                return None
-            distance = (out[..., :d] - wanted).norm() / wanted.norm()
-            return float(distance) if math.isfinite(float(distance)) else None
+                out = self.try_call(call, self.call(call), launch).float()
+            parts = out.split([job["q_heads"] for job in jobs], dim=1)
+            for answer, part, one in zip(answers, parts, wanted):
+                d = one.shape[-1]
+                distance = float((part[..., :d] - one).norm() / one.norm())
+                if part[..., d:].abs().sum().item() != 0 or not math.isfinite(distance):
+                    answer[key] = None
+                    answer["reason"] = ("pad columns of the output are not zero, "
+                                        "or the output is no number")
+                else:
+                    answer[key] = distance
 
-        folded = job["fold_scale"]
-        answer = {"relative": difference(stored ** -0.5 if folded else d ** -0.5,
-                                         math.sqrt(stored / d) if folded else 1.0)}
-        if answer["relative"] is None:
-            answer["reason"] = "pad columns of the output are not zero, or the output is no number"
-        if stored != d:
-            answer["forgotten"] = difference(stored ** -0.5, 1.0)
-        return answer
+        d = jobs[0]["qk_head"]
+        differences("relative", (stored if together else d) ** -0.5, together)
+        if any(job["qk_head"] != stored for job in jobs):
+            differences("forgotten", stored ** -0.5, False)
+        return answers
+
+    def check_all(self, jobs):
+        answers = []
+        while len(answers) < len(jobs):
+            launch = jobs[len(answers):][:jobs[len(answers)]["n_in_launch"]]
+            said = self.guarded(self.check, launch)
+            answers += said if isinstance(said, list) else [said] * len(launch)
+        return answers
 
     # Everything
 
     def guarded(self, what, job):
-        """The answer for one job; what cannot be served is an answer too."""
+        """The answer for a job; what cannot be served is an answer too."""
         try:
             return what(job)
         except Declined as e:
@@ -421,7 +441,7 @@ def answer(request):
             print(f"progress {i + 1} {len(jobs)}", file=sys.stderr, flush=True)
         if request["names"]:
             lens.add_kernels(jobs, answers)
-        checks = [lens.guarded(lens.check, job) for job in request["checks"]]
+        checks = lens.check_all(request["checks"])
     if lens.cuda:  # until the next request the memory is another's
         torch.cuda.empty_cache()
     return {"machine": lens.machine(), "jobs": answers, "checks": checks}

@@ -1,5 +1,6 @@
 /* Is the rescued attention the same function? Heads of d stored in wider rows,
- * with the softmax scale of d, against heads of d on the CPU. */
+ * with the softmax scale of d, against heads of d on the CPU; one d a launch, or
+ * heads of several together. */
 #include "measure/experiment_internal.h"
 
 #include "device/cpu/numbers.h"
@@ -48,7 +49,6 @@ static bool read_check(gac_reader *r, const json_t *json, const json_t *pair, co
     out->spec.n_sets = 1;
     out->stored = (int64_t)s.stored;
     out->path = path;
-    out->fold_scale = json_is_true(json_object_get(json, "fold_scale"));
     return exp_text(r, json, "id", true, &out->id) && exp_text(r, json, "says", true, &out->says);
 }
 
@@ -57,22 +57,31 @@ static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtyp
 {
     static const char *const known[GAC_LENS_COUNT] = { " auto library math flash padded ",
                                                        " auto flash efficient cudnn math " };
-    json_t *pairs, *paths;
-    if (!exp_keys(r, json, "id says sizes part native pytorch fold_scale") ||
+    json_t *pairs, *paths, *together = json_object_get(json, "together");
+    if (!exp_keys(r, json, "id says sizes part native pytorch together") ||
         !exp_list(r, json, "sizes", 1, 32, &pairs) ||
         !exp_list(r, json, gac_lens_name(lens), 0, 8, &paths))
         return false;
+    if (together && (!json_is_boolean(together) || json_array_size(pairs) < 2))
+        return exp_fault(r, "together must be true or false, with two sizes or more");
+    int n_sizes = json_is_true(together) ? (int)json_array_size(pairs) : 1;
     for (size_t p = 0; p < json_array_size(paths); p++) {
         char word[24];
         const char *path = json_string_value(json_array_get(paths, p));
         snprintf(word, sizeof word, " %s ", path ? path : "");
         if (!path || !exp_is_name(path) || !strstr(known[lens], word))
             return exp_fault(r, "%s: must list%s", gac_lens_name(lens), known[lens]);
+        if (n_sizes > 1 && strcmp(path, "padded") == 0)
+            return exp_fault(r, "padded makes rows of one size wider, not several together");
         for (size_t i = 0; i < json_array_size(pairs); i++) {
             if (*n == MAX_CHECKS)
                 return exp_fault(r, "more than %d checks", MAX_CHECKS);
             if (!read_check(r, json, json_array_get(pairs, i), path, dtype, &out[*n]))
                 return false;
+            if (n_sizes > 1 && out[*n].stored != out[*n - (int)i].stored)
+                return exp_fault(r, "sizes together must be stored alike");
+            out[*n].n_sizes = n_sizes;
+            out[*n].n_in_launch = n_sizes == 1 ? 1 : i == 0 ? n_sizes : 0;
             ++*n;
         }
     }
@@ -111,11 +120,11 @@ json_t *exp_check_json(const exp_check *check, double relative, double wrong_sca
 {
     bool ran = !failure && !isnan(relative);
     bool holds = ran && relative <= tolerance;
-    json_t *json = json_pack("{s:s, s:s, s:s, s:I, s:I, s:b, s:b, s:b, s:f}", "id", check->id,
-                             "says", check->says, "path", check->path, "head",
-                             (json_int_t)check->spec.sdpa.shape.qk_head, "stored",
-                             (json_int_t)check->stored, "scale_folded_into_q", check->fold_scale,
-                             "ran", ran, "holds", holds, "tolerance", tolerance);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:i, s:b, s:b, s:b, s:f}", "id", check->id, "says", check->says,
+        "path", check->path, "head", (json_int_t)check->spec.sdpa.shape.qk_head, "stored",
+        (json_int_t)check->stored, "n_sizes_in_launch", check->n_sizes, "scale_folded_into_q",
+        check->n_sizes > 1, "ran", ran, "holds", holds, "tolerance", tolerance);
     if (ran)
         json_object_set_new(json, "relative",
                             isfinite(relative) ? json_real(relative) : json_string("infinite"));
@@ -126,31 +135,45 @@ json_t *exp_check_json(const exp_check *check, double relative, double wrong_sca
     return json;
 }
 
-/* Rows of n_from elements into rows of n_to, zeros after them, all times by. */
-static void widen(const unsigned char *from, unsigned char *to, gac_dtype dtype, int64_t n_rows,
+/* Where the heads of one check are among those of a launch. */
+typedef struct place {
+    int64_t batch, n_heads, n_rows; /* of the check; rows a head */
+    int64_t first, n_all;           /* of the launch's heads */
+} place;
+
+static int64_t row_in_launch(const place *p, int64_t row)
+{
+    int64_t head = row / p->n_rows;
+    return ((head / p->n_heads * p->n_all) + p->first + head % p->n_heads) * p->n_rows +
+           row % p->n_rows;
+}
+
+/* Rows of n_from elements into rows of n_to, which are zero, all times by. */
+static void widen(const unsigned char *from, unsigned char *to, gac_dtype dtype, const place *p,
                   int64_t n_from, int64_t n_to, double by)
 {
     size_t element = (size_t)gac_dtype_bits(dtype) / 8;
-    memset(to, 0, (size_t)(n_rows * n_to) * element);
-    for (int64_t r = 0; r < n_rows; r++) {
+    for (int64_t row = 0; row < p->batch * p->n_heads * p->n_rows; row++) {
+        int64_t r = row_in_launch(p, row);
         for (int64_t i = 0; i < n_from && by != 1; i++)
             gac_number_store(to, dtype, r * n_to + i,
-                             by * gac_number_load(from, dtype, r * n_from + i));
+                             by * gac_number_load(from, dtype, row * n_from + i));
         if (by == 1)
-            memcpy(to + (size_t)(r * n_to) * element, from + (size_t)(r * n_from) * element,
+            memcpy(to + (size_t)(r * n_to) * element, from + (size_t)(row * n_from) * element,
                    (size_t)n_from * element);
     }
 }
 
 /* Difference of the first n columns, infinite where a pad column is not zero. */
 static double compare(const unsigned char *wide, const unsigned char *narrow, gac_dtype dtype,
-                      int64_t n_rows, int64_t n, int64_t n_wide)
+                      const place *p, int64_t n, int64_t n_wide)
 {
     double difference2 = 0, norm2 = 0;
-    for (int64_t r = 0; r < n_rows; r++) {
+    for (int64_t row = 0; row < p->batch * p->n_heads * p->n_rows; row++) {
+        int64_t r = row_in_launch(p, row);
         for (int64_t i = 0; i < n_wide; i++) {
             double got = gac_number_load(wide, dtype, r * n_wide + i);
-            double wanted = i < n ? gac_number_load(narrow, dtype, r * n + i) : 0;
+            double wanted = i < n ? gac_number_load(narrow, dtype, row * n + i) : 0;
             if (isnan(got) || (i >= n && got != 0))
                 return INFINITY;
             difference2 += (got - wanted) * (got - wanted);
@@ -160,28 +183,39 @@ static double compare(const unsigned char *wide, const unsigned char *narrow, ga
     return difference2 > 0 ? sqrt(difference2 / norm2) : 0;
 }
 
-/* Writes the operands of check (q, k, v as at the original size) to task, in
- * rows of width, q times q_by. */
-static gac_status write_operands(gac_task *task, const exp_check *check, int64_t width, double q_by,
-                                 gac_error *err)
+/* The at-th of n checks, which differ in head size alone: its heads' operand. */
+static place place_of(const exp_check *check, int at, int n, gac_operand operand)
 {
-    const gac_task_spec *spec = &check->spec;
-    int64_t d = spec->sdpa.shape.qk_head;
+    const gac_sdpa_shape *s = &check->spec.sdpa.shape;
+    bool of_q = operand == GAC_OPERAND_A || operand == GAC_OPERAND_OUT;
+    int64_t n_heads = of_q ? s->n_q_heads : s->n_kv_heads;
+    return (place){ s->batch, n_heads, of_q ? s->n_q : s->n_kv, at * n_heads, n * n_heads };
+}
+
+/* Writes the operands of n checks (q, k, v as at their original sizes) to task,
+ * in rows of width; with fold, each q times what its scale is more than that of
+ * the width. */
+static gac_status write_operands(gac_task *task, const exp_check *checks, int n, int64_t width,
+                                 bool fold, gac_error *err)
+{
+    gac_dtype dtype = checks->spec.dtype;
+    size_t element = (size_t)gac_dtype_bits(dtype) / 8;
     gac_status status = GAC_OK;
-    for (int i = 0; i < 3 && status == GAC_OK; i++) {
-        gac_operand operand = (gac_operand)i;
-        size_t n_bytes = (size_t)gac_task_operand_bytes(spec, operand);
-        size_t row_bytes = (size_t)(d * gac_dtype_bits(spec->dtype) / 8);
-        int64_t n_rows = (int64_t)(n_bytes / row_bytes);
-        size_t n_wide = n_bytes / (size_t)d * (size_t)width;
-        unsigned char *narrow = malloc(n_bytes), *wide = malloc(n_wide);
-        if (narrow && wide) {
-            gac_task_fill(spec, operand, SEED, narrow);
-            widen(narrow, wide, spec->dtype, n_rows, d, width, i == 0 ? q_by : 1);
-            status = gac_task_write(task, operand, wide, n_wide, err);
-        } else {
+    for (int operand = 0; operand < 3 && status == GAC_OK; operand++) {
+        place p = place_of(checks, 0, n, (gac_operand)operand);
+        size_t n_wide = (size_t)(p.batch * p.n_all * p.n_rows * width) * element;
+        unsigned char *wide = calloc(n_wide, 1), *narrow = malloc(n_wide);
+        if (!narrow || !wide)
             status = gac_error_no_memory(err);
+        for (int i = 0; i < n && status == GAC_OK; i++) {
+            int64_t d = checks[i].spec.sdpa.shape.qk_head;
+            p = place_of(&checks[i], i, n, (gac_operand)operand);
+            gac_task_fill(&checks[i].spec, (gac_operand)operand, SEED + (uint64_t)d, narrow);
+            widen(narrow, wide, dtype, &p, d, width,
+                  fold && operand == 0 ? sqrt((double)width / (double)d) : 1);
         }
+        if (status == GAC_OK)
+            status = gac_task_write(task, (gac_operand)operand, wide, n_wide, err);
         free(narrow);
         free(wide);
     }
@@ -206,61 +240,86 @@ static gac_status run_and_read(gac_task *task, size_t n_bytes, unsigned char **o
     return status;
 }
 
-/* The stored form on the device; with forget, the scale of the stored size. */
-static gac_status difference(gac_device *device, const exp_check *check, bool forget,
-                             const unsigned char *reference, double *out, gac_error *err)
+/* The stored form of n checks in one launch on the device; with forget, the
+ * scale of the stored size. */
+static gac_status difference(gac_device *device, const exp_check *checks, int n, bool forget,
+                             unsigned char *const *references, double *out, gac_error *err)
 {
-    const gac_sdpa_shape *shape = &check->spec.sdpa.shape;
-    bool padded = strcmp(check->path, "padded") == 0;
-    double d = (double)shape->qk_head, s = (double)check->stored;
-    exp_job job = { .spec = check->spec, .path = check->path };
-    int64_t width = padded ? shape->qk_head : check->stored;
-    job.spec.sdpa.path = padded                              ? GAC_SDPA_PADDED
-                         : strcmp(check->path, "flash") == 0 ? GAC_SDPA_FLASH
-                         : strcmp(check->path, "math") == 0  ? GAC_SDPA_MATH
-                                                             : GAC_SDPA_LIBRARY;
-    job.spec.sdpa.stored_head = padded ? check->stored : 0;
-    job.spec.sdpa.shape.qk_head = job.spec.sdpa.shape.v_head = width;
-    job.spec.sdpa.scale = forget || check->fold_scale ? 1 / sqrt(s) : 1 / sqrt(d);
-    double q_by = check->fold_scale && !forget ? sqrt(s / d) : 1;
+    exp_job job = { .spec = checks->spec, .path = checks->path };
+    gac_sdpa_shape *shape = &job.spec.sdpa.shape;
+    bool padded = strcmp(checks->path, "padded") == 0;
+    double d = (double)shape->qk_head, s = (double)checks->stored;
+    int64_t width = padded ? shape->qk_head : checks->stored;
+    job.spec.sdpa.path = padded                               ? GAC_SDPA_PADDED
+                         : strcmp(checks->path, "flash") == 0 ? GAC_SDPA_FLASH
+                         : strcmp(checks->path, "math") == 0  ? GAC_SDPA_MATH
+                                                              : GAC_SDPA_LIBRARY;
+    job.spec.sdpa.stored_head = padded ? checks->stored : 0;
+    shape->qk_head = shape->v_head = width;
+    shape->n_q_heads *= n;
+    shape->n_kv_heads *= n;
+    job.spec.sdpa.scale = forget || n > 1 ? 1 / sqrt(s) : 1 / sqrt(d);
     size_t n_bytes = (size_t)gac_task_operand_bytes(&job.spec, GAC_OPERAND_OUT);
-    int64_t n_rows = shape->batch * shape->n_q_heads * shape->n_q;
     gac_task *task = NULL;
     unsigned char *data = NULL;
     gac_status status = exp_open_native(device, &job, &task, err);
     if (status == GAC_OK)
-        status = write_operands(task, check, width, q_by, err);
+        status = write_operands(task, checks, n, width, n > 1 && !forget, err);
     if (status == GAC_OK)
         status = run_and_read(task, n_bytes, &data, err);
-    if (status == GAC_OK)
-        *out = compare(data, reference, check->spec.dtype, n_rows, shape->v_head, width);
+    for (int i = 0; i < n && status == GAC_OK; i++) {
+        place p = place_of(&checks[i], i, n, GAC_OPERAND_OUT);
+        out[i] = compare(data, references[i], checks->spec.dtype, &p,
+                         checks[i].spec.sdpa.shape.v_head, width);
+    }
     free(data);
     gac_task_free(task);
     return status;
 }
 
-static gac_status run_check(gac_device *cpu, gac_device *device, const exp_check *check,
-                            json_t *list, gac_error *err)
+/* Heads of a check alone, at their own size, on the CPU. */
+static gac_status compute_reference(gac_device *cpu, const exp_check *check, unsigned char **out,
+                                    gac_error *err)
+{
+    gac_task *task = NULL;
+    size_t n_bytes = (size_t)gac_task_operand_bytes(&check->spec, GAC_OPERAND_OUT);
+    gac_status status = gac_task_create(cpu, &check->spec, &task, err);
+    if (status == GAC_OK)
+        status = write_operands(task, check, 1, check->spec.sdpa.shape.qk_head, false, err);
+    if (status == GAC_OK)
+        status = run_and_read(task, n_bytes, out, err);
+    gac_task_free(task);
+    return status;
+}
+
+/* The checks of one launch. */
+static gac_status run_launch(gac_device *cpu, gac_device *device, const exp_check *checks, int n,
+                             json_t *list, gac_error *err)
 {
     gac_error local = GAC_ERROR_INIT;
-    double relative = NAN, forgotten = NAN;
-    gac_task *task = NULL;
-    unsigned char *reference = NULL;
-    size_t n_bytes = (size_t)gac_task_operand_bytes(&check->spec, GAC_OPERAND_OUT);
-    gac_status status = gac_task_create(cpu, &check->spec, &task, &local);
+    double relative[MAX_CHECKS], forgotten[MAX_CHECKS];
+    unsigned char *references[MAX_CHECKS] = { NULL };
+    bool wider = false;
+    gac_status status = GAC_OK;
+    for (int i = 0; i < n; i++) {
+        relative[i] = forgotten[i] = NAN;
+        wider = wider || checks[i].stored != checks[i].spec.sdpa.shape.qk_head;
+    }
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        status = compute_reference(cpu, &checks[i], &references[i], &local);
     if (status == GAC_OK)
-        status = write_operands(task, check, check->spec.sdpa.shape.qk_head, 1, &local);
-    if (status == GAC_OK)
-        status = run_and_read(task, n_bytes, &reference, &local);
-    if (status == GAC_OK)
-        status = difference(device, check, false, reference, &relative, &local);
-    if (status == GAC_OK && check->stored != check->spec.sdpa.shape.qk_head)
-        status = difference(device, check, true, reference, &forgotten, &local);
-    free(reference);
-    gac_task_free(task);
-    json_t *json = exp_check_json(check, relative, forgotten, gac_measure_tolerance(&check->spec),
-                                  status == GAC_OK ? NULL : local.text);
-    return json_array_append_new(list, json) == 0 ? GAC_OK : gac_error_no_memory(err);
+        status = difference(device, checks, n, false, references, relative, &local);
+    if (status == GAC_OK && wider)
+        status = difference(device, checks, n, true, references, forgotten, &local);
+    bool kept = true;
+    for (int i = 0; i < n; i++) {
+        free(references[i]);
+        json_t *json = exp_check_json(&checks[i], relative[i], forgotten[i],
+                                      gac_measure_tolerance(&checks[i].spec),
+                                      status == GAC_OK ? NULL : local.text);
+        kept = json_array_append_new(list, json) == 0 && kept;
+    }
+    return kept ? GAC_OK : gac_error_no_memory(err);
 }
 
 gac_status exp_checks_native(const gac_experiment *experiment, gac_device *device, json_t **out,
@@ -275,8 +334,8 @@ gac_status exp_checks_native(const gac_experiment *experiment, gac_device *devic
     gac_status status = exp_read_checks(experiment, GAC_LENS_NATIVE, &checks, &n, err);
     if (status == GAC_OK)
         status = gac_device_open("cpu", &cpu, err);
-    for (int i = 0; i < n && status == GAC_OK; i++)
-        status = run_check(cpu, device, &checks[i], list, err);
+    for (int i = 0; i < n && status == GAC_OK; i += checks[i].n_in_launch)
+        status = run_launch(cpu, device, &checks[i], checks[i].n_in_launch, list, err);
     gac_device_close(cpu);
     free(checks);
     if (status == GAC_OK)

@@ -230,7 +230,10 @@ typedef struct exp_check {
     gac_task_spec spec; /* as computed at the original size */
     int64_t stored;
     const char *path;
-    bool fold_scale; /* into q, where one launch serves heads of several scales */
+    /* How many checks, this one and those after it, are heads of one launch; 0 in
+     * those. A launch of several has one scale, so q carries what is missing. */
+    int n_in_launch;
+    int n_sizes; /* n_in_launch of the first of them */
 } exp_check;
 
 /* The checks of the specification for a lens; *out is malloc'ed. */

@@ -55,7 +55,7 @@ static json_t *make_request(const exp_plan *plan, const exp_check *checks, int n
         exp_job job = { .spec = checks[i].spec, .path = checks[i].path };
         json_t *one = job_request(&job);
         json_object_set_new(one, "stored", json_integer(checks[i].stored));
-        json_object_set_new(one, "fold_scale", json_boolean(checks[i].fold_scale));
+        json_object_set_new(one, "n_in_launch", json_integer(checks[i].n_in_launch));
         json_array_append_new(list, one);
     }
     return json_pack("{s:s, s:s, s:{s:f, s:f, s:i, s:i, s:f, s:f, s:f, s:f}, s:b, s:o, s:o}",

@@ -219,6 +219,29 @@ class Native(Case):
             self.assertLessEqual(check["relative"], check["tolerance"])
             self.assertGreater(check["relative_with_forgotten_scale"], 5 * check["tolerance"])
 
+    def test_sizes_together_are_one_launch(self):
+        checks = self.json("HET1", "--quick")["checks"]
+        self.assertEqual([c["head"] for c in checks], [114, 116, 117, 118, 121, 122, 124, 125])
+        for check in checks:
+            self.assertEqual((check["n_sizes_in_launch"], check["stored"]), (8, 128))
+            self.assertTrue(check["scale_folded_into_q"])
+            self.assertLessEqual(check["relative"], check["tolerance"])
+            self.assertGreater(check["relative_with_forgotten_scale"], 5 * check["tolerance"])
+        # The last element of every output is changed: of one output, that is.
+        out, _ = self.gac("HET1", "--quick", "--json", "-q", status=5, GAC_FAKE="wrong")
+        self.assertEqual([c["holds"] for c in json.loads(out)["checks"]], [True] * 7 + [False])
+
+    def test_sizes_together_in_batches_and_groups(self):
+        part = {"op": "sdpa", "batch": 2, "q_heads": 4, "kv_heads": 2, "n_q": 8, "n_kv": 24,
+                "head": "d"}
+        checks = [{**SMALL["checks"][0], "sizes": [[17, 24], [24, 24], [9, 24]], "part": part,
+                   "together": True, "native": ["auto", "flash"]}]
+        found = self.json("--spec", self.spec(checks=checks))["checks"]
+        self.assertEqual([(c["path"], c["head"]) for c in found],
+                         [(p, d) for p in ("auto", "flash") for d in (17, 24, 9)])
+        for check in found:
+            self.assertTrue(check["holds"], check)
+
     def test_arithmetic_does_not_count(self):
         result = self.json("PaLU-dist")
         self.assertEqual([c["verdict"] for c in result["claims"]],
@@ -332,6 +355,21 @@ class Judge(Case):
             with self.subTest(path.relative_to(ROOT)):
                 self.assertEqual(self.json("--judge", path), json.loads(path.read_text()))
 
+    def test_committed_checks(self):
+        """They are those of the specification, but for what README says is to be run again."""
+        for id_ in IDS:
+            spec = json.loads((ROOT / "experiments" / id_ / "spec.json").read_text())
+            for path in sorted((ROOT / "experiments" / id_).glob("h200*.json")):
+                result = json.loads(path.read_text())
+                asked = {(c["id"], way, *size, len(c["sizes"]) if c.get("together") else 1)
+                         for c in spec.get("checks", []) for way in c[result["lens"]]
+                         for size in c["sizes"]}
+                ran = {(c["id"], c["path"], c["head"], c["stored"], c.get("n_sizes_in_launch", 1))
+                       for c in result["checks"]}
+                again = {c for c in asked ^ ran
+                         if id_ == "HET1" or (id_ == "C4" and c[2:4] == (117, 128))}
+                self.assertEqual(asked ^ ran, again, path)
+
     def test_anew(self):
         """Verdicts, reasons and summary are replaced, in the form they were written in."""
         self.gac("P1", "-o", "good.json")
@@ -428,6 +466,14 @@ class Specs(Case):
         self.refused(json.dumps({**SMALL, "sweeps": [huge]}), "operands of more than")
         self.refused(json.dumps({**SMALL, "claims": [{"id": "c", "says": "s", "published": "p",
                                                       "of": {"mean": "time"}}]}), "$.claims[0]")
+
+    def test_bad_checks(self):
+        check = {**SMALL["checks"][0], "together": True}
+        for sizes, native, wanted in (([[17, 24]], ["auto"], "two sizes or more"),
+                                      ([[17, 24], [18, 32]], ["auto"], "stored alike"),
+                                      ([[17, 24], [18, 24]], ["padded"], "not several together")):
+            checks = [{**check, "sizes": sizes, "native": native}]
+            self.refused(json.dumps({**SMALL, "checks": checks}), "$.checks[0]", wanted)
 
     def test_bad_published(self):
         self.spec()
@@ -540,10 +586,13 @@ class Pytorch(Case):
     def test_real_script(self):
         if not options.torch or not os.path.exists(options.torch):
             self.skipTest("no python with torch (--torch)")
-        result = self.json("--spec", self.spec(), "--lens", "pytorch", "--device", "cpu",
+        together = {**SMALL["checks"][0], "sizes": [[17, 32], [20, 32], [31, 32]], "together": True,
+                    "pytorch": ["math"]}
+        spec = self.spec(checks=[*SMALL["checks"], together])
+        result = self.json("--spec", spec, "--lens", "pytorch", "--device", "cpu",
                            GAC_PYTHON=options.torch)
         self.assertTrue(result["checks_hold"])
-        self.assertEqual(len(result["checks"]), 2)
+        self.assertEqual([c["n_sizes_in_launch"] for c in result["checks"]], [1, 1, 3, 3, 3])
         for check in result["checks"]:
             self.assertGreater(check["relative_with_forgotten_scale"], check["tolerance"])
         states = {c["call"].split()[1]: c["state"] for c in result["calls"]}
