@@ -413,9 +413,12 @@ static gac_status judge_again(cli *c, const request *r)
         status = gac_json_load(file, MAX_RESULT_BYTES, &result, &c->error);
     gac_file_close(file);
     const char *id = json_string_value(json_object_get(result, "id"));
+    if (status == GAC_OK && !id)
+        status = gac_error_set(&c->error, GAC_BAD_INPUT, "%s: is no result of an experiment",
+                               gac_quote(q, sizeof q, r->judge));
     if (status == GAC_OK)
         status = r->spec ? gac_experiment_load(r->spec, &e, &c->error)
-                         : gac_experiment_load_bundled(id ? id : "", &e, &c->error);
+                         : gac_experiment_load_bundled(id, &e, &c->error);
     if (status == GAC_OK && gac_experiment_judge(e, result, &local) != GAC_OK)
         status = gac_error_set(&c->error, local.status, "%s: %s", gac_quote(q, sizeof q, r->judge),
                                local.text);

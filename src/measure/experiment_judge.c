@@ -12,6 +12,26 @@ static const char *text_of(const json_t *object, const char *key)
     return text ? text : "";
 }
 
+/* No text in it has control characters: it is going to be printed. */
+static bool is_plain(json_t *value)
+{
+    const char *text = json_is_string(value) ? json_string_value(value) : "";
+    bool plain = true;
+    size_t i;
+    json_t *item;
+    for (; *text && plain; text++)
+        plain = (unsigned char)*text >= 0x20 && *text != 0x7f;
+    json_array_foreach(value, i, item) {
+        plain = plain && is_plain(item);
+    }
+    for (void *at = json_object_iter(value); at && plain; at = json_object_iter_next(value, at)) {
+        json_t *key = json_string(json_object_iter_key(at));
+        plain = is_plain(key) && is_plain(json_object_iter_value(at));
+        json_decref(key);
+    }
+    return plain;
+}
+
 /* A job as it was when the call was written. */
 static bool restore_job(const json_t *call, exp_job *job)
 {
@@ -93,6 +113,8 @@ gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t 
     if (strcmp(text_of(result, "schema"), "gac.experiment/1") != 0 ||
         strcmp(text_of(result, "id"), experiment->id) != 0)
         return gac_error_set(err, GAC_BAD_INPUT, "is no result of %s", experiment->id);
+    if (!is_plain(result))
+        return gac_error_set(err, GAC_BAD_INPUT, "has text with control characters");
     gac_status status = exp_plan_build(experiment, pytorch ? GAC_LENS_PYTORCH : GAC_LENS_NATIVE,
                                        json_is_true(json_object_get(result, "quick")), &plan, err);
     if (status == GAC_OK)

@@ -403,6 +403,10 @@ class Judge(Case):
         refused(r"calls\[0\] makes no sense")
         result["calls"], result["schema"] = calls, "gac.experiments/1"
         refused("is no result of P1")
+        result["schema"], result["question"] = "gac.experiment/1", "\x1b[31m"
+        refused("has text with control characters")
+        result = []
+        refused("is no result of an experiment")
 
 
 class Output(Case):
