@@ -128,12 +128,7 @@ static gac_status launch_flash(gac_cuda_op *op, const gac_cuda_set *set, gac_err
 
 static gac_status prepare_flash(sdpa_op *sdpa, gac_error *err)
 {
-    const gac_sdpa_shape *s = &sdpa->shape;
-    if (s->qk_head > 256 || s->v_head > 256)
-        return gac_error_set(err, GAC_CHECK,
-                             "SDPA: head sizes %lld/%lld: the own kernel takes up to 256",
-                             (long long)s->qk_head, (long long)s->v_head);
-    gac_status status = gac_flash_workspace_bytes(s, &sdpa->scratch_bytes, err);
+    gac_status status = gac_flash_workspace_bytes(&sdpa->shape, &sdpa->scratch_bytes, err);
     if (status || sdpa->scratch_bytes == 0)
         return status;
     return gac_cuda_alloc(sdpa->cuda, sdpa->scratch_bytes, &sdpa->scratch, err);

@@ -17,8 +17,12 @@
  * With few rows (decode) the warps of a block share one tile of 16 rows and
  * divide the keys instead, the query heads that read one kv head become rows
  * of the same tile, and keys are divided among blocks as well, whose partial
- * results a second kernel combines. */
+ * results a second kernel combines.
+ *
+ * Heads above 256 have a kernel of their own (flash_wide.cuh), which is launched
+ * for up to 256 columns of v at a time and brings q and K by chunks of a row. */
 #include "flash_kernel.cuh"
+#include "flash_wide.cuh"
 
 #include <climits>
 #include <cmath>
@@ -82,24 +86,42 @@ __global__ void __launch_bounds__(32 * COMBINE_WARPS)
 
 /* What is chosen from the shape alone. */
 struct choice {
-    int d;    /* template size */
+    int d;    /* template size, or ABOVE */
     bool few; /* at most 16 rows: the kernel whose warps share them */
     int n_pack, n_rows, n_row_tiles, n_splits, tiles_per_split;
     int64_t n_blocks; /* of one split */
+    int v_cols;       /* columns of v, and of out, in one launch */
 };
 
 constexpr int FEW_ROWS = 16, MANY_ROWS = 128;
+constexpr int MOST_COLS = 256; /* that one block has sums for */
+constexpr int ABOVE = INT_MAX; /* the template size of heads above that */
 
 /* Keys per tile: as many as registers (up to 160) and 163 KiB of shared
  * memory, which is what sm_80 has, allow. */
 constexpr int keys_per_tile(int d)
 {
-    return d <= 128 ? 64 : d <= 160 ? 32 : d <= 192 ? 64 : d <= 224 ? 48 : 32;
+    return d <= 128   ? 64
+           : d <= 160 ? 32
+           : d <= 192 ? 64
+           : d <= 224 ? 48
+           : d <= 256 ? 32
+                      : WIDE_KEYS;
 }
 
 template <typename T, int D, bool WIDE>
 using many_config = config<T, D, D <= 160 ? 2 : 1, D <= 160 ? 4 : 8, keys_per_tile(D), false, WIDE>;
 template <typename T, int D, bool WIDE> using few_config = config<T, D, 1, 4, 64, true, WIDE>;
+template <typename T, bool WIDE> using many_above = wide_config<T, 8, false, WIDE>;
+template <typename T, bool WIDE> using few_above = wide_config<T, 4, true, WIDE>;
+
+/* Whether (batch, heads, rows, head) has a number of bytes. */
+bool is_countable(int64_t batch, int64_t n_heads, int64_t n_rows, int64_t head)
+{
+    int64_t n = 0;
+    return gac_mul_i64(batch, n_heads, &n) && gac_mul_i64(n, n_rows, &n) &&
+           gac_mul_i64(n, head, &n) && gac_mul_i64(n, 2, &n);
+}
 
 gac_status check_shape(const gac_sdpa_shape *s, gac_error *err)
 {
@@ -111,16 +133,30 @@ gac_status check_shape(const gac_sdpa_shape *s, gac_error *err)
     if (s->n_q_heads % s->n_kv_heads)
         return gac_error_set(err, GAC_USAGE, "%lld query heads do not share %lld kv heads evenly",
                              (long long)s->n_q_heads, (long long)s->n_kv_heads);
-    if (s->qk_head < 1 || s->qk_head > 256 || s->v_head < 1 || s->v_head > 256)
-        return gac_error_set(err, GAC_USAGE, "head sizes %lld and %lld: 1 to 256 are served",
+    const int64_t larger = s->qk_head > s->v_head ? s->qk_head : s->v_head;
+    if (s->qk_head < 1 || s->v_head < 1 || larger > most)
+        return gac_error_set(err, GAC_USAGE, "head sizes %lld and %lld are out of range",
                              (long long)s->qk_head, (long long)s->v_head);
+    if (!is_countable(s->batch, s->n_q_heads, s->n_q, larger) ||
+        !is_countable(s->batch, s->n_kv_heads, s->n_kv, larger))
+        return gac_error_set(err, GAC_USAGE, "attention operands too large for any device");
     return GAC_OK;
+}
+
+/* Even parts of at most MOST_COLS, each but the last a multiple of 16, so that
+ * all of them start on 16 bytes where rows do. */
+int choose_v_cols(int v_head)
+{
+    if (v_head <= MOST_COLS)
+        return v_head;
+    const int n = (v_head + MOST_COLS - 1) / MOST_COLS;
+    return ((v_head + n - 1) / n + 15) / 16 * 16;
 }
 
 gac_status choose(const gac_sdpa_shape *s, choice *c, gac_error *err)
 {
-    static const int many_sizes[] = { 32, 64, 80, 96, 112, 128, 160, 192, 224, 256 };
-    static const int few_sizes[] = { 64, 128, 256 };
+    static const int many_sizes[] = { 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, ABOVE };
+    static const int few_sizes[] = { 64, 128, 256, ABOVE };
     const int head = (int)(s->qk_head > s->v_head ? s->qk_head : s->v_head);
     const int64_t group = s->n_q_heads / s->n_kv_heads;
 
@@ -132,6 +168,7 @@ gac_status choose(const gac_sdpa_shape *s, choice *c, gac_error *err)
     while (*size < head)
         size++;
     c->d = *size;
+    c->v_cols = choose_v_cols((int)s->v_head);
     const int rows = c->few ? FEW_ROWS : MANY_ROWS;
     c->n_row_tiles = (c->n_rows + rows - 1) / rows;
     c->n_blocks = s->batch * (s->n_q_heads / c->n_pack) * c->n_row_tiles;
@@ -144,7 +181,8 @@ gac_status choose(const gac_sdpa_shape *s, choice *c, gac_error *err)
         e = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
     if (e != cudaSuccess)
         return gac_error_set(err, GAC_FAILED, "attention: %s", cudaGetErrorString(e));
-    const int per_unit = !c->few ? (c->d <= 160 ? 2 : 1) : c->d <= 64 ? 4 : c->d <= 128 ? 3 : 1;
+    const int few_per_unit = c->d <= 64 ? 4 : c->d <= 128 ? 3 : c->d <= 256 ? 1 : 2;
+    const int per_unit = c->few ? few_per_unit : c->d <= 160 ? 2 : 1;
     const int keys = c->few ? 64 : keys_per_tile(c->d);
     const int64_t n_tiles = (s->n_kv + keys - 1) / keys;
     int64_t n = (int64_t)n_units * per_unit / c->n_blocks;
@@ -164,7 +202,18 @@ size_t workspace_for(const gac_sdpa_shape *s, const choice *c)
     if (c->n_splits == 1)
         return 0;
     return (size_t)c->n_splits * (size_t)(s->batch * s->n_q_heads * s->n_q) *
-           (sizeof(float2) + (size_t)s->v_head * sizeof(float));
+           (sizeof(float2) + (size_t)c->v_cols * sizeof(float));
+}
+
+template <class W> cudaError_t launch_above(const params &p, int64_t n_blocks, cudaStream_t stream)
+{
+    cudaError_t e = cudaFuncSetAttribute(
+        gac_flash_wide_kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, W::SMEM_BYTES);
+    if (e != cudaSuccess)
+        return e;
+    const dim3 grid((unsigned)n_blocks, (unsigned)p.n_splits);
+    gac_flash_wide_kernel<W><<<grid, W::O::N_THREADS, W::SMEM_BYTES, stream>>>(p);
+    return cudaGetLastError();
 }
 
 template <class C> cudaError_t launch(const params &p, int64_t n_blocks, cudaStream_t stream)
@@ -208,19 +257,40 @@ cudaError_t launch_size(const params &p, const choice &c, cudaStream_t stream)
         return launch<many_config<T, 224, WIDE>>(p, c.n_blocks, stream);
     case 256:
         return launch<many_config<T, 256, WIDE>>(p, c.n_blocks, stream);
+    case -ABOVE:
+        return launch_above<few_above<T, WIDE>>(p, c.n_blocks, stream);
+    case ABOVE:
+        return launch_above<many_above<T, WIDE>>(p, c.n_blocks, stream);
     default:
         return cudaErrorInvalidValue;
     }
 }
 
 template <typename T>
-cudaError_t launch_type(const params &p, const choice &c, bool wide, cudaStream_t stream)
+cudaError_t launch_cols(const params &p, const choice &c, bool wide, cudaStream_t stream)
 {
     cudaError_t e = wide ? launch_size<T, true>(p, c, stream) : launch_size<T, false>(p, c, stream);
     if (e != cudaSuccess || p.n_splits == 1)
         return e;
     gac_flash_combine_kernel<T><<<(unsigned)p.n_all_rows, 32 * COMBINE_WARPS, 0, stream>>>(p);
     return cudaGetLastError();
+}
+
+/* Once for all columns of v, or for each part of them: the workspace is then used
+ * by one after another. */
+template <typename T>
+cudaError_t launch_type(const params &p, const choice &c, bool wide, cudaStream_t stream)
+{
+    cudaError_t e = cudaSuccess;
+    for (int col = 0; e == cudaSuccess && col < p.v_head; col += c.v_cols) {
+        params part = p;
+        part.v += 2 * (int64_t)col;
+        part.out += 2 * (int64_t)col;
+        part.v_head = p.v_head - col < c.v_cols ? p.v_head - col : c.v_cols;
+        part.wide_out = p.wide_out && part.v_head % 8 == 0;
+        e = launch_cols<T>(part, c, wide, stream);
+    }
+    return e;
 }
 
 gac_flash_strides in_bytes(gac_flash_strides s)
@@ -281,7 +351,7 @@ params make_params(const gac_flash_args *a, const choice &c)
     p.scale_log2 = std::fabs((float)scale) * LOG2_E;
     p.negate = scale < 0;
     p.causal = s->causal;
-    p.wide_out = is_wide(a->out, &a->out_strides) && s->v_head % 8 == 0;
+    p.wide_out = is_wide(a->out, &a->out_strides);
     return p;
 }
 
