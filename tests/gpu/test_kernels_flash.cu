@@ -238,6 +238,50 @@ void check_grid(session &s, tally &t)
     }
 }
 
+/* The same for heads above 256, and where only one of the two is. */
+void check_above(session &s, tally &t)
+{
+    static const int heads[] = { 257, 264, 288, 299, 320, 384, 511, 512, 513, 576, 1000 };
+    static const int lengths[] = { 1, 2, 17, 65, 130, 333 };
+    static const double scales[] = { 0, 0, 0.1, -0.1 };
+    static const int64_t offsets[] = { 0, 0, 1, 8 };
+    for (int head : heads) {
+        for (int pair = 0; pair < 6 * 6 * 2; pair++) {
+            const int *group = GROUPS[pick(s, 0, 4)];
+            check_flash(s, t,
+                        { { 1 + (pick(s, 0, 6) == 0), group[0], group[1], lengths[pair / 2 % 6],
+                            lengths[pair / 2 / 6], head, head, pair % 2 == 1 },
+                          one_of(s, DTYPES),
+                          one_of(s, LAYOUTS),
+                          one_of(s, offsets),
+                          one_of(s, scales),
+                          pick(s, 0, 2) > 0 });
+        }
+    }
+    for (int i = 0; i < 200; i++) { /* one of the heads at least is above */
+        const int *group = GROUPS[pick(s, 0, 4)];
+        const int64_t above = pick(s, 257, 700), other = pick(s, 1, 700), side = pick(s, 0, 1);
+        const int64_t n_q = pick(s, 1, pick(s, 0, 1) ? 20 : 300);
+        check_flash(s, t,
+                    { { pick(s, 1, 2), group[0], group[1], n_q, pick(s, 1, 700),
+                        side ? above : other, side ? other : above, pick(s, 0, 1) == 1 },
+                      one_of(s, DTYPES),
+                      one_of(s, LAYOUTS),
+                      pick(s, 0, 8),
+                      0,
+                      pick(s, 0, 1) == 1 });
+    }
+    static const flash_case more[] = {
+        { { 1, 4, 1, 1, 3001, 299, 299, false }, GAC_DTYPE_F16, BY_HEAD, 0, 0, true },
+        { { 1, 8, 8, 1, 4096, 576, 512, false }, GAC_DTYPE_BF16, BY_HEAD, 0, 0, true },
+        { { 1, 4, 2, 1000, 1000, 320, 320, true }, GAC_DTYPE_F16, BY_HEAD, 0, 0, true },
+        { { 1, 2, 1, 1000, 1003, 512, 512, false }, GAC_DTYPE_BF16, BY_ROW, 0, 0, false },
+        { { 1, 2, 1, 3, 70, 5000, 3000, true }, GAC_DTYPE_F16, BY_ROW, 0, 0, true },
+    };
+    for (const flash_case &c : more)
+        check_flash(s, t, c);
+}
+
 /* Anything that is allowed, sizes of heads unequal. */
 void check_random(session &s, tally &t)
 {
@@ -259,8 +303,8 @@ void check_random(session &s, tally &t)
  * 16 bytes and not, few rows and many, keys divided among blocks and not. */
 void check_small(session &s, tally &t)
 {
-    static const int heads[] = { 1,   3,   8,   9,   33,  64,  65,  80,  96,
-                                 107, 112, 121, 128, 129, 161, 193, 225, 256 };
+    static const int heads[] = { 1,   3,   8,   9,   33,  64,  65,  80,  96,  107, 112,
+                                 121, 128, 129, 161, 193, 225, 256, 257, 299, 512 };
     static const int64_t offsets[] = { 0, 1, 8 };
     static const int lengths[] = { 1, 3, 40, 130 };
     for (int head : heads)
@@ -279,6 +323,11 @@ void check_small(session &s, tally &t)
         { { 1, 4, 1, 1, 3001, 107, 107, false }, GAC_DTYPE_F16, BY_HEAD, 0, 0, true },
         { { 2, 4, 2, 1, 2999, 64, 31, false }, GAC_DTYPE_BF16, BY_HEAD, 1, 0, true },
         { { 1, 4, 2, 40, 7, 64, 64, true }, GAC_DTYPE_F16, BY_ROW, 0, -0.2, false },
+        { { 1, 2, 1, 130, 131, 40, 299, true }, GAC_DTYPE_F16, BY_HEAD, 0, 0, true },
+        { { 1, 2, 1, 130, 131, 576, 63, false }, GAC_DTYPE_BF16, ROWS_ASTRAY, 1, 0, true },
+        { { 1, 4, 1, 1, 1501, 299, 299, false }, GAC_DTYPE_F16, BY_HEAD, 1, 0, true },
+        { { 1, 4, 1, 1, 1501, 320, 576, false }, GAC_DTYPE_BF16, BY_HEAD, 0, 0, true },
+        { { 1, 2, 2, 40, 700, 264, 264, true }, GAC_DTYPE_F16, BY_HEAD, 0, -0.1, true },
     };
     for (const flash_case &c : more)
         check_flash(s, t, c);
@@ -288,9 +337,14 @@ void check_small(session &s, tally &t)
 void check_refusals(tally &t)
 {
     static const gac_sdpa_shape bad[] = {
-        { 1, 2, 1, 4, 4, 257, 64, false }, { 1, 2, 1, 4, 4, 64, 257, false },
-        { 1, 2, 1, 4, 4, 0, 64, false },   { 1, 3, 2, 4, 4, 64, 64, false },
-        { 0, 2, 1, 4, 4, 64, 64, false },  { 1, 2, 1, 4, 0, 64, 64, false },
+        { 1, 2, 1, 4, 4, ((int64_t)1 << 30) + 1, 64, false },
+        { 1, 2, 1, 4, 4, 64, ((int64_t)1 << 30) + 1, false },
+        { 16, 1 << 30, 1, 1, 4, 64, 1 << 30, false },
+        { 1, 2, 1, 4, 4, 0, 64, false },
+        { 1, 2, 1, 4, 4, 64, -1, false },
+        { 1, 3, 2, 4, 4, 64, 64, false },
+        { 0, 2, 1, 4, 4, 64, 64, false },
+        { 1, 2, 1, 4, 0, 64, 64, false },
     };
     for (const gac_sdpa_shape &shape : bad) {
         gac_flash_args args = {};
@@ -311,6 +365,7 @@ void check_flash_kernel(session &s)
         check_small(s, t);
     } else {
         check_grid(s, t);
+        check_above(s, t);
         check_random(s, t);
     }
     finish(s, t);

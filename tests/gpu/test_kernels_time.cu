@@ -142,6 +142,10 @@ void time_flashes()
         time_flash(GAC_DTYPE_F16, { 32, 32, 8, 1, 4096, head, head, false });
         time_flash(GAC_DTYPE_F16, { 16, 32, 32, 1, 4096, head, head, false });
     }
+    for (int head : { 264, 299, 320, 512 }) {
+        time_flash(GAC_DTYPE_F16, { 4, 32, 32, 2048, 2048, head, head, false });
+        time_flash(GAC_DTYPE_F16, { 32, 32, 8, 1, 4096, head, head, false });
+    }
     time_flash(GAC_DTYPE_F16, { 8, 32, 8, 4, 4096, 107, 107, true });
     time_flash(GAC_DTYPE_F16, { 8, 32, 8, 16, 4096, 107, 107, true });
     time_flash(GAC_DTYPE_F16, { 1, 32, 8, 256, 8192, 107, 107, true });

@@ -131,7 +131,7 @@ static void check_sdpa_shape(tally *t, const gac_sdpa_shape *shape, double scale
 
 static void check_sdpas(tally *t)
 {
-    static const int64_t heads[] = { 1, 7, 63, 64, 107, 112, 128, 129, 256 };
+    static const int64_t heads[] = { 1, 7, 63, 64, 107, 112, 128, 129, 256, 299, 512 };
     static const int64_t rows[][2] = { { 1, 77 }, { 3, 130 }, { 65, 65 } }; /* n_q, n_kv */
     for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
         for (int i = 0; i < 6; i++) {
@@ -145,6 +145,7 @@ static void check_sdpas(tally *t)
         { 1, 4, 4, 17, 100, 107, 63, true },   { 3, 8, 1, 1, 200, 7, 129, false },
         { 1, 2, 1, 128, 128, 192, 128, true }, { 1, 1, 1, 1, 1, 16, 16, true },
         { 1, 32, 8, 1, 129, 128, 128, true },  { 2, 3, 3, 5, 8, 1, 256, false },
+        { 1, 4, 2, 33, 100, 576, 512, true },  { 2, 2, 1, 3, 200, 64, 320, false },
     };
     for (size_t i = 0; i < sizeof nasty / sizeof *nasty; i++) {
         check_sdpa_shape(t, &nasty[i], 0);

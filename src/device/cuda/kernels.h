@@ -27,8 +27,8 @@ typedef struct gac_flash_strides {
 
 /* softmax(scale q k^T) v per head, F16 or BF16, sums and softmax in FP32.
  * Head sizes are independent of each other, and any: above 256 the scores are
- * computed anew for every 256 columns of v. Causal: query i sees keys up to
- * i + n_kv - n_q; a row that sees no key becomes 0. */
+ * computed anew for every 256 columns of v. No size is above 2^30. Causal: query
+ * i sees keys up to i + n_kv - n_q; a row that sees no key becomes 0. */
 typedef struct gac_flash_args {
     gac_dtype dtype;
     gac_sdpa_shape shape;
