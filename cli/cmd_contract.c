@@ -313,6 +313,16 @@ static void print_points(const json_t *points, const char *key, const char *labe
             label, added, removed, changed, number_at(points, "changed_over_pct"));
 }
 
+/* Over all the sizes that were compared; what differs from that is told by place. */
+static void print_whole(const json_t *times)
+{
+    const json_t *gemm = json_object_get(times, "gemm"), *sdpa = json_object_get(times, "sdpa");
+    printf("  times on the whole, B / A: GEMM ×%.2f, attention ×%.2f (medians of %.0f and %.0f "
+           "shapes); changed is over %.0f %% from that\n",
+           number_at(gemm, "b_over_a"), number_at(sdpa, "b_over_a"), number_at(gemm, "n_shapes"),
+           number_at(sdpa, "n_shapes"), number_at(times, "changed_over_pct"));
+}
+
 static void print_compared(const json_t *compared)
 {
     size_t i, j;
@@ -320,6 +330,7 @@ static void print_compared(const json_t *compared)
     const json_t *max_head = json_object_get(compared, "max_head");
     const json_t *points = json_object_get(compared, "points");
     print_title(compared);
+    print_whole(json_object_get(compared, "times"));
     json_array_foreach(json_object_get(compared, "places"), i, place) {
         bool changed = json_is_true(json_object_get(place, "tiers_changed"));
         printf("  %s: %s\n", text_at(place, "place"), changed ? "tiers changed" : "same tiers");
@@ -329,7 +340,11 @@ static void print_compared(const json_t *compared)
         }
         json_array_foreach(json_object_get(place, "touches"), j, row)
             printf("    %s\n", text_at(row, "text"));
+        json_array_foreach(json_object_get(place, "times"), j, row)
+            printf("    %s\n", text_at(row, "text"));
     }
+    json_array_foreach(json_object_get(compared, "steps"), i, row)
+        printf("  %s\n", text_at(row, "text"));
     if (number_at(max_head, "a") != number_at(max_head, "b"))
         printf("  largest head: %.0f then %.0f\n", number_at(max_head, "a"),
                number_at(max_head, "b"));

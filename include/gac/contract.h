@@ -126,9 +126,10 @@ bool gac_contract_is_rough(const gac_contract *contract, gac_dtype dtype, char *
  * every dtype that both have: {"same", "stack", "runtime", "dtypes_only_in_a",
  * "dtypes_only_in_b", "stand_ins", "compared": [{"dtype_a", "dtype_b",
  * "served_by_a", "served_by_b", "falls_back_a", "falls_back_b", "places": [{"place", "tiers_a",
- * "tiers_b", "touches": […]}], "aligned": […], "points", "max_head"}]}; docs/measurement.md says
- * what each of them is. An entry of touches is a class of sizes that one of the two serves
- * differently, with a text that says so. The caller owns *out. GAC_USAGE for a dtype that one of
+ * "tiers_b", "touches": […], "times": […]}], "times", "aligned": […], "points", "steps": […],
+ * "max_head"}]}; docs/measurement.md says what each of them is. An entry of touches is a class of
+ * sizes that one of the two serves differently, of times one whose predicted times have changed
+ * more than most, with a text that says so. The caller owns *out. GAC_USAGE for a dtype that one of
  * them does not have. */
 gac_status gac_contract_diff(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
                              gac_dtype dtype_b, struct json_t **out, gac_error *err);

@@ -1,5 +1,5 @@
-/* What two contracts differ in beside tiers and times: exact points, the
- * runtime, and dtypes that another stands for. Each sets *same to false where
+/* What two contracts differ in beside tiers and times: exact points, steps,
+ * the runtime, and dtypes that another stands for. Each sets *same to false where
  * a prediction may change, and gives what the caller owns. */
 #ifndef GAC_CONTRACT_CHANGES_H
 #define GAC_CONTRACT_CHANGES_H
@@ -15,6 +15,11 @@ bool gac_is_apart(double x, double y, double by);
  * {"gemm": {"added", "removed", "changed"}, "sdpa": {…}, "changed_over_pct"}. */
 json_t *gac_changed_points(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
                            gac_dtype dtype_b, bool *same);
+
+/* Where time jumps along one size, line by line, as far as the two differ: [{"text", "line":
+ * {"place", …}, "only_in_a", "only_in_b", "changed": [{"at", "a_pct", "b_pct"}]}]. */
+json_t *gac_changed_steps(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
+                          gac_dtype dtype_b, bool *same);
 
 /* Entries of the runtime that are not equal: [{"key", "a", "b"}], null for none.
  * Another name alone changes no prediction. */

@@ -1,25 +1,13 @@
 /* What changed between two contracts, and which sizes feel it. */
 #include "contract/contract_changes.h"
+#include "contract/contract_sweep.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CHANGED_PENALTY 1.15 /* ratio of penalties that is worth a line */
-enum { PREFILL_ROWS = 4096, OTHER = 4096, AROUND = 4096, HEAD_AROUND = 96, N_REGIMES = 2 };
-enum { MAX_CLASSES = GAC_MAX_TIERS * 4 };
-
-/* One of the two that are compared. */
-typedef struct side {
-    const gac_contract *contract;
-    gac_dtype dtype, served; /* asked for, and whose rules serve it */
-    const gac_dtype_rules *rules;
-} side;
-
-static const gac_tiers *tiers_of(const side *s, gac_seen seen)
-{
-    return seen == GAC_SEEN_SDPA_HEAD ? &s->rules->sdpa.tiers : &s->rules->gemm[seen].tiers;
-}
+enum { PREFILL_ROWS = 4096, OTHER = 4096, N_REGIMES = 2 };
 
 static json_t *tiers_json(const gac_tiers *tiers)
 {
@@ -56,109 +44,6 @@ static bool tiers_differ(const gac_tiers *a, const gac_tiers *b)
     return false;
 }
 
-/* Where a side puts a size: its own tier and, where that is not served, the tier
- * of the dtype that runs instead. */
-typedef struct slot {
-    const gac_tiers *instead; /* NULL where served */
-    int tier, instead_tier;
-} slot;
-
-/* Sizes that fall into one slot of each side. */
-typedef struct size_class {
-    slot in_a, in_b;
-    int64_t example;
-    char text[96]; /* "multiples of 8 but not of 16" */
-} size_class;
-
-static slot find_slot(const side *s, gac_seen seen, int64_t size)
-{
-    slot out = { .tier = gac_tiers_pick(tiers_of(s, seen), size) };
-    out.instead = gac_contract_instead(s->contract, s->rules, seen, out.tier);
-    if (out.instead)
-        out.instead_tier = gac_tiers_pick(out.instead, size);
-    return out;
-}
-
-static bool is_slot(const slot *x, const slot *y)
-{
-    return x->tier == y->tier && x->instead_tier == y->instead_tier;
-}
-
-/* What a class must be a multiple of, and what it must not. */
-typedef struct multiples {
-    int64_t own;
-    int64_t next[4];
-    int n_next;
-} multiples;
-
-static void add_tier(multiples *m, const gac_tiers *tiers, int tier)
-{
-    if (!gac_lcm_i64(m->own, tiers->tier[tier].multiple, &m->own))
-        m->own = 1;
-    if (tier == 0)
-        return;
-    int64_t next = tiers->tier[tier - 1].multiple;
-    int kept = 0;
-    for (int i = 0; i < m->n_next; i++) {
-        if (next % m->next[i] == 0)
-            return; /* the larger follows from the smaller */
-        if (m->next[i] % next != 0)
-            m->next[kept++] = m->next[i];
-    }
-    m->next[kept] = next;
-    m->n_next = kept + 1;
-}
-
-static void add_slot(multiples *m, const gac_tiers *tiers, const slot *s)
-{
-    add_tier(m, tiers, s->tier);
-    if (s->instead)
-        add_tier(m, s->instead, s->instead_tier);
-}
-
-static void name_class(const gac_tiers *a, const gac_tiers *b, size_class *c)
-{
-    multiples m = { .own = 1 };
-    add_slot(&m, a, &c->in_a);
-    add_slot(&m, b, &c->in_b);
-    size_t used = m.own == 1
-                      ? (size_t)snprintf(c->text, sizeof c->text, "sizes")
-                      : (size_t)snprintf(c->text, sizeof c->text,
-                                         "sizes that are multiples of %lld", (long long)m.own);
-    for (int i = 0; i < m.n_next && used < sizeof c->text; i++)
-        used += (size_t)snprintf(c->text + used, sizeof c->text - used, "%s %lld",
-                                 i > 0       ? " or"
-                                 : m.own > 1 ? " but not of"
-                                             : " that are no multiples of",
-                                 (long long)m.next[i]);
-    if (m.own == 1 && m.n_next == 0)
-        snprintf(c->text, sizeof c->text, "all sizes");
-}
-
-/* The classes there are, each with an example near around. */
-static int find_classes(const side *a, const side *b, gac_seen seen, int64_t around,
-                        size_class out[MAX_CLASSES])
-{
-    int n = 0;
-    int64_t reach = 1;
-    const gac_tiers *in_a = tiers_of(a, seen), *in_b = tiers_of(b, seen);
-    if (!gac_lcm_i64(in_a->tier[0].multiple, in_b->tier[0].multiple, &reach))
-        reach = 1;
-    reach = reach > 8192 ? 8192 : reach;
-    for (int64_t v = around; v < around + 2 * reach && n < MAX_CLASSES; v++) {
-        size_class c = { .in_a = find_slot(a, seen, v), .in_b = find_slot(b, seen, v) };
-        bool known = false;
-        for (int i = 0; i < n; i++)
-            known = known || (is_slot(&out[i].in_a, &c.in_a) && is_slot(&out[i].in_b, &c.in_b));
-        if (known)
-            continue;
-        c.example = v;
-        name_class(in_a, in_b, &c);
-        out[n++] = c;
-    }
-    return n;
-}
-
 /* What one side says of an example with some number of rows. */
 typedef struct verdict {
     gac_judgement judged;
@@ -166,8 +51,8 @@ typedef struct verdict {
 } verdict;
 
 /* Prefill and decode rows; the same for heads. */
-static gac_status judge_class(const side *s, gac_seen seen, int64_t size, verdict out[N_REGIMES],
-                              gac_error *err)
+static gac_status judge_class(const gac_side *s, gac_seen seen, int64_t size,
+                              verdict out[N_REGIMES], gac_error *err)
 {
     static const int64_t rows[N_REGIMES] = { PREFILL_ROWS, 1 };
     for (int r = 0; r < N_REGIMES; r++) {
@@ -193,7 +78,7 @@ static bool servers_differ(const verdict *a, const verdict *b)
     return a->server[0] && b->server[0] && strcmp(a->server, b->server) != 0;
 }
 
-static void say_class(const size_class *c, const verdict *a, const verdict *b, bool is_head,
+static void say_class(const gac_size_class *c, const verdict *a, const verdict *b, bool is_head,
                       char *out, size_t size)
 {
     const gac_judgement *in_a = &a->judged, *in_b = &b->judged;
@@ -217,7 +102,7 @@ static void say_class(const size_class *c, const verdict *a, const verdict *b, b
                  b[1].judged.penalty);
 }
 
-static json_t *class_json(const size_class *c, const verdict *a, const verdict *b, bool is_head)
+static json_t *class_json(const gac_size_class *c, const verdict *a, const verdict *b, bool is_head)
 {
     char text[800];
     const gac_judgement *in_a = &a->judged, *in_b = &b->judged;
@@ -234,8 +119,8 @@ static json_t *class_json(const size_class *c, const verdict *a, const verdict *
     return row;
 }
 
-static gac_status diff_class(const side *a, const side *b, gac_seen seen, const size_class *c,
-                             json_t *touches, gac_error *err)
+static gac_status diff_class(const gac_side *a, const gac_side *b, gac_seen seen,
+                             const gac_size_class *c, json_t *touches, gac_error *err)
 {
     verdict in_a[N_REGIMES], in_b[N_REGIMES];
     gac_status status = judge_class(a, seen, c->example, in_a, err);
@@ -252,14 +137,13 @@ static gac_status diff_class(const side *a, const side *b, gac_seen seen, const 
     return GAC_OK;
 }
 
-static gac_status diff_place(const side *a, const side *b, gac_seen seen, json_t *places,
+static gac_status diff_place(const gac_side *a, const gac_side *b, gac_seen seen, json_t *places,
                              bool *same, gac_error *err)
 {
-    size_class classes[MAX_CLASSES];
-    const gac_tiers *in_a = tiers_of(a, seen), *in_b = tiers_of(b, seen);
+    gac_size_class classes[GAC_MAX_CLASSES];
+    const gac_tiers *in_a = gac_side_tiers(a, seen), *in_b = gac_side_tiers(b, seen);
     json_t *touches = json_array();
-    bool is_head = seen == GAC_SEEN_SDPA_HEAD;
-    int n = find_classes(a, b, seen, is_head ? HEAD_AROUND : AROUND, classes);
+    int n = gac_find_classes(a, b, seen, classes);
     gac_status status = GAC_OK;
     for (int i = 0; i < n && status == GAC_OK; i++)
         status = diff_class(a, b, seen, &classes[i], touches, err);
@@ -272,12 +156,6 @@ static gac_status diff_place(const side *a, const side *b, gac_seen seen, json_t
     return status;
 }
 
-static bool is_aligned(const side *s, gac_seen seen, int64_t size)
-{
-    const gac_tiers *tiers = tiers_of(s, seen);
-    return tiers->tier[gac_tiers_pick(tiers, size)].aligned;
-}
-
 static void add_time(json_t *list, const char *what, double a_us, double b_us, bool *same)
 {
     if (!(a_us > 0) || !(b_us > 0))
@@ -288,7 +166,7 @@ static void add_time(json_t *list, const char *what, double a_us, double b_us, b
 }
 
 /* Times at sizes that most GPUs serve well: those that both do. */
-static json_t *diff_times(const side *a, const side *b, bool *same)
+static json_t *diff_times(const gac_side *a, const gac_side *b, bool *same)
 {
     static const int64_t gemm[][3] = { { 1, 4096, 4096 },     { 16, 4096, 4096 },
                                        { 1, 14336, 4096 },    { 256, 4096, 4096 },
@@ -301,8 +179,10 @@ static json_t *diff_times(const side *a, const side *b, bool *same)
     json_t *list = json_array();
     for (size_t i = 0; i < sizeof gemm / sizeof *gemm; i++) {
         const int64_t *s = gemm[i];
-        if (!is_aligned(a, GAC_SEEN_GEMM_N, s[1]) || !is_aligned(b, GAC_SEEN_GEMM_N, s[1]) ||
-            !is_aligned(a, GAC_SEEN_GEMM_K, s[2]) || !is_aligned(b, GAC_SEEN_GEMM_K, s[2]))
+        if (!gac_side_aligns(a, GAC_SEEN_GEMM_N, s[1]) ||
+            !gac_side_aligns(b, GAC_SEEN_GEMM_N, s[1]) ||
+            !gac_side_aligns(a, GAC_SEEN_GEMM_K, s[2]) ||
+            !gac_side_aligns(b, GAC_SEEN_GEMM_K, s[2]))
             continue;
         snprintf(what, sizeof what, "GEMM %lld x %lld x %lld", (long long)s[0], (long long)s[1],
                  (long long)s[2]);
@@ -311,8 +191,8 @@ static json_t *diff_times(const side *a, const side *b, bool *same)
     }
     for (size_t i = 0; i < sizeof sdpa / sizeof *sdpa; i++) {
         const gac_sdpa_shape *s = &sdpa[i];
-        if (!is_aligned(a, GAC_SEEN_SDPA_HEAD, s->qk_head) ||
-            !is_aligned(b, GAC_SEEN_SDPA_HEAD, s->qk_head))
+        if (!gac_side_aligns(a, GAC_SEEN_SDPA_HEAD, s->qk_head) ||
+            !gac_side_aligns(b, GAC_SEEN_SDPA_HEAD, s->qk_head))
             continue;
         snprintf(what, sizeof what, "attention %s %lld x %lld%s",
                  s->n_q == 1 ? "decode" : "prefill", (long long)s->batch, (long long)s->n_kv,
@@ -323,7 +203,8 @@ static json_t *diff_times(const side *a, const side *b, bool *same)
     return list;
 }
 
-static gac_status take_side(side *s, const gac_contract *contract, gac_dtype dtype, gac_error *err)
+static gac_status take_side(gac_side *s, const gac_contract *contract, gac_dtype dtype,
+                            gac_error *err)
 {
     s->contract = contract;
     s->dtype = dtype;
@@ -333,7 +214,7 @@ static gac_status take_side(side *s, const gac_contract *contract, gac_dtype dty
                                     contract->name, gac_dtype_name(dtype));
 }
 
-static const char *fallback_name(const side *s)
+static const char *fallback_name(const gac_side *s)
 {
     gac_dtype dtype = s->rules->falls_back;
     return dtype < GAC_DTYPE_COUNT ? gac_dtype_name(dtype) : NULL;
@@ -342,13 +223,16 @@ static const char *fallback_name(const side *s)
 static gac_status diff_dtype(const gac_contract *a, gac_dtype dtype_a, const gac_contract *b,
                              gac_dtype dtype_b, json_t *compared, bool *same, gac_error *err)
 {
-    side left, right;
+    gac_side left, right;
     json_t *places = json_array();
     gac_status status = take_side(&left, a, dtype_a, err);
     if (status == GAC_OK)
         status = take_side(&right, b, dtype_b, err);
     for (int seen = 0; seen < GAC_SEEN_COUNT && status == GAC_OK; seen++)
         status = diff_place(&left, &right, (gac_seen)seen, places, same, err);
+    json_t *times = NULL;
+    if (status == GAC_OK)
+        status = gac_sweep_times(&left, &right, places, &times, same, err);
     if (status != GAC_OK) {
         json_decref(places);
         return status;
@@ -358,12 +242,14 @@ static gac_status diff_dtype(const gac_contract *a, gac_dtype dtype_a, const gac
     json_t *points = gac_changed_points(a, left.served, b, right.served, same);
     json_array_append_new(
         compared,
-        json_pack("{s:s, s:s, s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:{s:I, s:I}}", "dtype_a",
-                  gac_dtype_name(dtype_a), "dtype_b", gac_dtype_name(dtype_b), "served_by_a",
-                  gac_dtype_name(left.served), "served_by_b", gac_dtype_name(right.served),
-                  "falls_back_a", fallback_name(&left), "falls_back_b", fallback_name(&right),
-                  "places", places, "aligned", diff_times(&left, &right, same), "points", points,
-                  "max_head", "a", (json_int_t)max_a, "b", (json_int_t)max_b));
+        json_pack("{s:s, s:s, s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I}}",
+                  "dtype_a", gac_dtype_name(dtype_a), "dtype_b", gac_dtype_name(dtype_b),
+                  "served_by_a", gac_dtype_name(left.served), "served_by_b",
+                  gac_dtype_name(right.served), "falls_back_a", fallback_name(&left),
+                  "falls_back_b", fallback_name(&right), "places", places, "times", times,
+                  "aligned", diff_times(&left, &right, same), "points", points, "steps",
+                  gac_changed_steps(a, left.served, b, right.served, same), "max_head", "a",
+                  (json_int_t)max_a, "b", (json_int_t)max_b));
     return GAC_OK;
 }
 

@@ -1,7 +1,12 @@
 . "$ROOT/tests/cli/common"
-# Times of aligned shapes follow the measurements, so they are left out.
+# Times of aligned shapes follow the measurements, so they are left out, and so does how many
+# shapes there are.
 shown() {
-    run contract diff "$@" | sed '/^  aligned /,/^$/d'
+    run contract diff "$@" | sed '/^  aligned /,/^$/d; s/(medians of .* shapes)/(medians of # and # shapes)/'
+}
+# Of sizes whose times changed, of each dtype.
+touched() {
+    run contract diff "$@" | grep '^\$\|^A is\|^[A-Z][A-Z0-9_]*$\|^  [a-z_]*: \|^    \|^  steps'
 }
 change() {
     "$GAC" contract show h200 --json | python3 -c "
@@ -19,7 +24,35 @@ shown same.json points.json --dtype F16
 shown points.json h200 --dtype F16
 change 'c["runtime"].update(layer_us=1.5, name="another")' runtime.json
 shown h200 runtime.json --dtype F16 | sed 's/[^ ]* -> / -> /; s/: .* -> /: -> /'
-shown h200 h200 --dtype F16,F8_E4M3
+# Two dtypes differ at nearly every size, as measured: left out.
+shown h200 h200 --dtype F16,F8_E4M3 |
+    sed '/^    .* changed, ×/d; /^  steps /d'
+# What a table of every size says is compared at every size.
+tables='
+def scale(table, axes, keep, by):
+    cells = [(x, y, z) for x in table[axes[0]] for y in table[axes[1]] for z in table[axes[2]]]
+    table["us"] = [us and us * (by if keep(*cell) else 1) for us, cell in zip(table["us"], cells)]
+f16 = c["gemm"]["F16"]
+'
+change "$tables"'
+for t in f16["dense"]: scale(t, "mnk", lambda m, n, k: 1500 <= n <= 2000, 2)' dense.json
+touched same.json dense.json
+change "$tables"'
+for t in f16["times"]:
+    if t["n_multiple"] == 1: scale(t, "mnk", lambda m, n, k: n <= 2048, 3)' odd.json
+touched same.json odd.json --dtype F16
+change "$tables"'
+for t in f16["dense_k"]: scale(t, "mkn", lambda m, k, n: 600 <= k <= 3000, 2)' every_k.json
+touched same.json every_k.json --dtype F16
+change 'c["gemm"]["F16"]["steps"] = []' steps.json
+touched same.json steps.json | sed 's/only in A .*/only in A #/'
+change "$tables"'
+t = c["sdpa"]["F16"]["tiers"][0]["decode"]
+scale(t, ("rows", "length", "head"), lambda rows, length, head: length == 512, 2)' decode_times.json
+touched same.json decode_times.json --dtype F16
+change "$tables"'
+scale(f16["dense"][0], "mnk", lambda m, n, k: (m, n) == (512, 1728), 2)' one.json
+touched same.json one.json --dtype F16
 # BF16 of a100 is that of F16.
 run contract diff a100 h200 | grep 'stands for\|^  only'
 run contract diff a100 h200 --dtype BF16 | grep 'stands for'
@@ -34,3 +67,7 @@ run_json 'compared.0.falls_back_a compared.0.falls_back_b compared.0.places.1.ti
 run_json '. a b path_a path_b same runtime dtypes_only_in_b stand_ins.0
     compared.0. compared.0.places.0. compared.0.points.sdpa' contract diff a100 ./same.json --json |
     sed 's/"b": [0-9.]*\([,}]\)/"b": #\1/g'
+run_json 'same compared.0.times.gemm.b_over_a compared.0.times.changed_over_pct
+    compared.0.places.0.times.0. compared.0.places.0.times.0.class compared.0.places.0.times.0.rows
+    compared.0.places.0.times.0.ranges compared.0.places.0.times.0.n_ranges compared.0.places.1.times' contract diff same.json one.json --dtype F16 --json
+run_json 'same compared.0.steps.1.' contract diff same.json steps.json --dtype F16 --json

@@ -59,6 +59,11 @@ static json_t *diff_all(json_t *changed)
     return diff_with(changed, GAC_DTYPE_COUNT, GAC_DTYPE_COUNT);
 }
 
+static json_t *diff_f16(json_t *changed)
+{
+    return diff_with(changed, GAC_DTYPE_F16, GAC_DTYPE_F16);
+}
+
 /* What a path of keys and indexes, by '/', leads to. */
 static json_t *at(json_t *value, const char *path)
 {
@@ -93,7 +98,7 @@ static void decode_kernels_count(void **state)
     (void)state;
     json_t *changed = copy();
     json_object_set_new(at(changed, "gemm/F16/n/2"), "decode_kernel", json_string("other"));
-    json_t *diff = diff_all(changed);
+    json_t *diff = diff_f16(changed);
     assert_same(diff, false);
     json_t *place = at(compared(diff, "F16"), "places/0");
     assert_true(json_is_true(at(place, "tiers_changed")));
@@ -103,7 +108,7 @@ static void decode_kernels_count(void **state)
 
     changed = copy();
     json_object_set_new(at(changed, "gemm/F16/n/2"), "decode_family", json_string("other"));
-    diff = diff_all(changed);
+    diff = diff_f16(changed);
     assert_same(diff, false);
     place = at(compared(diff, "F16"), "places/0");
     assert_int_equal(json_array_size(at(place, "touches")), 1);
@@ -113,7 +118,7 @@ static void decode_kernels_count(void **state)
 
     changed = copy();
     json_object_set_new(at(changed, "sdpa/F16/tiers/0"), "decode_kernel", json_string("other"));
-    diff = diff_all(changed);
+    diff = diff_f16(changed);
     assert_same(diff, false);
     json_decref(diff);
 }
@@ -157,7 +162,7 @@ static void runtime_figures_count(void **state)
     (void)state;
     json_t *changed = copy();
     json_object_set_new(at(changed, "runtime"), "layer_us", json_real(1.5));
-    json_t *diff = diff_all(changed);
+    json_t *diff = diff_f16(changed);
     assert_same(diff, false);
     assert_int_equal(json_array_size(at(diff, "runtime")), 1);
     assert_string_equal(json_string_value(at(diff, "runtime/0/key")), "layer_us");
@@ -166,14 +171,14 @@ static void runtime_figures_count(void **state)
 
     changed = copy();
     json_object_set_new(at(changed, "runtime"), "name", json_string("another"));
-    diff = diff_all(changed);
+    diff = diff_f16(changed);
     assert_same(diff, true);
     assert_string_equal(json_string_value(at(diff, "runtime/0/b")), "another");
     json_decref(diff);
 
     changed = copy();
     json_object_del(changed, "runtime");
-    diff = diff_all(changed);
+    diff = diff_f16(changed);
     assert_same(diff, false);
     assert_int_equal(json_array_size(at(diff, "runtime")), 6);
     assert_true(json_is_null(at(diff, "runtime/5/b")));
@@ -214,7 +219,7 @@ static bool lists_shape(json_t *diff, const char *shape)
 static void aligned_means_in_both(void **state)
 {
     (void)state;
-    json_t *diff = diff_with(copy(), GAC_DTYPE_F16, GAC_DTYPE_F16);
+    json_t *diff = diff_f16(copy());
     assert_true(lists_shape(diff, "GEMM 256 x 4096 x 4104"));
     json_decref(diff);
     diff = diff_with(copy(), GAC_DTYPE_F16, GAC_DTYPE_F8_E4M3);
@@ -271,20 +276,253 @@ static void long_names_are_cut(void **state)
             strcpy(family + lead + 2 * i, "é");
         json_t *changed = copy();
         json_object_set_new(at(changed, "gemm/F16/n/2"), "family", json_string(family));
-        json_t *diff = diff_with(changed, GAC_DTYPE_F16, GAC_DTYPE_F16);
+        json_t *diff = diff_f16(changed);
         json_t *row = class_at(at(diff, "compared/0/places/0"), 4097);
         assert_non_null(strstr(json_string_value(at(row, "text")), "; cutlass-align1 in A, "));
         json_decref(diff);
     }
 }
 
+/* Multiplies the cells of a table whose size on one axis is in a range. axes are its keys,
+ * the outermost first. */
+static void scale_table(json_t *table, const char *const axes[3], int axis, int64_t first,
+                        int64_t last, double by)
+{
+    size_t n[3], at_axis[3];
+    for (int i = 0; i < 3; i++)
+        n[i] = json_array_size(at(table, axes[i]));
+    json_t *us = at(table, "us");
+    for (size_t cell = 0; cell < json_array_size(us); cell++) {
+        at_axis[0] = cell / (n[1] * n[2]);
+        at_axis[1] = cell / n[2] % n[1];
+        at_axis[2] = cell % n[2];
+        int64_t size = json_integer_value(json_array_get(at(table, axes[axis]), at_axis[axis]));
+        json_t *value = json_array_get(us, cell);
+        if (size >= first && size <= last && json_is_number(value))
+            json_array_set_new(us, cell, json_real(json_number_value(value) * by));
+    }
+}
+
+static const char *const by_n[] = { "m", "n", "k" }, *const by_k[] = { "m", "k", "n" };
+static const char *const by_head[] = { "rows", "length", "head" };
+
+/* The entry of one class (NULL: here and there) that has a number of rows; NULL for none. */
+static json_t *times_of(json_t *diff, int place, const char *class, int64_t rows)
+{
+    size_t i;
+    json_t *row;
+    char path[40];
+    snprintf(path, sizeof path, "compared/0/places/%d/times", place);
+    json_array_foreach(at(diff, path), i, row) {
+        const char *name = json_string_value(at(row, "class"));
+        bool has = json_is_null(at(row, "rows")) && rows == 0;
+        for (size_t j = 0; j < json_array_size(at(row, "rows")); j++)
+            has = has || json_integer_value(json_array_get(at(row, "rows"), j)) == rows;
+        if (has && (class ? name && strcmp(name, class) == 0 : !name))
+            return row;
+    }
+    return NULL;
+}
+
+static size_t n_times(json_t *diff, int place)
+{
+    char path[40];
+    snprintf(path, sizeof path, "compared/0/places/%d/times", place);
+    return json_array_size(at(diff, path));
+}
+
+static void assert_range(json_t *row, int64_t first, int64_t last, double ratio)
+{
+    assert_non_null(row);
+    assert_int_equal(json_integer_value(at(row, "n_ranges")), 1);
+    assert_int_equal(json_integer_value(at(row, "ranges/0/0")), first);
+    assert_int_equal(json_integer_value(at(row, "ranges/0/1")), last);
+    assert_float_equal(json_real_value(at(row, "b_over_a_median")), ratio, 0.02);
+}
+
+/* Another text, so that nothing is taken for the same by its bytes or place in memory. */
+static void equal_contracts_are_the_same(void **state)
+{
+    (void)state;
+    json_t *diff = diff_all(copy());
+    assert_same(diff, true);
+    for (size_t i = 0; i < json_array_size(at(diff, "compared")); i++) {
+        json_t *row = json_array_get(at(diff, "compared"), i);
+        for (size_t j = 0; j < 3; j++)
+            assert_int_equal(json_array_size(at(json_array_get(at(row, "places"), j), "times")), 0);
+        assert_true(json_integer_value(at(row, "times/gemm/n_shapes")) > 100000);
+        assert_true(json_real_value(at(row, "times/gemm/b_over_a")) == 1);
+        assert_true(json_real_value(at(row, "times/sdpa/b_over_a")) == 1);
+        assert_int_equal(json_array_size(at(row, "steps")), 0);
+    }
+    json_decref(diff);
+}
+
+static void every_n_is_compared(void **state)
+{
+    (void)state;
+    json_t *changed = copy(), *table;
+    size_t i;
+    json_array_foreach(at(changed, "gemm/F16/dense"), i, table)
+        scale_table(table, by_n, 1, 1500, 2000, 2);
+    json_t *diff = diff_f16(changed);
+    assert_same(diff, false);
+    static const int64_t rows[] = { 1, 16, 256, 512, 1024, 2048, 4096 };
+    for (i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *row = times_of(diff, 0, "sizes that are multiples of 8", rows[i]);
+        assert_range(row, 1504, 2000, 2);
+        assert_int_equal(json_integer_value(at(row, "n_changed")), 63); /* all of them */
+    }
+    assert_int_equal(n_times(diff, 0), 3); /* 1, 16, and all from 256 to 4096 */
+    assert_int_equal(n_times(diff, 1), 0);
+    assert_int_equal(n_times(diff, 2), 0);
+    json_decref(diff);
+}
+
+static void odd_sizes_are_compared(void **state)
+{
+    (void)state;
+    json_t *changed = copy(), *table;
+    size_t i;
+    json_array_foreach(at(changed, "gemm/F16/times"), i, table)
+        if (json_integer_value(at(table, "n_multiple")) == 1)
+            scale_table(table, by_n, 1, 1, 2048, 3);
+    json_t *diff = diff_f16(changed);
+    assert_same(diff, false);
+    json_t *row = times_of(diff, 0, "sizes that are no multiples of 2", 2048);
+    assert_non_null(row);
+    assert_int_equal(json_integer_value(at(row, "ranges/0/0")), 65);
+    assert_float_equal(json_real_value(at(row, "b_over_a_worst")), 3, 0.02);
+    assert_null(times_of(diff, 0, "sizes that are multiples of 8", 2048));
+    assert_null(times_of(diff, 0, "sizes that are multiples of 2 but not of 8", 2048));
+    assert_int_equal(n_times(diff, 1), 0);
+    json_decref(diff);
+}
+
+static void every_k_is_compared(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    scale_table(at(changed, "gemm/F16/dense_k/0"), by_k, 1, 600, 3000, 2);
+    json_t *diff = diff_f16(changed);
+    assert_same(diff, false);
+    assert_range(times_of(diff, 1, "aligned sizes", 1), 600, 3000, 2);
+    assert_range(times_of(diff, 1, "aligned sizes", 4096), 600, 3000, 2);
+    assert_null(times_of(diff, 1, "aligned sizes", 64)); /* not in the table */
+    json_decref(diff);
+}
+
+static void steps_are_compared(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    size_t n = json_array_size(at(changed, "gemm/F16/steps"));
+    assert_true(n > 0);
+    json_object_set_new(at(changed, "gemm/F16"), "steps", json_array());
+    json_t *diff = diff_f16(changed);
+    assert_same(diff, false);
+    assert_int_equal(json_array_size(at(diff, "compared/0/steps")), n);
+    assert_string_equal(json_string_value(at(diff, "compared/0/steps/0/line/place")), "n");
+    assert_true(json_array_size(at(diff, "compared/0/steps/0/only_in_a")) > 0);
+    assert_non_null(strstr(json_string_value(at(diff, "compared/0/steps/0/text")),
+                           "steps of n with 2048 rows, k 4096: only in A "));
+    json_decref(diff);
+
+    changed = copy();
+    json_t *line = at(changed, "gemm/F16/steps/0");
+    json_int_t first = json_integer_value(at(line, "at/0"));
+    json_array_set_new(at(line, "at"), 0, json_integer(first + 1));
+    json_array_set_new(at(line, "pct"), 1, json_real(40));
+    diff = diff_f16(changed);
+    assert_same(diff, false);
+    assert_int_equal(json_array_size(at(diff, "compared/0/steps")), 1);
+    line = at(diff, "compared/0/steps/0");
+    assert_int_equal(json_integer_value(at(line, "only_in_a/0")), first);
+    assert_int_equal(json_integer_value(at(line, "only_in_b/0")), first + 1);
+    assert_true(json_real_value(at(line, "changed/0/b_pct")) == 40);
+    json_decref(diff);
+}
+
+static void attention_is_compared(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    scale_table(at(changed, "sdpa/F16/tiers/0/decode"), by_head, 1, 512, 512, 2);
+    scale_table(at(changed, "sdpa/F16/tiers/1/prefill/0"), by_head, 2, 180, 200, 2);
+    assert_true(json_is_true(at(changed, "sdpa/F16/tiers/1/prefill/0/causal")));
+    json_t *diff = diff_f16(changed);
+    assert_same(diff, false);
+    assert_int_equal(n_times(diff, 2), 2);
+    json_t *causal = at(diff, "compared/0/places/2/times/0");
+    json_t *decode = at(diff, "compared/0/places/2/times/1");
+    assert_string_equal(json_string_value(at(causal, "phase")), "causal prefill");
+    assert_string_equal(json_string_value(at(causal, "class")), "sizes that are no multiples of 8");
+    assert_int_equal(json_integer_value(at(causal, "n_ranges")), 1);
+    assert_string_equal(json_string_value(at(decode, "phase")), "decode");
+    assert_string_equal(json_string_value(at(decode, "class")), "sizes that are multiples of 8");
+    assert_int_equal(n_times(diff, 0) + n_times(diff, 1), 0);
+    json_decref(diff);
+}
+
+/* One size is told, on one line; as is what is scattered over sizes and rows. */
+static void few_sizes_do_not_flood(void **state)
+{
+    (void)state;
+    json_t *changed = copy();
+    scale_table(at(changed, "gemm/F16/dense/0"), by_n, 1, 1728, 1728, 2);
+    json_t *diff = diff_f16(changed);
+    assert_same(diff, false);
+    assert_int_equal(n_times(diff, 0), 1);
+    json_t *row = times_of(diff, 0, NULL, 0);
+    assert_range(row, 1728, 1728, 2);
+    assert_int_equal(json_integer_value(at(row, "n_changed")), 1);
+    json_decref(diff);
+
+    changed = copy();
+    for (int64_t n = 264; n < 4096; n += 256)
+        scale_table(at(changed, "gemm/F16/dense/0"), by_n, 1, n, n, 1.2);
+    diff = diff_f16(changed);
+    row = times_of(diff, 0, NULL, 0);
+    assert_non_null(row);
+    assert_int_equal(n_times(diff, 0), 1);
+    assert_int_equal(json_array_size(at(row, "ranges")), 5);
+    assert_int_equal(json_integer_value(at(row, "n_ranges")), 15);
+    assert_non_null(strstr(json_string_value(at(row, "text")), " and 10 more"));
+    json_decref(diff);
+}
+
+/* Where all is slower, that is said once, and no size by size. */
+static void the_whole_is_told_once(void **state)
+{
+    (void)state;
+    static const char *const lists[] = { "gemm/F16/dense", "gemm/F16/times", "gemm/F16/dense_k" };
+    json_t *changed = copy(), *table, *point;
+    size_t j;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        json_array_foreach(at(changed, lists[i]), j, table)
+            scale_table(table, i == 2 ? by_k : by_n, 0, 1, 1 << 20, 1.5);
+    json_array_foreach(at(changed, "points"), j, point)
+        json_object_set_new(point, "time_us",
+                            json_real(1.5 * json_number_value(at(point, "time_us"))));
+    json_t *diff = diff_f16(changed);
+    assert_same(diff, false);
+    assert_float_equal(json_real_value(at(diff, "compared/0/times/gemm/b_over_a")), 1.5, 0.01);
+    assert_float_equal(json_real_value(at(diff, "compared/0/times/sdpa/b_over_a")), 1, 0.001);
+    assert_int_equal(n_times(diff, 0) + n_times(diff, 1) + n_times(diff, 2), 0);
+    json_decref(diff);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_kernels_count),  cmocka_unit_test(exact_points_count),
-        cmocka_unit_test(runtime_figures_count), cmocka_unit_test(stand_ins_are_told),
-        cmocka_unit_test(aligned_means_in_both), cmocka_unit_test(unserved_sizes_go_by_what_runs),
-        cmocka_unit_test(long_names_are_cut),
+        cmocka_unit_test(decode_kernels_count),   cmocka_unit_test(exact_points_count),
+        cmocka_unit_test(runtime_figures_count),  cmocka_unit_test(stand_ins_are_told),
+        cmocka_unit_test(aligned_means_in_both),  cmocka_unit_test(unserved_sizes_go_by_what_runs),
+        cmocka_unit_test(long_names_are_cut),     cmocka_unit_test(equal_contracts_are_the_same),
+        cmocka_unit_test(every_n_is_compared),    cmocka_unit_test(odd_sizes_are_compared),
+        cmocka_unit_test(every_k_is_compared),    cmocka_unit_test(steps_are_compared),
+        cmocka_unit_test(attention_is_compared),  cmocka_unit_test(few_sizes_do_not_flood),
+        cmocka_unit_test(the_whole_is_told_once),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
