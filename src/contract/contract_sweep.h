@@ -12,8 +12,8 @@
  * Rows that follow each other and have changed alike are one entry; what is too little for one
  * is in a last entry, without class. Gives *out, which the caller owns: {"gemm": {"n_shapes",
  * "b_over_a"}, "sdpa": {…}, "changed_over_pct"}, b_over_a being what most shapes have, and null
- * without a shape. *same becomes false where a prediction differs by more than that. GAC_NO_MEMORY.
- */
+ * without a shape. *same becomes false where a prediction differs by more than that. Fails for
+ * want of memory only. */
 gac_status gac_sweep_times(const gac_side *a, const gac_side *b, json_t *places, json_t **out,
                            bool *same, gac_error *err);
 

@@ -205,26 +205,28 @@ size_t workspace_for(const gac_sdpa_shape *s, const choice *c)
            (sizeof(float2) + (size_t)c->v_cols * sizeof(float));
 }
 
-template <class W> cudaError_t launch_above(const params &p, int64_t n_blocks, cudaStream_t stream)
+template <class K>
+cudaError_t launch_kernel(K kernel, int n_threads, int smem_bytes, const params &p,
+                          int64_t n_blocks, cudaStream_t stream)
 {
-    cudaError_t e = cudaFuncSetAttribute(
-        gac_flash_wide_kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, W::SMEM_BYTES);
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)n_blocks, (unsigned)p.n_splits);
-    gac_flash_wide_kernel<W><<<grid, W::O::N_THREADS, W::SMEM_BYTES, stream>>>(p);
+    kernel<<<grid, (unsigned)n_threads, (size_t)smem_bytes, stream>>>(p);
     return cudaGetLastError();
 }
 
 template <class C> cudaError_t launch(const params &p, int64_t n_blocks, cudaStream_t stream)
 {
-    cudaError_t e = cudaFuncSetAttribute(
-        gac_flash_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM_BYTES);
-    if (e != cudaSuccess)
-        return e;
-    const dim3 grid((unsigned)n_blocks, (unsigned)p.n_splits);
-    gac_flash_kernel<C><<<grid, C::N_THREADS, C::SMEM_BYTES, stream>>>(p);
-    return cudaGetLastError();
+    return launch_kernel(gac_flash_kernel<C>, C::N_THREADS, C::SMEM_BYTES, p, n_blocks, stream);
+}
+
+template <class W> cudaError_t launch_above(const params &p, int64_t n_blocks, cudaStream_t stream)
+{
+    return launch_kernel(gac_flash_wide_kernel<W>, W::O::N_THREADS, W::SMEM_BYTES, p, n_blocks,
+                         stream);
 }
 
 template <typename T, bool WIDE>
