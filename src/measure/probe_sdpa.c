@@ -38,20 +38,14 @@ gac_sdpa_shape probe_decode_shape(int64_t rows, int64_t context, int64_t head)
     return shape;
 }
 
-/* Dense where models have their heads; every multiple of 8 and a few others up
- * to 256. */
+/* Every head where models have theirs; elsewhere multiples of 8 and what lies beside them, since
+ * kernels that pad do so up to the next one. */
 static int curve_heads(bool quick, int64_t *heads)
 {
-    static const int64_t more[] = { 16,  24,  31,  32,  40,  45,  48,  56,  57,
-                                    161, 165, 175, 185, 193, 209, 225, 241, 255 };
     int n = 0;
-    for (int64_t v = 1; v <= 256; v++) {
-        bool wanted = v >= 64 && (v <= (quick ? 96 : 160) || v % 8 == 0);
-        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
-            wanted = wanted || v == more[i];
-        if (wanted)
+    for (int64_t v = 16; v <= 256; v++)
+        if ((v >= 64 && v <= (quick ? 96 : 160)) || v % 8 == 0 || v % 8 == 1 || v % 8 == 7)
             heads[n++] = v;
-    }
     return n;
 }
 
@@ -254,23 +248,31 @@ static gac_status plan_tables(const probe *p, probe_sdpa *s, int tier)
     static const int64_t lengths[] = { 128, 256, 512, 1024, 2048, 8192, 0 };
     static const int64_t quick_lengths[] = { 128, 512, 2048, 8192, 0 };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
-    static const int64_t contexts[] = { 128, 512, 2048, 16384, 0 };
+    /* Up to 512 keys are one block's, more are split among several. */
+    static const int64_t contexts[] = { 128, 512, 768, 2048, 16384, 0 };
     /* Kernels come for heads up to 64, 96, 128, 192 and 256. Between them the vendor's
      * prefill follows the curve, which has every head; decoding is slow in its own way
-     * there, and so is prefill by others, hence both sides of each. */
+     * there, and so is prefill by others, hence both sides of each. The vendor's decoding
+     * is slowest just below. */
     static const int64_t few_heads[] = { 32, 64, 96, 128, 192, 256, 0 };
     static const int64_t heads[] = { 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 0 };
+    static const int64_t decode_heads[] = { 32,  64,  72,  96,  104, 120, 128,
+                                            136, 184, 192, 200, 248, 256, 0 };
     static const int64_t quick_heads[] = { 64, 96, 128, 192, 256, 0 };
     bool quick = p->options->quick;
     gac_status status = GAC_OK;
     for (int kind = 0; kind < 3 && status == GAC_OK; kind++) {
         probe_table *t = table_of(s, tier, kind);
-        bool decode = kind == 2, few = s->library[tier] && !decode;
+        bool decode = kind == 2;
+        const int64_t *library_heads = decode ? decode_heads : few_heads;
         status = set_values(p, t, 0, decode ? decode_rows : quick ? quick_rows : rows);
         if (status == GAC_OK)
             status = set_values(p, t, 1, decode ? contexts : quick ? quick_lengths : lengths);
         if (status == GAC_OK)
-            status = set_heads(p, s, t, tier, quick ? quick_heads : few ? few_heads : heads);
+            status = set_heads(p, s, t, tier,
+                               quick              ? quick_heads
+                               : s->library[tier] ? library_heads
+                                                  : heads);
     }
     return status;
 }
@@ -453,12 +455,12 @@ static size_t total_cells(const probe_sdpa *s)
 }
 
 /* A point of the vendor's is taken to last as long as those of the curve did, most of
- * which is making a plan; one of others half as long. */
+ * which is making a plan; one of others a third as long. */
 static double expected_s(const probe_sdpa *s, double point_s)
 {
     double sum_s = 0;
     for (int t = 0; t < s->tiers.found.n_tiers; t++)
-        sum_s += (double)tier_cells(s, t) * point_s * (s->library[t] ? 1 : 0.5);
+        sum_s += (double)tier_cells(s, t) * point_s * (s->library[t] ? 1 : 1.0 / 3);
     return sum_s;
 }
 

@@ -41,11 +41,11 @@ static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  20
 /* Every n, or every k, at rows that are common and widths that models have. What an n costs
  * at the edges of tiles weighs most where k is small; for a wide n the kernel is seldom
  * another for another k. In elements of one byte it is oftener so where k is large. What a k
- * costs whose rows begin within lines of the cache depends on the tiles, so on n; with many
- * rows and a wide n it is little. */
+ * costs whose rows begin within lines of the cache depends on the tiles, so on n, but hardly
+ * in elements of one byte; with many rows and a wide n it is little. */
 enum which { EVERY_N, EVERY_N_PART, EVERY_K };
 static const int64_t few_m[] = { 1, 16, 0 }, many_m[] = { 256, 512, 1024, 2048, 4096, 0 };
-static const int64_t wide_part_m[] = { 256, 512, 1024, 0 }, part_k[] = { 4096, 0 };
+static const int64_t wide_part_m[] = { 256, 1024, 0 }, one_k[] = { 4096, 0 };
 static const int64_t by_k_m[] = { 1, 16, 256, 1024, 2048, 4096, 0 };
 static const int64_t widths[] = { 2048, 4096, 8192, 0 }, wide_n_k[] = { 512, 4096, 0 };
 static const int64_t long_k[] = { 512, 2048, 4096, 8192, 14336, 0 };
@@ -60,8 +60,9 @@ static const struct dense {
     { ONE_BYTE, EVERY_N, 128, 4096, many_m, byte_k },
     { ANY_SIZE, EVERY_N, 4104, 16384, many_m, wide_n_k },
     { ANY_SIZE, EVERY_N, 128, 4096, few_m, widths },
-    { ANY_SIZE, EVERY_N_PART, 128, 4096, many_m, part_k },
-    { ANY_SIZE, EVERY_N_PART, 4104, 16384, wide_part_m, part_k },
+    { ANY_SIZE, EVERY_N, 4104, 16384, few_m, one_k },
+    { LONGER, EVERY_N_PART, 128, 4096, many_m, one_k },
+    { LONGER, EVERY_N_PART, 4104, 16384, wide_part_m, one_k },
     { ANY_SIZE, EVERY_K, 128, 4096, by_k_m, widths },
 };
 enum { N_DENSES = sizeof denses / sizeof *denses };
