@@ -210,10 +210,10 @@ class Pair:
                 "clock_mhz": [min(clocks), max(clocks)], "throttle": throttle}
 
     def shrink(self):
-        """Leaves what naming the kernels needs."""
+        """Leaves what naming the kernels needs: a copy, since one set would keep the memory of all."""
         if self.task:
             self.gac.free(self.task)
-        self.task, self.sets = None, self.sets[:1]
+        self.task, self.sets = None, [tuple(x.clone() for x in one) for one in self.sets[:1]]
 
     def call_native(self):
         self.gac.run(self.once)

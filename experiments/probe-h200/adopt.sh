@@ -35,6 +35,7 @@ python3 "$here/twice.py" "$here/raw.json.gz" "$here/other.raw.json.gz"
 for run in model other.model model.before; do
     python3 "$here/model.py" "$here/$run.raw.json.gz" contracts/h200.json --library "$build/libgac.so"
 done
-python3 "$here/parts.py" "$here/raw.json.gz" "$here/other.raw.json.gz" --library "$build/libgac.so" > "$here/parts.txt"
+python3 "$here/parts.py" "$here"/raw.json.gz "$here"/other.raw.json.gz "$here"/seed*.drawn.json.gz \
+    --library "$build/libgac.so" > "$here/parts.txt"
 python3 tools/contract/accuracy.py "$here/raw.json.gz" contracts/h200.json --library "$build/libgac.so" --check
 python3 "$here/figures.py" --library "$build/libgac.so"

@@ -19,6 +19,7 @@ import accuracy  # noqa: E402
 CONTRACT = ROOT / "contracts" / "h200.json"
 DOC = ROOT / "docs" / "measurement.md"
 NAMES = {"F16": "F16", "BF16": "BF16", "F8_E4M3": "FP8"}
+OTHERS = "other.raw.json.gz", "seed7.drawn.json.gz", "seed8.drawn.json.gz"
 FULL_MHZ = 0.98 * 1980
 LINES = (8192, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 1 << 24)  # m times n
 
@@ -59,14 +60,14 @@ def pairs(found):
     return f"{found['right_pct']:.1f} % of {found['n_over_5_pct']}"
 
 
-def add(a, b):
-    """Two shares as one."""
-    n = a["n_over_5_pct"], b["n_over_5_pct"]
-    right = sum(round(x["right_pct"] * x["n_over_5_pct"] / 100) for x in (a, b))
-    return {"n_over_5_pct": sum(n), "right_pct": 100 * right / sum(n)}
+def add(*shares):
+    """Several as one."""
+    n = sum(x["n_over_5_pct"] for x in shares)
+    right = sum(round(x["right_pct"] * x["n_over_5_pct"] / 100) for x in shares)
+    return {"n_over_5_pct": n, "right_pct": 100 * right / n}
 
 
-def rankings(mine, other):
+def rankings(mine, others):
     for label, pick in (
             ("at widths drawn at random, in no table", lambda x: x),
             ("of these, two aligned sizes", lambda x: x["aligned"]),
@@ -75,16 +76,16 @@ def rankings(mine, other):
             ("all of these that it predicts to be over 3 % apart",
              lambda x: add(x["clear"], x["typical"]["clear"]))):
         yield row(label, [pairs(pick(mine[dtype])) for dtype in NAMES])
-    for label, pick in (("another run's, at random widths", lambda x: x),
-                        ("another run's, at widths of 2048, 4096 and 8192", lambda x: x["typical"])):
-        yield row(label, [pairs(pick(other[dtype])) for dtype in NAMES])
+    for label, pick in (("what three other runs drew, at random widths", lambda x: x),
+                        ("what they drew at widths of 2048, 4096 and 8192", lambda x: x["typical"])):
+        yield row(label, [pairs(add(*(pick(other[dtype]) for other in others))) for dtype in NAMES])
 
 
 def figures(library):
     contract = json.loads(CONTRACT.read_text(encoding="utf-8"))
     points = load("raw.json.gz")["points"]
-    other = accuracy.accuracy_of(load("other.raw.json.gz")["points"], contract,
-                                 accuracy.Predictor(library, CONTRACT))
+    predictor = accuracy.Predictor(library, CONTRACT)
+    others = [accuracy.accuracy_of(load(name)["points"], contract, predictor) for name in OTHERS]
     slow = [p for p in points if "clock_mhz" in p and 0 < p["clock_mhz"][0] < FULL_MHZ]
     whole, f16 = seconds()
     yield f"three dtypes in {whole:.0f} s; F16 alone in {f16:.0f} s"
@@ -95,7 +96,12 @@ def figures(library):
         for dtype, found in contract["accuracy"][op].items():
             yield row(f"{name} {NAMES[dtype]}",
                       [f"{found['median_pct']:.1f} %", f"{found['p95_pct']:.1f} %"])
-    yield from rankings(contract["accuracy"]["ranking"], other["ranking"])
+    for op, name in (("gemm", "GEMM"), ("sdpa", "attention")):
+        for dtype in contract["accuracy"][op]:
+            found = [other[op][dtype] for other in others]
+            yield row(f"{name} {NAMES[dtype]}, three other runs'",
+                      [" ".join(f"{x[key]:.1f}" for x in found) + " %" for key in ("median_pct", "p95_pct")])
+    yield from rankings(contract["accuracy"]["ranking"], [other["ranking"] for other in others])
 
 
 def main():

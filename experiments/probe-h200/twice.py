@@ -4,8 +4,7 @@
     python3 experiments/probe-h200/twice.py raw.json.gz [other.raw.json.gz]
 
 In one run of the probe, candidates at common widths are measured though a table may have
-them already; and tables of two runs have the same shapes. First, how far the mean of the first
-two samples of a point is from its median.
+them already; and tables of two runs have the same shapes.
 """
 import collections
 import gzip
@@ -57,18 +56,9 @@ def times(points):
         yield p["phase"], (p["dtype"], p["m"], p["k"], p["n"]), p["median_us"]
 
 
-def samples(points):
-    off = sorted(100 * abs(sum(p["samples_us"][:2]) / 2 / p["median_us"] - 1) for p in points
-                 if p["phase"] == "GEMM tables" and len(p["samples_us"]) > 2)
-    print(f"two samples of {len(off)} points: " + ", ".join(
-        f"{100 * part:g} % within {off[int(part * len(off))]:.2f} %" for part in (0.5, 0.95, 0.999)))
-
-
 def main():
     first, tables, again = {}, {}, {}
-    points = gemms(sys.argv[1])
-    samples(points)
-    for phase, shape, us in times(points):
+    for phase, shape, us in times(gemms(sys.argv[1])):
         if phase.startswith("GEMM"):
             first.setdefault(shape, us)
             if phase == "GEMM tables":

@@ -6,6 +6,7 @@
 #define US_PER_S 1e6
 #define DECODE_ROWS 256
 #define LINE_BYTES 128 /* of the cache */
+#define PART_GROWS 0.7 /* what part of one costs at a k beyond a table's: to this power of k */
 
 /* Time of y = x W^T in one tier, x (m, k), W (n, k), y (m, n).
  *
@@ -123,8 +124,8 @@ static int narrow_k(const gac_dtype_rules *rules, int tier_n, int tier_k, int64_
 }
 
 /* us, and what a k costs that is not of whole lines: at rows and an n of a table of such a k
- * what that one does, for as many columns as k has; else what it does on the whole, by m
- * times n. Half is kept, whatever a file says. */
+ * what that one does, in proportion to k (beyond it less); else what it does on the whole, by
+ * m times n. Half is kept, whatever a file says. */
 static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const double sizes[3],
                       int64_t k, double us)
 {
@@ -137,7 +138,8 @@ static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const
             gac_lines_part(&rules->lines, (int64_t)there[2]) != part)
             continue;
         double more_us = *there_us - times_us(rules, first, tier_k, there);
-        return fmax(us + more_us * sizes[2] / there[2], us / 2);
+        double as_long = sizes[2] / there[2];
+        return fmax(us + more_us * fmin(as_long, pow(as_long, PART_GROWS)), us / 2);
     }
     return us * gac_lines_factor(&rules->lines, sizes[0] * sizes[1], k);
 }
@@ -164,7 +166,8 @@ static double log_apart(const gac_dtype_rules *rules, const gac_table *table, in
 }
 
 /* What a table of every k makes of the other tables' time, for its rows and k: at its own n
- * what was measured, between two of them what both say. NaN where it says nothing. */
+ * what was measured, between two of them what both say, but for what many rows cost whose k
+ * is not of whole lines: n decides that. NaN where it says nothing. */
 static double every_k_factor(const gac_dtype_rules *rules, int64_t m, int64_t n, int64_t k)
 {
     double x = log((double)n);
@@ -177,8 +180,11 @@ static double every_k_factor(const gac_dtype_rules *rules, int64_t m, int64_t n,
             continue;
         while (at < last && log_n[at + 1] <= x)
             at++;
+        bool between = x > log_n[at];
+        if (between && m >= DECODE_ROWS && gac_lines_part(&rules->lines, k) >= 0)
+            return NAN;
         double below = log_apart(rules, t, m, k, at), factor = exp(below);
-        if (x > log_n[at]) {
+        if (between) {
             double part = (x - log_n[at]) / (log_n[at + 1] - log_n[at]);
             factor = exp((1 - part) * below + part * log_apart(rules, t, m, k, at + 1));
         }

@@ -195,8 +195,9 @@ static void every_k_counts_where_it_was_measured(void **state)
     gac_error err = GAC_ERROR_INIT;
     json_t *json = make_contract();
     set_path(json, "gemm/F16/dense_k",
-             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1, 16], \"k\": [64, 72, 88], "
-             "\"n\": [512, 1536], \"us\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, null]}]");
+             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1, 16, 256], "
+             "\"k\": [64, 72, 88], \"n\": [512, 1536], "
+             "\"us\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, null, 13, 14, 15, 16, 17, 18]}]");
     set_path(json, "gemm/F16/lines",
              "{\"multiple\": 64, \"parts\": [8], \"mn\": [1], \"factor\": [[2]]}");
     assert_int_equal(parse(json, &with, &err), GAC_OK);
@@ -214,6 +215,12 @@ static void every_k_counts_where_it_was_measured(void **state)
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1024, 72),
                  2 * f16(16, 1024, 72) * pow(9 / (2 * f16(16, 512, 72)), 1 - part) *
                      pow(10 / (2 * f16(16, 1536, 72)), part));
+    /* With many rows not of a k that lines make longer; of others, and at its own n, it is. */
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 512, 72), 15);
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 1024, 72), 2 * f16(256, 1024, 72));
+    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 1024, 64),
+                 f16(256, 1024, 64) * pow(13 / f16(256, 512, 64), 1 - part) *
+                     pow(14 / f16(256, 1536, 64), part));
     /* What was too long or lies beside such, and other sizes, are not its business. */
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1536, 88), 2 * f16(16, 1536, 88));
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1024, 88), 2 * f16(16, 1024, 88));
@@ -244,14 +251,15 @@ static void a_part_of_a_line_counts_by_n(void **state)
              "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256, 512], \"n\": [64, 72, 80], "
              "\"k\": [776], \"us\": [30.3125, 45.46875, 7, null, 8, 9]}]");
     assert_int_equal(parse(json, &with, &err), GAC_OK);
-    static const struct {
+    const struct {
         int64_t m, n, k;
         double expected;
     } cases[] = {
         { 256, 64, 776, 30.3125 }, /* as it was measured, which is twice as long */
-        { 256, 64, 520, 10.15625 + 15.15625 * 520 / 776 }, /* of the same part: so for each k */
-        { 256, 72, 520, 30.46875 },                        /* and at this n no longer */
-        { 256, 64, 544, 10.625 * 1.5 },                    /* of another part: by m times n */
+        { 256, 64, 520, 10.15625 + 15.15625 * 520 / 776 }, /* of the same part: so for each k, */
+        { 256, 64, 1000, 19.53125 + 15.15625 * pow(1000 / 776.0, 0.7) }, /* beyond it less; */
+        { 256, 72, 520, 30.46875 },     /* and at this n no longer */
+        { 256, 64, 544, 10.625 * 1.5 }, /* of another part: by m times n */
         { 256, 72, 544, 31.875 * 1.5 },
         { 256, 64, 512, 10 }, /* of whole lines */
         { 512, 72, 776, 8 },
