@@ -22,7 +22,7 @@ static const char help[] =
     "                       PyTorch get; needs python3 with torch), own (gac's kernel), or auto\n"
     "                       (default: pytorch where it is there)\n"
     "  --quick              coarse tables: a first look in seconds\n"
-    "  --max-time S         seconds per dtype (default 260); tables get coarser to keep it\n"
+    "  --max-time S         seconds per dtype (default 255); tables get coarser to keep it\n"
     "  --seed S             draws the held-out shapes (default 1)\n"
     "  --raw FILE           also every point with all its samples\n"
     "  --runtime FILE       what a runtime adds per layer, from tools/contract/measure_runtime.py\n"

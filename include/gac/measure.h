@@ -263,7 +263,7 @@ typedef struct gac_probe_options {
 
 #define GAC_PROBE_OPTIONS_INIT \
     { \
-        .seed = 1, .max_time_s = 260 \
+        .seed = 1, .max_time_s = 255 \
     }
 
 /* Measures a GPU and writes its contract. *contract is a gac.contract/1 that
