@@ -248,7 +248,7 @@ static gac_status plan_tables(const probe *p, probe_sdpa *s, int tier)
     static const int64_t lengths[] = { 128, 256, 512, 1024, 2048, 8192, 0 };
     static const int64_t quick_lengths[] = { 128, 512, 2048, 8192, 0 };
     static const int64_t decode_rows[] = { 8, 32, 128, 512, 0 };
-    /* Up to 512 keys are one block's, more are split among several. */
+    /* With few rows the vendor's kernel takes 768 keys faster than 512. */
     static const int64_t contexts[] = { 128, 512, 768, 2048, 16384, 0 };
     /* Kernels come for heads up to 64, 96, 128, 192 and 256. Between them the vendor's
      * prefill follows the curve, which has every head; decoding is slow in its own way
