@@ -414,7 +414,10 @@ static gac_status judge_again(cli *c, const request *r)
     gac_file_close(file);
     const char *id = json_string_value(json_object_get(result, "id"));
     if (status == GAC_OK && !id)
-        status = gac_error_set(&c->error, GAC_BAD_INPUT, "%s: is no result of an experiment",
+        status = gac_error_set(&c->error, GAC_BAD_INPUT,
+                               json_object_get(result, "results")
+                                   ? "%s: has several results, which -o FOLDER/ writes one by one"
+                                   : "%s: is no result of an experiment",
                                gac_quote(q, sizeof q, r->judge));
     if (status == GAC_OK)
         status = r->spec ? gac_experiment_load(r->spec, &e, &c->error)

@@ -407,6 +407,8 @@ class Judge(Case):
         refused("has text with control characters")
         result = []
         refused("is no result of an experiment")
+        result = {"results": [{}]}
+        refused("has several results, which -o FOLDER/ writes")
 
 
 class Output(Case):
