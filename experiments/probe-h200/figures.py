@@ -81,6 +81,13 @@ def rankings(mine, others):
         yield row(label, [pairs(add(*(pick(other[dtype]) for other in others))) for dtype in NAMES])
 
 
+def wrong(runs):
+    """So many pairs of so many."""
+    found = [x for run in runs for dtype in NAMES for x in (run[dtype], run[dtype]["typical"])]
+    n = sum(x["n_over_5_pct"] for x in found)
+    return f"{n - sum(round(x['right_pct'] * x['n_over_5_pct'] / 100) for x in found)} of {n}"
+
+
 def figures(library):
     contract = json.loads(CONTRACT.read_text(encoding="utf-8"))
     points = load("raw.json.gz")["points"]
@@ -101,7 +108,9 @@ def figures(library):
             found = [other[op][dtype] for other in others]
             yield row(f"{name} {NAMES[dtype]}, three other runs'",
                       [" ".join(f"{x[key]:.1f}" for x in found) + " %" for key in ("median_pct", "p95_pct")])
-    yield from rankings(contract["accuracy"]["ranking"], [other["ranking"] for other in others])
+    mine, theirs = contract["accuracy"]["ranking"], [other["ranking"] for other in others]
+    yield from rankings(mine, theirs)
+    yield f"{wrong([mine])} are; of all four runs' {wrong([mine, *theirs])}"
 
 
 def main():
