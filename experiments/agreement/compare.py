@@ -39,7 +39,7 @@ SAMPLE_US = 600
 MAX_CALLS = 2000  # per sample
 MAX_SETS = 64     # what the plug-in takes at most
 ALIGNMENT = 512   # of an operand there
-PROFILE_CHUNK = 128
+PROFILE_CHUNK = 32
 
 
 # Calls
@@ -136,8 +136,7 @@ class Pair:
         if self.n_sets > MAX_SETS:
             # Both sides' within half of a cache of two halves (layout.py shows why).
             self.n_sets = max(2, lens.l2_bytes // 8 // lens.set_bytes(job))
-        self.once = gac.create(job, 1)  # for the kernels' names
-        self.task, self.sets = None, []
+        self.tasks, self.places = [], []  # ours, and PyTorch's sets, of every place so far
         lens.use(job["dtype"])
         self.function = lens.call(job)
 
@@ -145,11 +144,9 @@ class Pair:
         return self.lens.backend(self.job)
 
     def move(self):
-        """To other memory: what it had is free only afterwards."""
-        task = self.gac.create(self.job, self.n_sets)
-        sets = self.sets_like_ours()
-        self.shrink()
-        self.task, self.sets = task, sets
+        """To other memory: what it had is kept, or an allocator would give it again."""
+        self.tasks.append(self.gac.create(self.job, self.n_sets))
+        self.places.append(self.sets_like_ours())
 
     def sets_like_ours(self):
         """Operand sets side by side in one piece of memory, as cuda_task.c lays
@@ -170,7 +167,7 @@ class Pair:
 
     def choose_calls(self):
         """Calls of a sample."""
-        call_us = min(self.gac.time(self.task, self.n_sets) for _ in range(3))
+        call_us = min(self.gac.time(self.tasks[-1], self.n_sets) for _ in range(3))
         n_calls = min(MAX_CALLS, math.ceil(SAMPLE_US / call_us))
         return math.ceil(n_calls / self.n_sets) * self.n_sets
 
@@ -178,10 +175,10 @@ class Pair:
         """Samples of both where they are now."""
         gac, lens = self.gac, self.lens
         with self.backend():
-            graph = lens.capture(lens.repeat(self.function, self.sets, n_calls))
+            graph = lens.capture(lens.repeat(self.function, self.places[-1], n_calls))
         if graph is None:
             raise RuntimeError("PyTorch's call cannot be captured")
-        sides = {"native": lambda: gac.time(self.task, n_calls),
+        sides = {"native": lambda: gac.time(self.tasks[-1], n_calls),
                  "pytorch": lambda: lens.clock_behind_hold(graph.replay, n_calls) / n_calls}
         samples = {"native": [], "pytorch": []}
         for i in range(-1, N_ROUNDS):  # one round to warm up
@@ -199,7 +196,7 @@ class Pair:
             self.move()
             if n_calls == 0:
                 with self.backend():
-                    self.lens.try_call(self.job, self.function, self.sets[0])
+                    self.lens.try_call(self.job, self.function, self.places[0][0])
                 n_calls = self.choose_calls()
             places.append(self.measure_place(n_calls, seen))
         clocks = [now.clock_mhz for now in seen]
@@ -209,23 +206,30 @@ class Pair:
         return {"n_calls": n_calls, "n_sets": self.n_sets, "places": places,
                 "clock_mhz": [min(clocks), max(clocks)], "throttle": throttle}
 
-    def shrink(self):
-        """Leaves what naming the kernels needs: a copy, since one set would keep the memory of all."""
-        if self.task:
-            self.gac.free(self.task)
-        self.task, self.sets = None, [tuple(x.clone() for x in one) for one in self.sets[:1]]
+    def release(self):
+        for task in self.tasks:
+            self.gac.free(task)
+        self.tasks, self.places = [], []
+
+    def hold_one(self):
+        """One set on either side, to name kernels by."""
+        self.tasks = [self.gac.create(self.job, 1)]
+        self.lens.use(self.job["dtype"])
+        self.places = [[self.lens.operands(self.job)]]
 
     def call_native(self):
-        self.gac.run(self.once)
+        self.gac.run(self.tasks[0])
 
     def call_torch(self):
         with self.backend():
-            return self.function(*self.sets[0])
+            return self.function(*self.places[0][0])
 
 
 def name_kernels(pairs):
     """For each pair the names of one native and one PyTorch call, in order."""
     from torch.profiler import ProfilerActivity, profile
+    for pair in pairs:
+        pair.hold_one()
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         for pair in pairs:
             for call in (pair.call_native, pair.call_torch):
@@ -237,6 +241,8 @@ def name_kernels(pairs):
                 del kept
         torch.cuda._sleep(1)
         torch.cuda.synchronize()
+    for pair in pairs:
+        pair.release()
     events = [e for e in recorded.events() if "CUDA" in str(e.device_type)
               and not e.name.startswith(("cuda", "Memset", "Memcpy"))]
     events.sort(key=lambda e: e.time_range.start)
@@ -270,7 +276,7 @@ def compare(gac, lens, jobs, seconds):
             row["failed"] = " ".join(str(e).split())[:200]
         row["took_s"] = round(time.monotonic() - start, 2)
         if pair:
-            pair.shrink()
+            pair.release()
         if torch.cuda.memory_reserved() > (24 << 30):
             torch.cuda.empty_cache()
     for at in range(0, len(pairs), PROFILE_CHUNK):
@@ -278,8 +284,6 @@ def compare(gac, lens, jobs, seconds):
         for (row, _), names in zip(chunk, name_kernels([pair for _, pair in chunk])):
             if names:
                 row["kernels"] = {"native": names[0], "pytorch": names[1]}
-    for _, pair in pairs:
-        gac.free(pair.once)
     return rows
 
 
