@@ -91,9 +91,11 @@ class Gac:
         return task
 
     def time(self, task, n_calls):
-        """Microseconds per call of a sample of n_calls, replayed as a graph."""
-        time_us = ctypes.c_double()
-        self.ask("gac_task_time", task, n_calls, ctypes.c_bool(True), ctypes.byref(time_us))
+        """Microseconds per call of a sample of n_calls or, in whole rounds over the sets, some
+        more, replayed as a graph."""
+        time_us, n_made = ctypes.c_double(), ctypes.c_int(n_calls)
+        self.ask("gac_task_time", task, ctypes.byref(n_made), ctypes.c_bool(True),
+                 ctypes.byref(time_us))
         return time_us.value
 
     def run(self, task):

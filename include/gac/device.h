@@ -136,8 +136,8 @@ int64_t gac_task_operand_bytes(const gac_task_spec *spec, gac_operand operand);
 
 typedef struct gac_task gac_task;
 
-/* Prepares a task and fills its inputs with random numbers (about normal,
- * x and W scaled so that results are near 1). GAC_USAGE when the sizes make no
+/* Prepares a task, fills its inputs with random numbers (about normal, x and W
+ * scaled so that results are near 1), and loads its code. GAC_USAGE when the sizes make no
  * sense; GAC_CHECK when this device has nothing that serves the spec (the text
  * says who declined, and why if known), GAC_NO_RESOURCE when memory is short. */
 gac_status gac_task_create(gac_device *device, const gac_task_spec *spec, gac_task **out,
@@ -153,10 +153,11 @@ gac_status gac_task_read(gac_task *task, gac_operand operand, void *data, size_t
 /* Runs once on set 0 and waits. */
 gac_status gac_task_run(gac_task *task, gac_error *err);
 
-/* Takes one sample: n_calls calls (at least 1) in a row over the operand sets,
+/* Takes one sample: *n_calls calls (at least 1) in a row over the operand sets,
  * replayed as a captured graph (launch costs hidden, as a serving engine would)
- * or launched one by one. *time_us is per call, by the device's own clock. */
-gac_status gac_task_time(gac_task *task, int n_calls, bool graph, double *time_us, gac_error *err);
+ * or launched one by one. *n_calls is then how many there were: a replay may make
+ * more, to use all sets alike. *time_us is per call, by the device's own clock. */
+gac_status gac_task_time(gac_task *task, int *n_calls, bool graph, double *time_us, gac_error *err);
 
 /* One kernel that a call launched. */
 typedef struct gac_kernel {
@@ -360,7 +361,7 @@ void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT is fine */
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 
-#define GAC_BACKEND_ABI 3
+#define GAC_BACKEND_ABI 4
 
 /* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
  * that returns a table like this. Specs reach it checked. A slot that is NULL
@@ -378,7 +379,7 @@ typedef struct gac_backend {
     gac_status (*task_read)(void *task, gac_operand operand, void *data, size_t n_bytes,
                             gac_error *err);
     gac_status (*task_run)(void *task, gac_error *err);
-    gac_status (*task_time)(void *task, int n_calls, bool graph, double *time_us, gac_error *err);
+    gac_status (*task_time)(void *task, int *n_calls, bool graph, double *time_us, gac_error *err);
     gac_status (*task_kernels)(void *task, gac_kernel *kernels, int max, int *n, gac_error *err);
     const gac_compute_ops *compute; /* open gets the state of open above */
 } gac_backend;

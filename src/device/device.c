@@ -189,10 +189,10 @@ gac_status gac_task_run(gac_task *task, gac_error *err)
     return task->backend->task_run(task->inner, err);
 }
 
-gac_status gac_task_time(gac_task *task, int n_calls, bool graph, double *time_us, gac_error *err)
+gac_status gac_task_time(gac_task *task, int *n_calls, bool graph, double *time_us, gac_error *err)
 {
-    if (n_calls < 1)
-        return gac_error_set(err, GAC_USAGE, "a sample of %d calls", n_calls);
+    if (*n_calls < 1)
+        return gac_error_set(err, GAC_USAGE, "a sample of %d calls", *n_calls);
     if (!task->backend->task_time)
         return cannot(task->backend, "time tasks", err);
     return task->backend->task_time(task->inner, n_calls, graph, time_us, err);

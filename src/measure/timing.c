@@ -49,7 +49,7 @@ static gac_status check_rules(const gac_timing_rules *rules, gac_error *err)
 
 static gac_status take_sample(session *s, double *time_us, gac_error *err)
 {
-    gac_status status = gac_task_time(s->task, s->out->n_calls, s->out->graph, time_us, err);
+    gac_status status = gac_task_time(s->task, &s->out->n_calls, s->out->graph, time_us, err);
     if (status != GAC_OK)
         return status;
     if (!(*time_us >= 0) || isinf(*time_us))
@@ -64,16 +64,14 @@ static int calls_for(double target_us, double call_us)
     return (int)fmax(1, fmin(MAX_CALLS, ceil(target_us / call_us)));
 }
 
-/* Settles n_calls and graph, and runs until the card is warm. The first call,
- * which may load code, is not looked at; the second tells whether calls are
- * short. Replayed, short ones turn out shorter still, so n_calls is tried. */
+/* Settles n_calls and graph, and runs until the card is warm. The first call tells
+ * whether calls are short. Replayed, short ones turn out shorter still, so n_calls
+ * is tried. */
 static gac_status warm_up(session *s, gac_error *err)
 {
     double call_us;
     s->out->n_calls = 1;
     gac_status status = take_sample(s, &call_us, err);
-    if (status == GAC_OK)
-        status = take_sample(s, &call_us, err);
     if (status != GAC_OK)
         return status;
     s->out->graph = call_us < s->rules.graph_below_us;

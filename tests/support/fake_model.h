@@ -12,6 +12,7 @@
 #define FAKE_HEAD_STEP 64 /* the library's attention kernels come in these sizes */
 #define FAKE_MAX_HEAD 256
 #define FAKE_LENGTH_TILE 128
+#define FAKE_SETS 5        /* of operands: a replay goes over all of them alike */
 #define FAKE_LAUNCH_US 2.0 /* added to each call that is not replayed */
 
 /* Time of one call without noise, or a negative number for a task that this GPU

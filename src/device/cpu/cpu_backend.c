@@ -143,18 +143,18 @@ static gac_status cpu_task_run(void *data, gac_error *err)
 }
 
 /* Calls have no launch cost to hide, so a graph is the same thing. */
-static gac_status cpu_task_time(void *data, int n_calls, bool graph, double *time_us,
+static gac_status cpu_task_time(void *data, int *n_calls, bool graph, double *time_us,
                                 gac_error *err)
 {
     const cpu_task *task = data;
     int64_t start_ns = gac_now_ns();
     (void)graph;
-    for (int i = 0; i < n_calls; i++) {
+    for (int i = 0; i < *n_calls; i++) {
         gac_status status = run_set(task, i % task->n_sets, err);
         if (status != GAC_OK)
             return status;
     }
-    *time_us = 1e-3 * (double)(gac_now_ns() - start_ns) / n_calls;
+    *time_us = 1e-3 * (double)(gac_now_ns() - start_ns) / *n_calls;
     return GAC_OK;
 }
 

@@ -121,7 +121,8 @@ gac_status gac_cuda_task_write(void *task, gac_operand operand, const void *data
 gac_status gac_cuda_task_read(void *task, gac_operand operand, void *data, size_t n_bytes,
                               gac_error *err);
 gac_status gac_cuda_task_run(void *task, gac_error *err);
-gac_status gac_cuda_task_time(void *task, int n_calls, bool graph, double *time_us, gac_error *err);
+gac_status gac_cuda_task_time(void *task, int *n_calls, bool graph, double *time_us,
+                              gac_error *err);
 gac_status gac_cuda_task_kernels(void *task, gac_kernel *kernels, int max, int *n, gac_error *err);
 
 /* Records the kernels that run launches: used by gac_cuda_task_kernels. */

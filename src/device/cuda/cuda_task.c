@@ -337,35 +337,37 @@ static gac_status launch_calls(cuda_task *task, int n_calls, gac_error *err)
 }
 
 /* Whole rounds over the sets, so that the next replay starts on the set that
- * has been left alone longest. */
-static gac_status prepare_replay(cuda_task *task, int *n_calls, gac_error *err)
+ * has been left alone longest. *break_us is how long the card is yet to rest before
+ * it: while calls are captured it does. */
+static gac_status prepare_replay(cuda_task *task, int *n_calls, double *break_us, gac_error *err)
 {
     int64_t rounded = 0;
     if (!gac_round_up_i64(*n_calls, task->n_sets, &rounded) || rounded > 1 << 20)
         return gac_error_set(err, GAC_USAGE, "a replay of %d calls", *n_calls);
     *n_calls = (int)rounded;
+    *break_us = task->break_us;
     if (task->replay && task->n_replay_calls == *n_calls)
         return GAC_OK;
+    *break_us = 0;
     return capture(task, *n_calls, err);
 }
 
-gac_status gac_cuda_task_time(void *handle, int n_calls, bool graph, double *time_us,
+gac_status gac_cuda_task_time(void *handle, int *n_calls, bool graph, double *time_us,
                               gac_error *err)
 {
     cuda_task *task = handle;
     gac_cuda *cuda = task->cuda;
     float time_ms = 0;
-    if (n_calls < 1)
-        return gac_error_set(err, GAC_USAGE, "a sample of %d calls", n_calls);
+    double break_us = 0;
     gac_status status = GAC_OK;
     /* As a node of a graph a copy runs at two thirds of its speed. */
     graph = graph && task->spec.kind != GAC_TASK_COPY;
     if (graph)
-        status = prepare_replay(task, &n_calls, err);
+        status = prepare_replay(task, n_calls, &break_us, err);
     /* Long enough for the host to queue a replay behind it. */
     if (status == GAC_OK)
-        status = gac_hold_launch(fmax(graph ? task->break_us : 0, fmin(20 + 0.25 * n_calls, 500)),
-                                 cuda->clock_mhz, cuda->stream, err);
+        status = gac_hold_launch(fmax(break_us, fmin(20 + 0.25 * *n_calls, 500)), cuda->clock_mhz,
+                                 cuda->stream, err);
     if (status)
         return status;
     cudaError_t code = cudaEventRecord(cuda->start, cuda->stream);
@@ -376,7 +378,7 @@ gac_status gac_cuda_task_time(void *handle, int n_calls, bool graph, double *tim
         if (code != cudaSuccess)
             return gac_cuda_error(err, code, "cudaGraphLaunch");
     } else {
-        status = launch_calls(task, n_calls, err);
+        status = launch_calls(task, *n_calls, err);
         if (status)
             return status;
     }
@@ -388,6 +390,6 @@ gac_status gac_cuda_task_time(void *handle, int n_calls, bool graph, double *tim
     if (code != cudaSuccess)
         return gac_cuda_error(err, code, "timing on the device");
     cuda->clock_ns = gac_now_ns();
-    *time_us = (double)time_ms * 1000 / n_calls;
+    *time_us = (double)time_ms * 1000 / *n_calls;
     return GAC_OK;
 }
