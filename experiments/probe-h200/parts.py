@@ -5,8 +5,8 @@
 
 Of the groups of candidates that differ in k, with 256 rows and more: as measured, each size's time
 over its k, and as contracts/h200.json says. Then how well the cost at a k of 4088 tells that at the
-smaller k of the first run's tables: as the same factor, or as a time in proportion to k, which it is taken
-for. Last, errors at a k above 4096, drawn at random with an n that tables of every k do not have.
+smaller k of the first run's tables: as the same factor, or as a time in proportion to k, over k itself or over the
+next k of whole lines, which it is taken for. Last, errors at a k above 4096, drawn at random with an n that tables of every k do not have.
 """
 import argparse
 import gzip
@@ -25,6 +25,7 @@ import heldout  # noqa: E402
 DTYPES = ("F16", "BF16")
 CONTRACT = ROOT / "contracts" / "h200.json"
 ONE_K = 4088
+LINE = 64  # numbers of two bytes
 ROWS = (256, 512, 1024, 2048, 4096)
 
 
@@ -45,6 +46,10 @@ def predictor_without(library, *keys):
         return accuracy.Predictor(library, file.name)
 
 
+def next_whole(p):
+    return {**p, "k": -(-p["k"] // LINE) * LINE}
+
+
 def one_for_all(points, library):
     """Errors of what one k says of the others, for every m and n that have every k."""
     by_lines = predictor_without(library, "dense_k", "dense_part")
@@ -57,12 +62,14 @@ def one_for_all(points, library):
         if not one or k % 16 != 8 or k >= ONE_K:
             continue
         us, more_us = whole.us(p), one["median_us"] - whole.us(one)
+        more_than_whole_us = one["median_us"] - whole.us(next_whole(one))
         for name, said in (("lines", by_lines.us(p)), ("factor", us * one["median_us"] / whole.us(one)),
-                           ("time", us + more_us * k / ONE_K)):
+                           ("time", us + more_us * k / ONE_K),
+                           ("lines and time", whole.us(next_whole(p)) + more_than_whole_us * k / ONE_K)):
             errors.setdefault((name, 1 << k.bit_length()), []).append(abs(100 * (said / p["median_us"] - 1)))
-    print(f"\nk below, {' ':8} median and 95th percentile of errors (%), by lines, as a factor, as a time")
+    print(f"\nk below, {' ':8} median and 95th percentile of errors (%), by lines, as a factor, as a time, over whole lines")
     for limit in sorted({limit for _, limit in errors}):
-        found = [sorted(errors[name, limit]) for name in ("lines", "factor", "time")]
+        found = [sorted(errors[name, limit]) for name in ("lines", "factor", "time", "lines and time")]
         print(f"{limit:7}, {len(found[0]):4} k: " + "  ".join(
             f"{statistics.median(x):5.1f} {x[int(0.95 * len(x))]:5.1f}" for x in found))
 

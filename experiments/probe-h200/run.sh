@@ -22,7 +22,7 @@ start)
     use "$2"
     echo "$(date +%s.%N) started" > "$work/log.txt"
     setsid nohup sh -c "
-        { '$2/gac' probe --name h200 --dtype F16,BF16,F8_E4M3 --seed 12 -o '$work/h200.json' \
+        { '$2/gac' probe --name h200 --dtype F16,BF16,F8_E4M3 --seed 14 -o '$work/h200.json' \
             --raw '$work/raw.json' --runtime '$root/experiments/advice/runtime.h200.json' \
             --attention pytorch -v 2>&1; echo \"ended \$?\"; } |
         while IFS= read -r line; do echo \"\$(date +%s.%N) \$line\"; done >> '$work/log.txt'" \

@@ -100,6 +100,14 @@ int gac_lines_part(const gac_lines *lines, int64_t k)
     return -1;
 }
 
+double gac_lines_whole(const gac_lines *lines, int64_t k)
+{
+    int64_t whole;
+    if (gac_lines_part(lines, k) < 0 || !gac_round_up_i64(k, lines->multiple, &whole))
+        return (double)k;
+    return (double)whole;
+}
+
 double gac_lines_factor(const gac_lines *lines, double outputs, int64_t k)
 {
     int part = gac_lines_part(lines, k), at = 0;

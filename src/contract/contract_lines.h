@@ -23,8 +23,11 @@ bool gac_lines_read(gac_reader *r, const json_t *value, gac_lines *out);
 /* Which of the parts k is of; -1 for a k of whole lines, and for one of no part. */
 int gac_lines_part(const gac_lines *lines, int64_t k);
 
-/* Over the time of a k of whole lines, where m times n is outputs: 1 for such a
- * k, and for a k that is no multiple of any part. */
+/* The k of whole lines that has room for k; k where it is of no part. */
+double gac_lines_whole(const gac_lines *lines, int64_t k);
+
+/* Over the time of that k, where m times n is outputs: 1 for a k of whole lines,
+ * and for one that is no multiple of any part. */
 double gac_lines_factor(const gac_lines *lines, double outputs, int64_t k);
 
 #endif

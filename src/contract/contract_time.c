@@ -123,9 +123,9 @@ static int narrow_k(const gac_dtype_rules *rules, int tier_n, int tier_k, int64_
     return tier_k;
 }
 
-/* us, and what a k costs that is not of whole lines: at rows and an n of a table of such a k
- * what that one does, in proportion to k (beyond it less); else what it does on the whole, by
- * m times n. Half is kept, whatever a file says. */
+/* us, that of whole lines, and what a k costs that is not: at rows and an n of a table of such
+ * a k what that one does, in proportion to k (beyond it less); else what it does on the whole,
+ * by m times n. Half is kept, whatever a file says. */
 static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const double sizes[3],
                       int64_t k, double us)
 {
@@ -137,7 +137,9 @@ static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const
         if (!there_us || isnan(*there_us) ||
             gac_lines_part(&rules->lines, (int64_t)there[2]) != part)
             continue;
-        double more_us = *there_us - times_us(rules, first, tier_k, there);
+        const double whole[] = { there[0], there[1],
+                                 gac_lines_whole(&rules->lines, (int64_t)there[2]) };
+        double more_us = *there_us - times_us(rules, first, tier_k, whole);
         double as_long = sizes[2] / there[2];
         return fmax(us + more_us * fmin(as_long, pow(as_long, PART_GROWS)), us / 2);
     }
@@ -150,9 +152,12 @@ static double tables_us(const gac_dtype_rules *rules, int64_t m, int64_t n, int6
     const gac_tiers *by_n = &rules->gemm[GAC_SEEN_GEMM_N].tiers;
     const gac_tiers *by_k = &rules->gemm[GAC_SEEN_GEMM_K].tiers;
     int tier_n = gac_tiers_pick(by_n, n), tier_k = gac_tiers_pick(by_k, k);
-    int first = tier_n * by_k->n_tiers;
-    double us = times_us(rules, first, narrow_k(rules, tier_n, tier_k, k), sizes);
-    return by_n->tier[tier_n].aligned ? part_us(rules, first, tier_k, sizes, k, us) : us;
+    int first = tier_n * by_k->n_tiers, narrow = narrow_k(rules, tier_n, tier_k, k);
+    if (!by_n->tier[tier_n].aligned)
+        return times_us(rules, first, narrow, sizes);
+    /* k is worked on by the line: a part of one takes as long as all of it. */
+    const double whole[] = { sizes[0], sizes[1], gac_lines_whole(&rules->lines, k) };
+    return part_us(rules, first, tier_k, sizes, k, times_us(rules, first, narrow, whole));
 }
 
 /* How far a table of every k is from the other tables at one of its n, as a logarithm; NaN

@@ -153,7 +153,7 @@ typedef struct probe_steps {
     int n_steps;
 } probe_steps;
 
-enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40, PROBE_MAX_DENSE = 8 };
+enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40, PROBE_MAX_DENSE = 9 };
 
 /* Factors of a k that is a multiple of a part of a line, by outputs (m times n). */
 typedef struct probe_lines {

@@ -1,5 +1,5 @@
-/* What a k costs whose rows do not begin at lines of the cache, over its
- * neighbours whose rows do. */
+/* What a k costs whose rows do not begin at lines of the cache, over the next
+ * whose rows do. */
 #include "measure/probe_internal.h"
 
 #include <math.h>
@@ -57,17 +57,15 @@ static gac_status log_time(probe *p, const probe_gemm *g, int64_t m, int64_t n, 
     return status;
 }
 
-/* One size on each side of k, so that growing with k cancels. */
+/* Sizes below k, which has room for as many lines: kernels work on whole ones. */
 static gac_status compare(probe *p, const probe_lines *lines, const probe_gemm *g, int64_t m,
                           int64_t n, int64_t k, double *out)
 {
-    double whole, below, above = NAN;
+    double whole, below;
     gac_status status = log_time(p, g, m, n, k, &whole);
     for (int i = 0; i < lines->n_parts && status == GAC_OK; i++) {
         status = log_time(p, g, m, n, k - lines->part[i], &below);
-        if (status == GAC_OK)
-            status = log_time(p, g, m, n, k + lines->part[i], &above);
-        out[i] = (below + above) / 2 - whole;
+        out[i] = below - whole;
     }
     return status;
 }
@@ -116,7 +114,7 @@ gac_status probe_gemm_lines(probe *p, probe_gemm *g)
         lines->part[lines->n_parts++] = part;
     if (lines->n_parts == 0)
         return GAC_OK;
-    size_t each = 1 + 2 * (size_t)lines->n_parts;
+    size_t each = 1 + (size_t)lines->n_parts;
     probe_begin(p, "GEMM lines", gac_dtype_name(g->dtype), (size_t)(N_SHAPES / step) * each);
     int usual_samples = p->rules.min_samples;
     p->rules.min_samples = PROBE_FEW_SAMPLES;

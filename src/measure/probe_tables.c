@@ -47,9 +47,10 @@ enum which { EVERY_N, EVERY_N_PART, EVERY_K };
 static const int64_t few_m[] = { 1, 16, 0 }, many_m[] = { 256, 512, 1024, 2048, 4096, 0 };
 static const int64_t wide_part_m[] = { 256, 1024, 0 }, one_k[] = { 4096, 0 };
 static const int64_t by_k_m[] = { 1, 16, 256, 1024, 2048, 4096, 0 };
+static const int64_t by_long_k_m[] = { 1, 16, 256, 0 };
 static const int64_t widths[] = { 2048, 4096, 8192, 0 }, wide_n_k[] = { 512, 4096, 0 };
-static const int64_t long_k[] = { 512, 2048, 4096, 8192, 14336, 0 };
-static const int64_t byte_k[] = { 512, 2048, 4096, 6144, 8192, 11008, 14336, 0 };
+static const int64_t long_k[] = { 192, 512, 2048, 4096, 6144, 8192, 14336, 0 };
+static const int64_t byte_k[] = { 192, 512, 2048, 4096, 6144, 8192, 11008, 14336, 0 };
 static const struct dense {
     enum { ANY_SIZE, ONE_BYTE, LONGER } elements;
     enum which which;
@@ -60,10 +61,11 @@ static const struct dense {
     { ONE_BYTE, EVERY_N, 128, 4096, many_m, byte_k },
     { ANY_SIZE, EVERY_N, 4104, 16384, many_m, wide_n_k },
     { ANY_SIZE, EVERY_N, 128, 4096, few_m, widths },
-    { ANY_SIZE, EVERY_N, 4104, 16384, few_m, one_k },
+    { ANY_SIZE, EVERY_N, 4104, 16384, few_m, widths },
     { LONGER, EVERY_N_PART, 128, 4096, many_m, one_k },
     { LONGER, EVERY_N_PART, 4104, 16384, wide_part_m, one_k },
     { ANY_SIZE, EVERY_K, 128, 4096, by_k_m, widths },
+    { ANY_SIZE, EVERY_K, 4104, 8192, by_long_k_m, widths },
 };
 enum { N_DENSES = sizeof denses / sizeof *denses };
 _Static_assert((int)N_DENSES <= PROBE_MAX_DENSE, "room in probe_gemm");

@@ -136,10 +136,12 @@ class Full(Case):
     def test_elements_of_one_byte_have_tables_of_their_own(self):
         contract = self.probe("--attention", "own", "--dtype", "F16,F8_E4M3")
         longer, one_byte = (contract["gemm"][dtype] for dtype in ("F16", "F8_E4M3"))
-        self.assertEqual(longer["dense"][0]["k"], [512, 2048, 4096, 8192, 14336])
-        self.assertEqual(one_byte["dense"][0]["k"], [512, 2048, 4096, 6144, 8192, 11008, 14336])
+        self.assertEqual(longer["dense"][0]["k"], [192, 512, 2048, 4096, 6144, 8192, 14336])
+        self.assertEqual(one_byte["dense"][0]["k"],
+                         [256, 512, 2048, 4096, 6144, 8192, 11008, 14336])
         for dtype in (longer, one_byte):
-            self.assertEqual([t["m"] for t in dtype["dense_k"]], [[1, 16, 256, 1024, 2048, 4096]])
+            self.assertEqual([t["m"] for t in dtype["dense_k"]],
+                             [[1, 16, 256, 1024, 2048, 4096], [1, 16, 256]])
 
     def test_predictions_at_shapes_not_measured(self):
         """What the issue promises of a contract, on a GPU whose truth is known."""
@@ -156,8 +158,9 @@ class Full(Case):
         narrow, wide = [*range(128, 4097, 8)], [*range(4104, 16385, 8)]
         self.assertEqual([t["n"] for t in dense], [narrow, wide, narrow, wide])
         self.assertEqual([len(t["us"]) for t in dense],
-                         [5 * 497 * 5, 5 * 1536 * 2, 2 * 497 * 3, 2 * 1536])
-        by_k, = contract["gemm"]["F16"]["dense_k"]
+                         [5 * 497 * 7, 5 * 1536 * 2, 2 * 497 * 3, 2 * 1536 * 3])
+        by_k, by_long_k = contract["gemm"]["F16"]["dense_k"]
+        self.assertEqual((by_long_k["k"], len(by_long_k["us"])), (wide[:512], 3 * 512 * 3))
         self.assertEqual((by_k["k"], by_k["n"]), (narrow, [2048, 4096, 8192]))
         self.assertEqual(len(by_k["us"]), 6 * 497 * 3)
         part = contract["gemm"]["F16"]["dense_part"]  # 8 is what aligned k are multiples of
@@ -555,7 +558,7 @@ class Modes(Case):
         self.assertLess(n_cells(short, "times", *EVERY_SIZE), 8000)
         self.assertTrue(any("coarser" in s for s in short["sources"]), short["sources"])
         self.assertFalse(any("coarser" in s for s in whole["sources"]), whole["sources"])
-        self.assertLess(os.path.getsize(self.path("c.json")), 500_000)
+        self.assertLess(os.path.getsize(self.path("c.json")), 600_000)
         self.assertLess(whole["accuracy"]["gemm"]["F16"]["median_pct"], 5)
 
     def test_short_time_costs_the_tables_of_every_size_first(self):
