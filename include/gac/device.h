@@ -137,9 +137,9 @@ int64_t gac_task_operand_bytes(const gac_task_spec *spec, gac_operand operand);
 typedef struct gac_task gac_task;
 
 /* Prepares a task, fills its inputs with random numbers (about normal, x and W
- * scaled so that results are near 1), and loads its code. GAC_USAGE when the sizes make no
- * sense; GAC_CHECK when this device has nothing that serves the spec (the text
- * says who declined, and why if known), GAC_NO_RESOURCE when memory is short. */
+ * scaled so that results are near 1), and loads its code. GAC_USAGE when the sizes
+ * make no sense; GAC_CHECK when this device has nothing that serves the spec (the
+ * text says who declined, and why if known), GAC_NO_RESOURCE when memory is short. */
 gac_status gac_task_create(gac_device *device, const gac_task_spec *spec, gac_task **out,
                            gac_error *err);
 void gac_task_free(gac_task *task); /* NULL is fine; before its device is closed */
