@@ -1,5 +1,6 @@
 #!/bin/sh
-# Puts a new run in the place of the bundled contract, whose run becomes the other one.
+# Puts a new run in the place of the bundled contract, whose run becomes the other one; of the
+# other so far stays what it drew.
 #
 #   adopt.sh FOLDER BUILD   FOLDER has what run.sh brought back; BUILD is made again
 #
@@ -11,6 +12,7 @@ build=$(cd "$2" && pwd)
 cd "$(dirname "$0")/../.."
 here=experiments/probe-h200
 
+python3 "$here/draws.py" --keep "$here/other.raw.json.gz"
 for file in raw.json.gz log.txt model.raw.json.gz model.log.txt; do
     mv "$here/$file" "$here/other.$file"
     install -m 644 "$folder/$file" "$here/$file"
@@ -38,4 +40,4 @@ done
 python3 "$here/parts.py" "$here"/raw.json.gz "$here"/other.raw.json.gz "$here"/seed*.drawn.json.gz \
     --library "$build/libgac.so" > "$here/parts.txt"
 python3 tools/contract/accuracy.py "$here/raw.json.gz" contracts/h200.json --library "$build/libgac.so" --check
-python3 "$here/figures.py" --library "$build/libgac.so"
+python3 "$here/figures.py" --library "$build/libgac.so" --write

@@ -2,9 +2,10 @@
 """How many of the pairs of candidates that runs drew does a contract rank wrong?
 
     python3 experiments/probe-h200/draws.py CONTRACT RUN.json.gz... --library build/libgac.so
+    python3 experiments/probe-h200/draws.py --keep RUN.json.gz
 
 For each dtype that both have: wrong ones of all that were over 5 % apart both times, at random widths and at
-those of 2048, 4096 and 8192.
+those of 2048, 4096 and 8192. --keep writes what a run drew to seedN.drawn.json.gz beside it.
 """
 import argparse
 import gzip
@@ -15,10 +16,30 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "contract"))
 import accuracy  # noqa: E402
 
+DRAWN = "held-out shapes", "candidates", "candidates at common widths"
+
 
 def read(path):
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as f:
         return json.load(f)
+
+
+def keep(path):
+    run = read(path)
+    run["points"] = [p for p in run["points"] if p["phase"] in DRAWN]
+    text = json.dumps(run, separators=(",", ":"))
+    out = path.parent / f"seed{run['seed']}.drawn.json.gz"
+    out.write_bytes(gzip.compress(text.encode("utf-8"), 9, mtime=0))
+    print(f"{out}: {len(run['points'])} points")
+
+
+def accuracy_at(path, contract, predictor):
+    """What the contract would say of itself had that run drawn its shapes; of the dtypes that both have."""
+    points = read(path)["points"]
+    measured = {p.get("dtype") for p in points}
+    known = [x for x in contract["dtypes"] if x in measured]
+    return accuracy.accuracy_of([p for p in points if p.get("dtype") in known], {**contract, "dtypes": known},
+                                predictor)
 
 
 def wrong(found):
@@ -28,19 +49,21 @@ def wrong(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("contract", type=pathlib.Path)
-    parser.add_argument("runs", type=pathlib.Path, nargs="+")
-    parser.add_argument("--library", type=pathlib.Path, required=True)
+    parser.add_argument("files", type=pathlib.Path, nargs="+", help="a contract, and runs")
+    parser.add_argument("--library", type=pathlib.Path)
+    parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
-    contract, predictor = read(args.contract), accuracy.Predictor(args.library, args.contract)
+    if args.keep:
+        for path in args.files:
+            keep(path)
+        return
+    if not args.library or len(args.files) < 2:
+        parser.error("needs a contract, a run and --library")
+    contract, predictor = read(args.files[0]), accuracy.Predictor(args.library, args.files[0])
     total = {}
-    for path in args.runs:
-        points = [p for p in read(path)["points"] if p.get("dtype") in contract["dtypes"]]
+    for path in args.files[1:]:
         said = []
-        measured = {p["dtype"] for p in points}
-        found = accuracy.accuracy_of(points, {**contract, "dtypes": [x for x in contract["dtypes"] if x in measured]},
-                                     predictor)
-        for dtype, ranking in found["ranking"].items():
+        for dtype, ranking in accuracy_at(path, contract, predictor)["ranking"].items():
             for where, share in (("random", ranking), ("typical", ranking["typical"])):
                 some, n = wrong(share)
                 before = total.get((dtype, where), (0, 0))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What docs/measurement.md says of contracts/h200.json, from the contract and the runs of this folder.
 
-    python3 experiments/probe-h200/figures.py --library build/libgac.so [--check]
+    python3 experiments/probe-h200/figures.py --library build/libgac.so [--check | --write]
 
-Prints it; with --check says which of its lines docs/measurement.md does not have.
+Prints it; with --check says which of its lines docs/measurement.md does not have, and --write puts its rows there.
 """
 import argparse
 import gzip
@@ -15,11 +15,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tools" / "contract"))
 import accuracy  # noqa: E402
+from draws import accuracy_at, wrong  # noqa: E402
 
 CONTRACT = ROOT / "contracts" / "h200.json"
 DOC = ROOT / "docs" / "measurement.md"
 NAMES = {"F16": "F16", "BF16": "BF16", "F8_E4M3": "FP8"}
-OTHERS = "other.raw.json.gz", "seed7.drawn.json.gz", "seed8.drawn.json.gz", "seed12.drawn.json.gz"
+OTHERS = HERE / "other.raw.json.gz", *sorted(HERE.glob("seed*.drawn.json.gz"), key=lambda x: (len(x.name), x.name))
 FULL_MHZ = 0.98 * 1980
 LINES = (8192, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 1 << 24)  # m times n
 
@@ -76,23 +77,23 @@ def rankings(mine, others):
             ("all of these that it predicts to be over 3 % apart",
              lambda x: add(x["clear"], x["typical"]["clear"]))):
         yield row(label, [pairs(pick(mine[dtype])) for dtype in NAMES])
-    for label, pick in (("what four other runs drew, at random widths", lambda x: x),
+    for label, pick in (("what other runs drew, at random widths", lambda x: x),
                         ("what they drew at widths of 2048, 4096 and 8192", lambda x: x["typical"])):
-        yield row(label, [pairs(add(*(pick(other[dtype]) for other in others))) for dtype in NAMES])
+        yield row(label, [pairs(add(*(pick(other[dtype]) for other in others if dtype in other)))
+                          for dtype in NAMES])
 
 
-def wrong(runs):
+def all_wrong(runs):
     """So many pairs of so many."""
-    found = [x for run in runs for dtype in NAMES for x in (run[dtype], run[dtype]["typical"])]
-    n = sum(x["n_over_5_pct"] for x in found)
-    return f"{n - sum(round(x['right_pct'] * x['n_over_5_pct'] / 100) for x in found)} of {n}"
+    found = [wrong(x) for run in runs for of_dtype in run.values() for x in (of_dtype, of_dtype["typical"])]
+    return f"{sum(some for some, _ in found)} of {sum(n for _, n in found)}"
 
 
 def figures(library):
     contract = json.loads(CONTRACT.read_text(encoding="utf-8"))
     points = load("raw.json.gz")["points"]
     predictor = accuracy.Predictor(library, CONTRACT)
-    others = [accuracy.accuracy_of(load(name)["points"], contract, predictor) for name in OTHERS]
+    others = [accuracy_at(path, contract, predictor) for path in OTHERS]
     slow = [p for p in points if "clock_mhz" in p and 0 < p["clock_mhz"][0] < FULL_MHZ]
     whole, f16 = seconds()
     yield f"three dtypes in {whole:.0f} s; F16 alone in {f16:.0f} s"
@@ -105,22 +106,36 @@ def figures(library):
                       [f"{found['median_pct']:.1f} %", f"{found['p95_pct']:.1f} %"])
     for op, name in (("gemm", "GEMM"), ("sdpa", "attention")):
         for dtype in contract["accuracy"][op]:
-            found = [other[op][dtype] for other in others]
-            yield row(f"{name} {NAMES[dtype]}, four other runs'",
+            found = [other[op][dtype] for other in others if dtype in other[op]]
+            yield row(f"{name} {NAMES[dtype]}, other runs'",
                       [" ".join(f"{x[key]:.1f}" for x in found) + " %" for key in ("median_pct", "p95_pct")])
     mine, theirs = contract["accuracy"]["ranking"], [other["ranking"] for other in others]
     yield from rankings(mine, theirs)
-    yield f"{wrong([mine])} are; of all five runs' {wrong([mine, *theirs])}"
+    yield f"{all_wrong([mine])} are; of all runs' {all_wrong([mine, *theirs])}"
+
+
+def write_rows(rows):
+    """Each in the place of the next row that has its first cell."""
+    doc, at = DOC.read_text(encoding="utf-8").split("\n"), 0
+    for new in rows:
+        label = new.split("|")[:2]
+        while doc[at].split("|")[:2] != label:
+            at += 1
+        doc[at] = new
+    DOC.write_text("\n".join(doc), encoding="utf-8")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=pathlib.Path, required=True)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     said = " ".join(DOC.read_text(encoding="utf-8").split()) if args.check else ""
-    missing = 0
-    for line in figures(args.library):
+    missing, found = 0, list(figures(args.library))
+    if args.write:
+        write_rows(line for line in found if line.startswith("|"))
+    for line in found:
         if not args.check:
             print(line)
         elif line not in said:
