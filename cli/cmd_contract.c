@@ -148,8 +148,8 @@ static void print_errors(json_t *list, const char *label, bool *begun)
 static void print_ranking(const char *dtype, const json_t *row, const char *where, bool *begun)
 {
     char q[80];
-    double right, aligned, clear, margin;
-    const json_t *of = json_object_get(row, "clear");
+    double right, aligned, clear, margin, mean, high;
+    const json_t *of = json_object_get(row, "clear"), *choice = json_object_get(row, "choice");
     if (!percent_at(row, "right_pct", &right))
         return;
     print_accuracy_title(begun);
@@ -159,6 +159,10 @@ static void print_ranking(const char *dtype, const json_t *row, const char *wher
         printf(", %.1f %% of two aligned ones", aligned);
     if (percent_at(of, "right_pct", &clear) && percent_at(of, "margin_pct", &margin))
         printf(", %.1f %% where it is predicted to be %.0f %% faster", clear, margin);
+    if (percent_at(choice, "mean_pct", &mean) && percent_at(choice, "p95_pct", &high))
+        printf("; the one it calls the fastest of all takes %.1f %% longer than that (mean; 95th "
+               "percentile %.1f %%)",
+               mean, high);
     printf("\n");
 }
 

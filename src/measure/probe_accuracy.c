@@ -354,6 +354,46 @@ static bool is_measured(const candidate *c)
            isfinite(c->predicted_us);
 }
 
+static double mean_us(const candidate *c)
+{
+    return (c->point[0].time_us + c->point[1].time_us) / 2;
+}
+
+/* What it costs to take the one of each group that is predicted to be the fastest: how much
+ * longer it takes than the one that is. */
+static gac_status choice_json(const candidate *all, int n, json_t **out, gac_error *err)
+{
+    int n_groups = 0;
+    double *more_pct = calloc((size_t)n + 1, sizeof *more_pct), sum = 0;
+    if (!more_pct)
+        return gac_error_no_memory(err);
+    for (int first = 0, end; first < n; first = end) {
+        const candidate *chosen = NULL, *fastest = NULL;
+        int n_measured = 0;
+        for (end = first; end < n && all[end].group == all[first].group; end++) {
+            const candidate *c = &all[end];
+            if (!is_measured(c))
+                continue;
+            n_measured++;
+            chosen = chosen && chosen->predicted_us <= c->predicted_us ? chosen : c;
+            fastest = fastest && mean_us(fastest) <= mean_us(c) ? fastest : c;
+        }
+        if (n_measured > 1)
+            more_pct[n_groups++] = 100 * (mean_us(chosen) / mean_us(fastest) - 1);
+    }
+    for (int i = 0; i < n_groups; i++)
+        sum += more_pct[i];
+    qsort(more_pct, (size_t)n_groups, sizeof *more_pct, probe_by_value);
+    *out = json_pack("{s:i}", "n_groups", n_groups);
+    if (n_groups > 0)
+        json_object_update_new(*out, json_pack("{s:o, s:o, s:o}", "mean_pct",
+                                               probe_number(sum / n_groups), "p95_pct",
+                                               probe_number(percentile(more_pct, n_groups, 0.95)),
+                                               "max_pct", probe_number(more_pct[n_groups - 1])));
+    free(more_pct);
+    return GAC_OK;
+}
+
 /* Candidates near a size, at a width of any model and in no table; or, typical, at
  * one that many models have and that tables may have: then these are other measurements
  * that the order must stand up to. */
@@ -441,6 +481,7 @@ static gac_status rank_many(probe *p, const gac_contract *contract, const probe_
 {
     int n_groups = N_RANKED / (p->options->quick ? QUICK_PART : 1), n = 0;
     ranking r = { 0 };
+    json_t *choice = NULL;
     *out = NULL;
     candidate *all = calloc((size_t)n_groups * MAX_CANDIDATES, sizeof *all);
     if (!all)
@@ -455,8 +496,12 @@ static gac_status rank_many(probe *p, const gac_contract *contract, const probe_
         for (int j = i + 1; j < n && all[j].group == all[i].group; j++)
             if (is_measured(&all[i]) && is_measured(&all[j]))
                 rank_pair(&all[i], &all[j], &r);
+    if (status == GAC_OK)
+        status = choice_json(all, n, &choice, p->err);
     free(all);
     *out = ranking_json(&r);
+    if (choice)
+        json_object_set_new(*out, "choice", choice);
     return status;
 }
 

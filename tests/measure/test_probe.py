@@ -132,6 +132,14 @@ class Full(Case):
                 self.assertTrue(all(x == first or x % 8 == 0 for x in others))
             self.assertTrue(all("again" in p for p in group))
         self.assertAlmostEqual(over(found), ranking["n_over_5_pct"], delta=2)
+        # The one predicted to be the fastest is at worst the slowest of its group.
+        slowest = [max(times) / min(times) for times in
+                   ([p["median_us"] + p["again"]["median_us"] for p in group]
+                    for group in heldout.group(found)) if len(times) > 1]
+        choice = ranking["choice"]
+        self.assertEqual(choice["n_groups"], len(slowest))
+        self.assertLess(choice["mean_pct"], 1)
+        self.assertTrue(choice["mean_pct"] <= choice["max_pct"] <= 100 * (max(slowest) - 1))
 
     def test_elements_of_one_byte_have_tables_of_their_own(self):
         contract = self.probe("--attention", "own", "--dtype", "F16,F8_E4M3")

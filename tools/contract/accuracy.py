@@ -127,6 +127,19 @@ def ranking(groups, predictor, is_aligned=None):
     return {**out, "aligned": right(sum(aligned), len(aligned))} if is_aligned else out
 
 
+def choice(groups, predictor):
+    """How much longer the candidate takes that is predicted to be the fastest of its group than the one that is."""
+    def us(p):
+        return (p["median_us"] + p.get("again", p)["median_us"]) / 2
+
+    more = sorted(100 * (us(min(group, key=predictor.us)) / min(map(us, group)) - 1)
+                  for group in groups if len(group) > 1)
+    if not more:
+        return {"n_groups": 0}
+    return {"n_groups": len(more), "mean_pct": number(sum(more) / len(more)),
+            "p95_pct": number(percentile(more, 0.95)), "max_pct": number(more[-1])}
+
+
 def splice(text, key, written):
     """Puts written in the place of the first value of key."""
     at = text.index(f'"{key}":') + len(key) + 3
@@ -159,9 +172,10 @@ def accuracy_of(points, contract, predictor):
             return all(next(t["aligned"] for t in rules[place] if p[place] % t["multiple"] == 0)
                        for place in "nk")
 
-        by_phase = [ranking(heldout.group([p for p in mine if p["phase"] == phase]), predictor,
-                            is_aligned)
-                    for phase in ("candidates", "candidates at common widths")]
+        groups = [heldout.group([p for p in mine if p["phase"] == phase])
+                  for phase in ("candidates", "candidates at common widths")]
+        by_phase = [{**ranking(some, predictor, is_aligned), "choice": choice(some, predictor)}
+                    for some in groups]
         accuracy["ranking"][dtype] = {**by_phase[0], "typical": by_phase[1]}
     return accuracy
 
