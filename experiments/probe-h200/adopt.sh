@@ -33,7 +33,11 @@ python3 experiments/dense/analyse.py --library "$build/libgac.so" --contract con
     > experiments/dense/analysis.now.txt
 python3 experiments/places/rank.py experiments/places/h200.json experiments/places/h200.other.json \
     --library "$build/libgac.so" --contract contracts/h200.json
-python3 "$here/twice.py" "$here/raw.json.gz" "$here/other.raw.json.gz"
+for runs in "raw other.raw" "raw seed12.raw" "other.raw seed12.raw"; do
+    echo "twice.py ${runs% *}.json.gz ${runs#* }.json.gz"
+    python3 "$here/twice.py" "$here/${runs% *}.json.gz" "$here/${runs#* }.json.gz"
+    echo
+done > "$here/twice.txt"
 for run in model other.model model.before; do
     python3 "$here/model.py" "$here/$run.raw.json.gz" contracts/h200.json --library "$build/libgac.so"
 done

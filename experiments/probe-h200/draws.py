@@ -5,7 +5,7 @@
     python3 experiments/probe-h200/draws.py --keep RUN.json.gz
 
 For each dtype that both have: wrong ones of all that were over 5 % apart both times, at random widths and at
-those of 2048, 4096 and 8192. --keep writes what a run drew to seedN.drawn.json.gz beside it.
+those of 2048, 4096 and 8192; with --groups also where they are. --keep writes what a run drew to seedN.drawn.json.gz beside it.
 """
 import argparse
 import gzip
@@ -15,8 +15,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "contract"))
 import accuracy  # noqa: E402
+import heldout  # noqa: E402
 
-DRAWN = "held-out shapes", "candidates", "candidates at common widths"
+RANKED = "candidates", "candidates at common widths"
+DRAWN = "held-out shapes", *RANKED
 
 
 def read(path):
@@ -47,10 +49,24 @@ def wrong(found):
     return n - round(found["right_pct"] * n / 100), n
 
 
+def wrong_groups(path, dtypes, predictor):
+    """A line for each group of candidates that has a wrong pair."""
+    points = [p for p in read(path)["points"] if "median_us" in p]
+    for dtype in dtypes:
+        for phase in RANKED:
+            for group in heldout.group([p for p in points if (p.get("dtype"), p["phase"]) == (dtype, phase)]):
+                some, n = wrong({"right_pct": 100, **accuracy.ranking([group], predictor)})
+                sizes = (f"{place} {min(p[place] for p in group)} to {max(p[place] for p in group)}"
+                         for place in "nk")
+                if some:
+                    yield f"  {some:2} of {n:2}: {dtype}, {phase}, {group[0]['m']} rows, {', '.join(sizes)}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", type=pathlib.Path, nargs="+", help="a contract, and runs")
     parser.add_argument("--library", type=pathlib.Path)
+    parser.add_argument("--groups", action="store_true")
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
     if args.keep:
@@ -70,6 +86,8 @@ def main():
                 total[dtype, where] = before[0] + some, before[1] + n
                 said.append(f"{dtype} {where} {some} of {n}")
         print(f"{path.name}: {', '.join(said)}")
+        for line in wrong_groups(path, contract["dtypes"], predictor) if args.groups else ():
+            print(line)
     for (dtype, where), (some, n) in total.items():
         print(f"all, {dtype} {where}: {some} of {n} wrong, {100 - 100 * some / n:.2f} % right")
 

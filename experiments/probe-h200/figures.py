@@ -6,7 +6,6 @@
 Prints it; with --check says which of its lines docs/measurement.md does not have, and --write puts its rows there.
 """
 import argparse
-import gzip
 import json
 import pathlib
 import sys
@@ -15,7 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tools" / "contract"))
 import accuracy  # noqa: E402
-from draws import accuracy_at, wrong  # noqa: E402
+from draws import accuracy_at, read, wrong  # noqa: E402
 
 CONTRACT = ROOT / "contracts" / "h200.json"
 DOC = ROOT / "docs" / "measurement.md"
@@ -23,11 +22,6 @@ NAMES = {"F16": "F16", "BF16": "BF16", "F8_E4M3": "FP8"}
 OTHERS = HERE / "other.raw.json.gz", *sorted(HERE.glob("seed*.drawn.json.gz"), key=lambda x: (len(x.name), x.name))
 FULL_MHZ = 0.98 * 1980
 LINES = (8192, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 1 << 24)  # m times n
-
-
-def load(name):
-    with gzip.open(HERE / name, "rt", encoding="utf-8") as f:
-        return json.load(f)
 
 
 def row(label, cells):
@@ -63,9 +57,8 @@ def pairs(found):
 
 def add(*shares):
     """Several as one."""
-    n = sum(x["n_over_5_pct"] for x in shares)
-    right = sum(round(x["right_pct"] * x["n_over_5_pct"] / 100) for x in shares)
-    return {"n_over_5_pct": n, "right_pct": 100 * right / n}
+    some, n = map(sum, zip(*map(wrong, shares)))
+    return {"n_over_5_pct": n, "right_pct": 100 - 100 * some / n}
 
 
 def rankings(mine, others):
@@ -104,7 +97,7 @@ def all_wrong(runs):
 
 def figures(library):
     contract = json.loads(CONTRACT.read_text(encoding="utf-8"))
-    points = load("raw.json.gz")["points"]
+    points = read(HERE / "raw.json.gz")["points"]
     predictor = accuracy.Predictor(library, CONTRACT)
     others = [accuracy_at(path, contract, predictor) for path in OTHERS]
     slow = [p for p in points if "clock_mhz" in p and 0 < p["clock_mhz"][0] < FULL_MHZ]

@@ -4,7 +4,8 @@
     python3 experiments/probe-h200/model.py model.raw.json.gz contracts/h200.json --library build/libgac.so
     python3 experiments/probe-h200/model.py model.raw.json.gz model.before.raw.json.gz
 
-The second: how well do times measured at another start of the machine?
+The second: how well do times measured at another start of the machine? Last, the shapes that are in most of the
+pairs that are ranked wrong.
 """
 import argparse
 import collections
@@ -59,6 +60,18 @@ class Measured:
         return self.times[p["m"], p["n"], p["k"]]
 
 
+def wrong_shapes(points, predictor):
+    seen = collections.Counter()
+    for group in groups_of(points):
+        for i, a in enumerate(group):
+            for b in group[i + 1:]:
+                order = accuracy.order(a, b)
+                if order and order * (predictor.us(a) - predictor.us(b)) <= 0:
+                    seen.update(f"m {p['m']} n {p['n']} k {p['k']}: {p['median_us']} us, by the other "
+                                f"{predictor.us(p):.4g}" for p in (a, b))
+    return seen
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("raw", type=pathlib.Path)
@@ -74,6 +87,8 @@ def main():
               json.dumps(accuracy.ranking(groups_of(mine), predictor)))
     print("all:", json.dumps(accuracy.summary([(predictor.us(p), p) for p in points])),
           json.dumps(accuracy.ranking(groups_of(points), predictor)))
+    for shape, n in wrong_shapes(points, predictor).most_common(3):
+        print(f"in {n} wrong pairs: {shape}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 Of the groups of candidates that differ in k, with 256 rows and more: as measured, each size's time
 over its k, and as contracts/h200.json says. Then how well the cost at a k of 4088 tells that at the
 smaller k of the first run's tables: as the same factor, or as a time in proportion to k, over k itself or over the
-next k of whole lines, which it is taken for. Last, errors at a k above 4096, drawn at random with an n that tables of every k do not have.
+next k of whole lines, which it is taken for. Last, errors at a k above 4096, drawn at random with an n that tables of
+every k do not have.
 """
 import argparse
 import gzip
@@ -67,7 +68,8 @@ def one_for_all(points, library):
                            ("time", us + more_us * k / ONE_K),
                            ("lines and time", whole.us(next_whole(p)) + more_than_whole_us * k / ONE_K)):
             errors.setdefault((name, 1 << k.bit_length()), []).append(abs(100 * (said / p["median_us"] - 1)))
-    print(f"\nk below, {' ':8} median and 95th percentile of errors (%), by lines, as a factor, as a time, over whole lines")
+    print(f"\nk below, {' ':8} median and 95th percentile of errors (%), "
+          "by lines, as a factor, as a time, over whole lines")
     for limit in sorted({limit for _, limit in errors}):
         found = [sorted(errors[name, limit]) for name in ("lines", "factor", "time", "lines and time")]
         print(f"{limit:7}, {len(found[0]):4} k: " + "  ".join(

@@ -20,7 +20,7 @@ case $1 in
 start)
     mkdir "$work"
     use "$2"
-    echo "$(date +%s.%N) on $(nvidia-smi -L)" > "$work/log.txt" # the very card
+    echo "$(date +%s.%N) on $(nvidia-smi -L | head -n 1)" > "$work/log.txt" # the very card
     echo "$(date +%s.%N) started" >> "$work/log.txt"
     setsid nohup sh -c "
         { '$2/gac' probe --name h200 --dtype F16,BF16,F8_E4M3 --seed 14 -o '$work/h200.json' \

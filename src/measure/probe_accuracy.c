@@ -338,7 +338,7 @@ static void rank_pair(const candidate *a, const candidate *b, ranking *r)
     r->n_pairs++;
     if (order == 0 || probe_order(&a->point[1], &b->point[1]) != order)
         return;
-    bool right = (order < 0) == (a->predicted_us < b->predicted_us);
+    bool right = order * (a->predicted_us - b->predicted_us) > 0; /* alike is no order */
     bool clear = fabs(log(a->predicted_us / b->predicted_us)) > log(1 + CLEAR_PCT / 100);
     r->n_over++;
     r->n_right += right;
@@ -359,6 +359,14 @@ static double mean_us(const candidate *c)
     return (c->point[0].time_us + c->point[1].time_us) / 2;
 }
 
+/* Whether a plan would rather have a: of two that are predicted alike, the smaller. */
+static bool is_rather(const candidate *a, const candidate *b)
+{
+    if (a->predicted_us != b->predicted_us)
+        return a->predicted_us < b->predicted_us;
+    return a->spec.gemm.n + a->spec.gemm.k < b->spec.gemm.n + b->spec.gemm.k;
+}
+
 /* What it costs to take the one of each group that is predicted to be the fastest: how much
  * longer it takes than the one that is. */
 static gac_status choice_json(const candidate *all, int n, json_t **out, gac_error *err)
@@ -375,7 +383,7 @@ static gac_status choice_json(const candidate *all, int n, json_t **out, gac_err
             if (!is_measured(c))
                 continue;
             n_measured++;
-            chosen = chosen && chosen->predicted_us <= c->predicted_us ? chosen : c;
+            chosen = chosen && is_rather(chosen, c) ? chosen : c;
             fastest = fastest && mean_us(fastest) <= mean_us(c) ? fastest : c;
         }
         if (n_measured > 1)

@@ -183,7 +183,7 @@ static void rank_exact(const exact *all, size_t n, int n_rounds, json_t *out)
             for (int r = 0; r < last; r++)
                 always = always && probe_order(&a->round[r], &b->round[r]) == order;
             n_over += always;
-            n_right += always && (order < 0) == (a->predicted_us < b->predicted_us);
+            n_right += always && order * (a->predicted_us - b->predicted_us) > 0;
             n_last += order != 0;
             n_same += order != 0 && (order < 0) == (time_of(a, last) < time_of(b, last));
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """gac probe and gac contract diff end to end, against a GPU that is not there.
 
-    test_probe.py --gac build/gac --fake build/tests/fake
+    test_probe.py --gac build/gac --fake build/tests/fake [--library build/libgac.so]
 
 The fake's truth is tests/support/fake_model.c: F16 in tiers of 8, 2 and 1, F8
 in multiples of 16 only, attention in multiples of 8 up to 256.
@@ -27,7 +27,7 @@ import heldout  # noqa: E402
 import make_checkpoint as mk  # noqa: E402
 import tally  # noqa: E402
 
-GAC = FAKE = None
+GAC = FAKE = LIBRARY = None
 ERROR = "gac: "
 
 
@@ -140,6 +140,15 @@ class Full(Case):
         self.assertEqual(choice["n_groups"], len(slowest))
         self.assertLess(choice["mean_pct"], 1)
         self.assertTrue(choice["mean_pct"] <= choice["max_pct"] <= 100 * (max(slowest) - 1))
+
+    def test_accuracy_is_what_tools_make_of_the_samples(self):
+        if not LIBRARY:
+            self.skipTest("no --library")
+        self.probe("--attention", "own", "--raw", self.path("raw.json"), fake="noisy")
+        tool = os.path.join(ROOT, "tools", "contract", "accuracy.py")
+        done = subprocess.run([sys.executable, tool, self.path("raw.json"), self.path("c.json"),
+                               "--library", LIBRARY, "--check"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_elements_of_one_byte_have_tables_of_their_own(self):
         contract = self.probe("--attention", "own", "--dtype", "F16,F8_E4M3")
@@ -664,6 +673,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--gac", required=True)
     parser.add_argument("--fake", required=True)
+    parser.add_argument("--library")
     options, rest = parser.parse_known_args()
+    LIBRARY = options.library
     GAC, FAKE = os.path.abspath(options.gac), os.path.abspath(options.fake)
     sys.exit(tally.run(rest))

@@ -119,7 +119,7 @@ def ranking(groups, predictor, is_aligned=None):
                     continue
                 far = abs(math.log(said[0] / said[1])) > math.log(1 + CLEAR_PCT / 100)
                 both = is_aligned and is_aligned(a) and is_aligned(b)
-                seen.append(((true < 0) == (said[0] < said[1]), far, both))
+                seen.append((true * (said[0] - said[1]) > 0, far, both))  # alike is no order
     clear = [ok for ok, far, _ in seen if far]
     aligned = [ok for ok, _, both in seen if both]
     out = {**right(sum(ok for ok, _, _ in seen), len(seen)), "n_pairs": n,
@@ -132,8 +132,10 @@ def choice(groups, predictor):
     def us(p):
         return (p["median_us"] + p.get("again", p)["median_us"]) / 2
 
-    more = sorted(100 * (us(min(group, key=predictor.us)) / min(map(us, group)) - 1)
-                  for group in groups if len(group) > 1)
+    def chosen(group):  # of two that are predicted alike the smaller
+        return min(group, key=lambda p: (predictor.us(p), p["n"] + p["k"]))
+
+    more = sorted(100 * (us(chosen(group)) / min(map(us, group)) - 1) for group in groups if len(group) > 1)
     if not more:
         return {"n_groups": 0}
     return {"n_groups": len(more), "mean_pct": number(sum(more) / len(more)),
