@@ -4,8 +4,9 @@
     python3 experiments/places/measure.py --library build/libgac.so -o h200.json     # with GAC_BACKEND_PATH
 
 Measures the groups of candidates in tests/data/heldout, which `gac probe` drew at
-random and measured once, anew: every shape in several places in memory, and all
-of a group in turns, so that the clock of the moment is the same for all.
+random and measured, anew: every shape in several places in memory, and all
+of a group in turns, so that the clock of the moment is the same for all. --drawn
+says which: at random widths (ranking) or at common ones (typical).
 """
 import argparse
 import json
@@ -45,9 +46,9 @@ def prepare(gac, dtype, m, n, k):
 
 
 def measure(gac, dtype, group):
-    """Rows: m, n, k, the probe's time, medians in every place (microseconds), the lowest clock,
+    """Rows: m, n, k, the probe's time (of two the mean), medians in every place (microseconds), the lowest clock,
     and what ran, each kernel with its grid."""
-    made = [(row, *prepare(gac, dtype, *row[:3])) for row in group]
+    made = [([*row[:3], statistics.mean(row[3:])], *prepare(gac, dtype, *row[:3])) for row in group]
     samples = [[[] for _ in range(N_PLACES)] for _ in made]
     clocks = [[] for _ in made]
     for i in range(-1, N_ROUNDS):  # one round to warm up
@@ -71,23 +72,24 @@ def measure(gac, dtype, group):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=pathlib.Path, required=True, help="libgac.so")
+    parser.add_argument("--drawn", choices=("ranking", "typical"), default="ranking")
     parser.add_argument("--seconds", type=float, default=math.inf, help="for each dtype, at most")
     parser.add_argument("-o", "--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     gac = Gac(args.library)
-    result = {"schema": "gac.places/3", "machine": gac.info,
+    result = {"schema": "gac.places/3", "drawn": args.drawn, "machine": gac.info,
               "cublas": loaded_library(r"libcublasLt\.so"), "n_places": N_PLACES,
               "n_rounds": N_ROUNDS, "sample_us": SAMPLE_US, "dtypes": {}}
     for dtype in ("F8_E4M3", "F16", "BF16"):
         held_out = json.loads((ROOT / f"tests/data/heldout/h200_{dtype.lower()}.json").read_text())
         start, groups = time.monotonic(), []
-        for group in held_out["ranking"]:
+        for group in held_out[args.drawn]:
             if time.monotonic() - start > args.seconds:
                 break
             groups.append(measure(gac, dtype, group))
         result["dtypes"][dtype] = groups
         spread = [max(x[4]) / min(x[4]) for rows in groups for x in rows]
-        print(f"{dtype}: {len(groups)} of {len(held_out['ranking'])} groups in "
+        print(f"{dtype}: {len(groups)} of {len(held_out[args.drawn])} groups in "
               f"{time.monotonic() - start:.0f} s; slowest over fastest place: median "
               f"{statistics.median(spread):.3f}, 95th percentile "
               f"{sorted(spread)[len(spread) * 95 // 100]:.3f}, most {max(spread):.3f}")

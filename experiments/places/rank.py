@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How well does a contract rank the candidates that measure.py timed?
+"""How well does a contract rank the candidates that measure.py timed, and how well does a measurement?
 
-    python3 experiments/places/rank.py h200.json --library build/libgac.so --contract contracts/h200.json
+    python3 experiments/places/rank.py random.*.json --library build/libgac.so --contract contracts/h200.json
 
-Pairs of candidates are counted that are more than 5 % apart in every file given.
-Beside the contract's order, that of the times that the probe had for them.
+Measurements are the probe's own, whose times are in the files, and each file. Pairs of candidates count that
+are more than 5 % apart in all of them; for a measurement, in all but it.
 """
 import argparse
 import json
@@ -25,22 +25,27 @@ def apart(logs, pct):
 
 
 def pairs(files, dtype, predictor):
-    """Logarithms of ratios: measured, the probe's, the contract's; and whether one kernel ran."""
+    """The shapes of two candidates; logarithms of the ratios of their times: in every measurement, and as predicted;
+    and whether one kernel ran both."""
     for groups in zip(*(x["dtypes"][dtype] for x in files)):
         for i, _ in enumerate(groups[0]):
             for j in range(i):
                 a, b = ([g[x] for g in groups] for x in (i, j))
-                logs = [math.log(statistics.median(x[4]) / statistics.median(y[4]))
-                        for x, y in zip(a, b)]
-                said = [predictor.us({"op": "gemm", "dtype": dtype, "m": x[0], "n": x[1],
-                                      "k": x[2]}) for x in (a[0], b[0])]
-                yield (logs, math.log(a[0][3] / b[0][3]), math.log(said[0] / said[1]),
-                       a[0][6].rsplit(" [")[0] == b[0][6].rsplit(" [")[0], a[0][:3], b[0][:3])
+                logs = [math.log(a[0][3] / b[0][3])]
+                logs += [math.log(statistics.median(x[4]) / statistics.median(y[4])) for x, y in zip(a, b)]
+                said = [predictor.us({"op": "gemm", "dtype": dtype, "m": x[0], "n": x[1], "k": x[2]})
+                        for x in (a[0], b[0])]
+                one = a[0][6].rsplit(" [")[0] == b[0][6].rsplit(" [")[0]
+                yield a[0][:3], b[0][:3], logs, math.log(said[0] / said[1]), one
+
+
+def is_right(said, logs):
+    return said * logs[0] > 0  # alike is no order
 
 
 def share(rows):
     rows = list(rows)
-    return f"{100 * sum(rows) / len(rows):5.1f} % of {len(rows):4d}" if rows else "none"
+    return f"{sum(rows)} of {len(rows)} ({100 * sum(rows) / len(rows):.1f} %)" if rows else "none"
 
 
 def main():
@@ -53,19 +58,18 @@ def main():
     predictor = Predictor(args.library, args.contract)
     files = [json.loads(x.read_text(encoding="utf-8")) for x in args.files]
     for dtype in files[0]["dtypes"]:
-        over = [x for x in pairs(files, dtype, predictor) if apart(x[0], RANK_PCT)]
-        right = [(said < 0) == (logs[0] < 0) for logs, _, said, *_ in over]
-        clear = [apart([x[2]], CLEAR_PCT) for x in over]
-        one = [x[3] for x in over]
-        print(f"{dtype}: contract {share(right)}, clear ones "
-              f"{share(r for r, c in zip(right, clear) if c)}, where one kernel ran both "
-              f"{share(r for r, c in zip(right, one) if c)}; "
-              f"the probe's times {share((x[1] < 0) == (x[0][0] < 0) for x in over)}")
-        for x, ok in zip(over, right):
-            if args.v and not ok:
-                print("   ", *x[4], *x[5], *(f"{math.exp(y):.3f}" for y in x[0]),
-                      f"probe {math.exp(x[1]):.3f} contract {math.exp(x[2]):.3f}",
-                      "one kernel" if x[3] else "two kernels")
+        every = list(pairs(files, dtype, predictor))
+        over = [x for x in every if apart(x[2], RANK_PCT)]
+        print(f"{dtype}: contract {share(is_right(said, logs) for _, _, logs, said, _ in over)}, of those it has over "
+              f"{CLEAR_PCT} % apart",
+              share(is_right(said, logs) for _, _, logs, said, _ in over if apart([said], CLEAR_PCT)))
+        for i, who in enumerate(["the probe", *(x.stem for x in args.files)]):
+            others = [(logs[i], logs[:i] + logs[i + 1:]) for _, _, logs, _, _ in every]
+            print(f"    {who}: {share(is_right(mine, rest) for mine, rest in others if apart(rest, RANK_PCT))}")
+        for a, b, logs, said, one in over:
+            if args.v and not is_right(said, logs):
+                print("   ", *a, "/", *b, "measured", *(f"{math.exp(y):.3f}" for y in logs),
+                      f"contract {math.exp(said):.3f}", "one kernel" if one else "two kernels")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,11 @@ for host in "" .slow-host; do
 done
 python3 experiments/dense/analyse.py --library "$build/libgac.so" --contract contracts/h200.json \
     > experiments/dense/analysis.now.txt
-python3 experiments/places/rank.py experiments/places/h200.json experiments/places/h200.other.json \
-    --library "$build/libgac.so" --contract contracts/h200.json
+for widths in random common; do
+    echo "rank.py $widths.*.json"
+    python3 experiments/places/rank.py experiments/places/$widths.*.json --library "$build/libgac.so" \
+        --contract contracts/h200.json -v
+done > experiments/places/rank.txt
 for runs in "raw other.raw" "raw seed12.raw" "other.raw seed12.raw"; do
     echo "twice.py ${runs% *}.json.gz ${runs#* }.json.gz"
     python3 "$here/twice.py" "$here/${runs% *}.json.gz" "$here/${runs#* }.json.gz"

@@ -5,7 +5,7 @@
 #   run.sh wait SECONDS OUT until it is done, at most SECONDS; then puts what it wrote into OUT
 #   run.sh model FOLDER OUT with its contract, Llama-3-8B by SVD-LLM at 85 %
 #
-# The log has the second before each line.
+# The log has the second before each line. --max-time is above the program's own 255 s: a slow host drops no points.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=/tmp/gac-probe-h200
@@ -23,7 +23,7 @@ start)
     echo "$(date +%s.%N) on $(nvidia-smi -L | head -n 1)" > "$work/log.txt" # the very card
     echo "$(date +%s.%N) started" >> "$work/log.txt"
     setsid nohup sh -c "
-        { '$2/gac' probe --name h200 --dtype F16,BF16,F8_E4M3 --seed 14 -o '$work/h200.json' \
+        { '$2/gac' probe --name h200 --dtype F16,BF16,F8_E4M3 --seed 17 --max-time 290 -o '$work/h200.json' \
             --raw '$work/raw.json' --runtime '$root/experiments/advice/runtime.h200.json' \
             --attention pytorch -v 2>&1; echo \"ended \$?\"; } |
         while IFS= read -r line; do echo \"\$(date +%s.%N) \$line\"; done >> '$work/log.txt'" \
