@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How much does it matter where operands lie, and how are candidates ranked when it does not?
 
-    python3 experiments/places/measure.py --library build/libgac.so -o h200.json     # with GAC_BACKEND_PATH
+    python3 experiments/places/measure.py --library build/libgac.so -o random.CARD.json     # with GAC_BACKEND_PATH
 
-Measures the groups of candidates in tests/data/heldout, which `gac probe` drew at
-random and measured, anew: every shape in several places in memory, and all
+Measures the groups of candidates in tests/data/heldout, which `gac probe` drew
+and measured, anew: every shape in several places in memory, and all
 of a group in turns, so that the clock of the moment is the same for all. --drawn
 says which: at random widths (ranking) or at common ones (typical).
 """

@@ -327,7 +327,7 @@ typedef struct ranking {
 int probe_order(const probe_point *a, const probe_point *b)
 {
     double fast = fmin(a->time_us, b->time_us), slow = fmax(a->time_us, b->time_us);
-    if (slow / fast <= 1 + RANK_PCT / 100 + 3 * (a->noise + b->noise))
+    if (slow / fast <= 1 + RANK_PCT / 100)
         return 0;
     return a->time_us < b->time_us ? -1 : 1;
 }

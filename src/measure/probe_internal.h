@@ -252,7 +252,7 @@ json_t *probe_number(double value);
 /* Tiers as the contract has them; place is for GEMM's decode_basis. */
 json_t *probe_tiers_json(const probe_tiers *tiers, bool gemm);
 
-/* -1: a is the faster one, by more than 5 % and noise; 1: b is; 0: neither. */
+/* -1: a is the faster one, by more than 5 %; 1: b is; 0: neither. */
 int probe_order(const probe_point *a, const probe_point *b);
 /* {"n_over_5_pct", "right_pct"}; without the latter where there is no pair. */
 json_t *probe_right_json(int n_right, int n);

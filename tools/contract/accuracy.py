@@ -88,20 +88,15 @@ def labelled(pairs, labels):
     return out
 
 
-def noise(p):
-    """The standard error of the median, as src/measure/statistics.c has it."""
-    return 1.2533 / 0.6745 * p["spread_us"] / math.sqrt(len(p["samples_us"])) / p["median_us"]
-
-
 def right(n_right, n):
     """As the probe writes it: without a figure where there is no pair."""
     return {"n_over_5_pct": n, **({"right_pct": number(100 * n_right / n)} if n else {})}
 
 
 def order(a, b):
-    """-1: a is the faster one, by more than RANK_PCT and noise; 1: b is."""
+    """-1: a is the faster one, by more than RANK_PCT; 1: b is."""
     times = a["median_us"], b["median_us"]
-    if max(times) / min(times) <= 1 + RANK_PCT / 100 + 3 * (noise(a) + noise(b)):
+    if max(times) / min(times) <= 1 + RANK_PCT / 100:
         return 0
     return -1 if times[0] < times[1] else 1
 
