@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""How well does a contract rank the candidates that measure.py timed, and how well does a measurement?
+r"""How well does a contract rank the candidates that measure.py timed, and how well does a measurement?
 
-    python3 experiments/places/rank.py random.*.json --library build/libgac.so --contract contracts/h200.json
+    python3 experiments/places/rank.py experiments/places/random.*.json --library build/libgac.so \
+        --contract contracts/h200.json
 
 Measurements are the probe's own, whose times are in the files, and each file. Pairs of candidates count that
 are more than 5 % apart in all of them; for a measurement, in all but it.
