@@ -215,12 +215,13 @@ static gac_status write_lm_eval(cli *c, const eval_command *o)
 {
     gac_new_file *file = NULL;
     json_t *json = eval_lm_eval_json(o);
-    char *text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
-    gac_status status = text ? GAC_OK : gac_error_no_memory(&c->error);
+    char *text = NULL;
+    size_t n_bytes;
+    gac_status status = gac_json_text(json, JSON_INDENT(2), &text, &n_bytes, &c->error);
     if (status == GAC_OK)
         status = gac_new_file_create(o->lm_eval, o->force, &file, &c->error);
     if (status == GAC_OK)
-        status = gac_new_file_write(file, text, strlen(text), &c->error);
+        status = gac_new_file_write(file, text, n_bytes, &c->error);
     if (status == GAC_OK)
         status = gac_new_file_write(file, "\n", 1, &c->error);
     if (status == GAC_OK)

@@ -168,12 +168,15 @@ static gac_status load_experiments(cli *c, const request *r, int n_ids, char **i
 static gac_status write_json(cli *c, const char *path, bool force, const json_t *value)
 {
     gac_new_file *file;
-    char *text = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    if (!text)
-        return gac_error_no_memory(&c->error);
-    gac_status status = gac_new_file_create(path, force, &file, &c->error);
+    char *text;
+    size_t n_bytes;
+    gac_status status =
+        gac_json_text(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9), &text, &n_bytes, &c->error);
+    if (status != GAC_OK)
+        return status;
+    status = gac_new_file_create(path, force, &file, &c->error);
     if (status == GAC_OK) {
-        status = gac_new_file_write(file, text, strlen(text), &c->error);
+        status = gac_new_file_write(file, text, n_bytes, &c->error);
         if (status == GAC_OK)
             status = gac_new_file_write(file, "\n", 1, &c->error);
         if (status == GAC_OK)

@@ -75,23 +75,28 @@ static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model
 static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
 {
     gac_new_file *file;
+    char *head = NULL;
     json_t *dims = json_incref(json_object_get(result, "dims"));
     json_object_set_new(result, "dims", json_array());
-    char *head = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+    gac_status status =
+        gac_json_text(result, JSON_INDENT(1) | JSON_REAL_PRECISION(12), &head, NULL, &c->error);
     json_object_set_new(result, "dims", dims);
-    char *end = head ? strrchr(head, '[') : NULL;
-    gac_status status = end ? gac_new_file_create(o->out, o->force, &file, &c->error)
-                            : gac_error_no_memory(&c->error);
+    if (status == GAC_OK)
+        status = gac_new_file_create(o->out, o->force, &file, &c->error);
     if (status != GAC_OK) {
         free(head);
         return status;
     }
+    char *end = strrchr(head, '[');
     status = gac_new_file_write(file, head, (size_t)(end + 1 - head), &c->error);
     for (size_t i = 0; i < json_array_size(dims) && status == GAC_OK; i++) {
-        char *line = json_dumps(json_array_get(dims, i), 0);
-        status = gac_new_file_write(file, i ? ",\n  " : "\n  ", i ? 4 : 3, &c->error);
+        char *line = NULL;
+        size_t n_bytes = 0;
+        status = gac_json_text(json_array_get(dims, i), 0, &line, &n_bytes, &c->error);
         if (status == GAC_OK)
-            status = gac_new_file_write(file, line, strlen(line), &c->error);
+            status = gac_new_file_write(file, i ? ",\n  " : "\n  ", i ? 4 : 3, &c->error);
+        if (status == GAC_OK)
+            status = gac_new_file_write(file, line, n_bytes, &c->error);
         free(line);
     }
     if (status == GAC_OK)

@@ -327,7 +327,13 @@ def tokenizer_seeds():
     yield "metaspace", compact({**made, "pre_tokenizer": meta, "decoder": meta}) + text
 
 
-SEEDS = {"header": header_seeds, "index": index_seeds, "config": config_seeds,
+def json_seeds():
+    yield "values", compact({"a": [1, -2.5e3, True, None, "\u00e9\n"], "b": {}})
+    yield "big", b'{"model_max_length": 1000000000000000019884624838656}'
+    yield "pair", b'["\\ud83d\\ude00\\/\\u0041"]'
+
+
+SEEDS = {"json": json_seeds, "header": header_seeds, "index": index_seeds, "config": config_seeds,
          "model": model_seeds, "contract": contract_seeds, "experiment": experiment_seeds,
          "gguf": gguf_seeds, "tokenizer": tokenizer_seeds}
 

@@ -181,6 +181,12 @@ gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, 
 /* Reads and parses a file of at most max_bytes. */
 gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, gac_error *err);
 
+/* The text of value, by jansson's flags for dumping. Fails if value is NULL, or
+ * if memory was short while it was being made, so that no member can be missing.
+ * *text is malloc'ed and ends in NUL; n_bytes may be NULL. */
+gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, size_t *n_bytes,
+                         gac_error *err);
+
 /* Writes value, indented, and a newline. */
 gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *err);
 
@@ -189,8 +195,7 @@ gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *e
 struct json_t *gac_json_result(const char *schema, int argc, char **argv);
 
 /* Steps through the members of a large object one by one, so that memory
- * follows the largest member and not the text. Values are jansson's; only
- * plain strings and the commas and braces between members are read here. */
+ * follows the largest member and not the text. */
 typedef struct gac_json_walk {
     const char *text;
     size_t n_bytes;

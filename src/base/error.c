@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 gac_status gac_error_set(gac_error *err, gac_status status, const char *format, ...)
 {
     if (!err)
@@ -15,8 +17,21 @@ gac_status gac_error_set(gac_error *err, gac_status status, const char *format, 
     return status;
 }
 
+static _Thread_local bool memory_lost;
+
+void gac_memory_lost(void)
+{
+    memory_lost = true;
+}
+
+gac_status gac_memory_check(gac_error *err)
+{
+    return memory_lost ? gac_error_no_memory(err) : GAC_OK;
+}
+
 gac_status gac_error_no_memory(gac_error *err)
 {
+    memory_lost = false;
     return gac_error_set(err, GAC_NO_RESOURCE, "out of memory");
 }
 

@@ -7,25 +7,67 @@
 #include <time.h>
 #include <unistd.h>
 
-static gac_status parse_error(const json_error_t *e, const char *source, uint64_t base_offset,
-                              gac_error *err)
+#include "base/json_parse.h"
+#include "base/memory.h"
+
+static void skip_space(gac_json_walk *walk)
 {
-    char qs[256], qt[200];
-    if (json_error_code(e) == json_error_out_of_memory)
-        return gac_error_no_memory(err);
-    uint64_t offset = base_offset + (e->position > 0 ? (uint64_t)e->position : 0);
-    return gac_error_set(err, GAC_BAD_INPUT, "%s: offset %llu: bad JSON: %s",
-                         gac_quote(qs, sizeof qs, source), (unsigned long long)offset,
-                         gac_quote(qt, sizeof qt, e->text));
+    while (walk->position < walk->n_bytes && walk->text[walk->position] &&
+           strchr(" \t\r\n", walk->text[walk->position]))
+        walk->position++;
+}
+
+static gac_status unexpected(const gac_json_walk *walk, const char *wanted, gac_error *err)
+{
+    char q[256];
+    gac_quote(q, sizeof q, walk->source);
+    unsigned long long offset = gac_json_walk_offset(walk);
+    if (walk->position >= walk->n_bytes)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: offset %llu: bad JSON: ends before %s", q,
+                             offset, wanted);
+    return gac_error_set(err, GAC_BAD_INPUT, "%s: offset %llu: bad JSON: expected %s", q, offset,
+                         wanted);
+}
+
+static json_malloc_t real_malloc;
+
+static void *watched_malloc(size_t n_bytes)
+{
+    void *block = real_malloc(n_bytes);
+    if (!block)
+        gac_memory_lost();
+    return block;
+}
+
+/* Most of jansson's callers ignore what its setters return, so its allocations
+ * are watched: gac_memory_check tells of one that failed. */
+__attribute__((constructor)) static void watch_jansson(void)
+{
+    json_free_t real_free;
+    json_get_alloc_funcs(&real_malloc, &real_free);
+    json_set_alloc_funcs(watched_malloc, real_free);
 }
 
 gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
                           gac_error *err)
 {
-    json_error_t e;
-    json_t *value = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &e);
-    if (!value)
-        return parse_error(&e, source, 0, err);
+    gac_json_walk walk = { .text = text, .n_bytes = n_bytes, .source = source };
+    json_t *value = NULL;
+    skip_space(&walk);
+    char first = walk.position < n_bytes ? text[walk.position] : 0;
+    gac_status status = first == '{' || first == '['
+                            ? gac_json_walk_value(&walk, n_bytes, &value, err)
+                            : unexpected(&walk, "an object or an array", err);
+    if (status == GAC_OK) {
+        skip_space(&walk);
+        if (walk.position < n_bytes)
+            status = unexpected(&walk, "nothing after the value", err);
+    }
+    gac_json_walk_dispose(&walk);
+    if (status != GAC_OK) {
+        json_decref(value);
+        return status;
+    }
     *out = value;
     return GAC_OK;
 }
@@ -42,12 +84,56 @@ gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, 
     return status;
 }
 
+/* Text that grows. */
+typedef struct growing_text {
+    char *bytes;
+    size_t n_bytes, capacity;
+} growing_text;
+
+static int append(const char *bytes, size_t n_bytes, void *user)
+{
+    growing_text *t = user;
+    if (t->n_bytes + n_bytes + 1 > t->capacity) {
+        size_t capacity = (t->n_bytes + n_bytes) * 2 + 256;
+        char *bigger = realloc(t->bytes, capacity);
+        if (!bigger) {
+            gac_memory_lost();
+            return -1;
+        }
+        t->bytes = bigger;
+        t->capacity = capacity;
+    }
+    memcpy(t->bytes + t->n_bytes, bytes, n_bytes);
+    t->n_bytes += n_bytes;
+    t->bytes[t->n_bytes] = 0;
+    return 0;
+}
+
+gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, size_t *n_bytes,
+                         gac_error *err)
+{
+    growing_text t = { NULL, 0, 0 };
+    gac_status status = gac_memory_check(err);
+    if (status == GAC_OK && (!value || json_dump_callback(value, append, &t, flags) != 0 ||
+                             gac_memory_check(NULL) != GAC_OK))
+        status = gac_error_no_memory(err);
+    if (status != GAC_OK) {
+        free(t.bytes);
+        return status;
+    }
+    *text = t.bytes;
+    if (n_bytes)
+        *n_bytes = t.n_bytes;
+    return GAC_OK;
+}
+
 gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *err)
 {
-    /* In one piece: jansson would write to the stream token by token. */
-    char *text = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    if (!text)
-        return gac_error_no_memory(err);
+    char *text;
+    gac_status status =
+        gac_json_text(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9), &text, NULL, err);
+    if (status != GAC_OK)
+        return status;
     bool written = fputs(text, stream) >= 0 && fputc('\n', stream) != EOF && fflush(stream) == 0;
     free(text);
     return written ? GAC_OK : gac_error_set(err, GAC_FAILED, "cannot write the result");
@@ -70,25 +156,6 @@ struct json_t *gac_json_result(const char *schema, int argc, char **argv)
                      "tool", "name", "gac", "version", GAC_VERSION, "time", when, "machine",
                      "system", uts.sysname, "release", uts.release, "arch", uts.machine, "cores",
                      (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "arguments", arguments);
-}
-
-static void skip_space(gac_json_walk *walk)
-{
-    while (walk->position < walk->n_bytes && walk->text[walk->position] &&
-           strchr(" \t\r\n", walk->text[walk->position]))
-        walk->position++;
-}
-
-static gac_status unexpected(const gac_json_walk *walk, const char *wanted, gac_error *err)
-{
-    char q[256];
-    gac_quote(q, sizeof q, walk->source);
-    unsigned long long offset = gac_json_walk_offset(walk);
-    if (walk->position >= walk->n_bytes)
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: offset %llu: bad JSON: ends before %s", q,
-                             offset, wanted);
-    return gac_error_set(err, GAC_BAD_INPUT, "%s: offset %llu: bad JSON: expected %s", q, offset,
-                         wanted);
 }
 
 /* Passes the byte c after white space. */
@@ -118,77 +185,27 @@ gac_status gac_json_walk_start(gac_json_walk *walk, const char *text, size_t n_b
     return expect(walk, '{', "'{'", err);
 }
 
-/* Parses the value at the current position with jansson, from at most
- * max_bytes of text, and moves behind it. */
-static gac_status take_value(gac_json_walk *walk, size_t max_bytes, json_t **out, gac_error *err)
+/* The walk's text as the parser sees it. */
+static gac_json_source borrow(const gac_json_walk *walk)
 {
-    char q[256];
-    json_error_t e;
-    skip_space(walk);
-    size_t left = walk->n_bytes - walk->position;
-    size_t n = left < max_bytes ? left : max_bytes;
-    json_t *value =
-        json_loadb(walk->text + walk->position, n,
-                   JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, &e);
-    /* A value that the limit cut off: unfinished, or a number that goes on. */
-    bool cut = n < left && (value ? (size_t)e.position == n &&
-                                        !strchr(" \t\r\n,]}", walk->text[walk->position + n])
-                                  : json_error_code(&e) == json_error_premature_end_of_input ||
-                                        (size_t)e.position >= n);
-    if (cut) {
-        json_decref(value);
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: offset %llu: value of more than %zu bytes",
-                             gac_quote(q, sizeof q, walk->source),
-                             (unsigned long long)gac_json_walk_offset(walk), max_bytes);
-    }
-    if (!value)
-        return parse_error(&e, walk->source, gac_json_walk_offset(walk), err);
-    walk->position += (size_t)e.position;
-    *out = value;
-    return GAC_OK;
+    return (gac_json_source){ .text = walk->text,
+                              .n_bytes = walk->n_bytes,
+                              .position = walk->position,
+                              .source = walk->source,
+                              .base_offset = walk->base_offset,
+                              .buffer = walk->string,
+                              .buffer_bytes = walk->string_bytes };
 }
 
-/* Makes room for a string of n_bytes and its end. */
-static bool reserve(gac_json_walk *walk, size_t n_bytes)
-{
-    if (n_bytes < walk->string_bytes)
-        return true;
-    size_t size = n_bytes * 2 + 64;
-    char *bigger = realloc(walk->string, size);
-    if (!bigger)
-        return false;
-    walk->string = bigger;
-    walk->string_bytes = size;
-    return true;
-}
-
-/* The string at the current position, which is a quote. One of plain ASCII is
- * its own text, which is nearly every one; jansson decodes the rest. */
+/* The string at the current position, which is a quote. */
 static gac_status take_string(gac_json_walk *walk, size_t max_bytes, gac_error *err)
 {
-    const char *from = walk->text + walk->position + 1;
-    size_t left = walk->n_bytes - walk->position - 1, n = 0;
-    size_t limit = left < max_bytes ? left : max_bytes;
-    while (n < limit && from[n] >= 0x20 && from[n] < 0x7f && from[n] != '"' && from[n] != '\\')
-        n++;
-    if (n < limit && from[n] == '"') {
-        if (!reserve(walk, n))
-            return gac_error_no_memory(err);
-        memcpy(walk->string, from, n);
-        walk->string[n] = 0;
-        walk->position += n + 2;
-        return GAC_OK;
-    }
-    json_t *value;
-    gac_status status = take_value(walk, max_bytes, &value, err);
-    if (status != GAC_OK)
-        return status;
-    n = json_string_length(value);
-    if (reserve(walk, n))
-        memcpy(walk->string, json_string_value(value), n + 1);
-    else
-        status = gac_error_no_memory(err);
-    json_decref(value);
+    size_t n;
+    gac_json_source t = borrow(walk);
+    gac_status status = gac_json_take_string(&t, max_bytes, &n, err);
+    walk->position = t.position;
+    walk->string = t.buffer;
+    walk->string_bytes = t.buffer_bytes;
     return status;
 }
 
@@ -234,7 +251,14 @@ gac_status gac_json_walk_next(gac_json_walk *walk, const char **key, gac_error *
 gac_status gac_json_walk_value(gac_json_walk *walk, size_t max_bytes, struct json_t **out,
                                gac_error *err)
 {
-    return take_value(walk, max_bytes, out, err);
+    skip_space(walk);
+    gac_json_source t = borrow(walk);
+    t.buffer = NULL; /* the walk's own holds the key */
+    t.buffer_bytes = 0;
+    gac_status status = gac_json_take_value(&t, max_bytes, out, err);
+    walk->position = t.position;
+    free(t.buffer);
+    return status;
 }
 
 gac_status gac_json_walk_string(gac_json_walk *walk, size_t max_bytes, const char **out,

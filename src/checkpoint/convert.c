@@ -114,13 +114,15 @@ static json_t *make_config(const convert_model *m, gac_dtype dtype)
 /* Adds value, which is taken over and NULL when memory ran out, as a file. */
 static gac_status add_json(gac_writer *writer, const char *name, json_t *value, gac_error *err)
 {
-    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
-    size_t n_bytes = text ? strlen(text) : 0;
-    json_decref(value);
-    if (text)
-        text[n_bytes] = '\n'; /* in place of the NUL */
+    char *text = NULL;
+    size_t n_bytes;
     gac_status status =
-        text ? gac_writer_add_file(writer, name, text, n_bytes + 1, err) : gac_error_no_memory(err);
+        gac_json_text(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15), &text, &n_bytes, err);
+    json_decref(value);
+    if (status == GAC_OK) {
+        text[n_bytes] = '\n'; /* in place of the NUL */
+        status = gac_writer_add_file(writer, name, text, n_bytes + 1, err);
+    }
     free(text);
     return status;
 }

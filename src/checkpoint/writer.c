@@ -219,39 +219,53 @@ static json_t *entry_json(const new_tensor *t, uint64_t begin)
                      "data_offsets", (json_int_t)begin, (json_int_t)(begin + t->size_bytes));
 }
 
-/* The header text, padded so that the data behind it starts aligned; offsets
- * in the tensors are set. *text is malloc'ed. */
-static gac_status make_header(const gac_writer *w, const new_shard *shard, new_tensor **tensors,
-                              int32_t n, char **text, size_t *n_bytes, gac_error *err)
+/* The header as JSON; offsets in the tensors are set, from the start of the data. */
+static gac_status header_text(const new_shard *shard, new_tensor **tensors, int32_t n, char **text,
+                              size_t *n_bytes, gac_error *err)
 {
-    uint64_t begin = 0, padded = 0;
+    uint64_t begin = 0;
     json_t *object = json_object();
-    bool ok = object && json_object_set(object, "__metadata__", shard->metadata) == 0;
-    for (int32_t i = 0; i < n && ok; i++) {
-        ok = json_object_set_new(object, tensors[i]->name, entry_json(tensors[i], begin)) == 0;
+    json_object_set(object, "__metadata__", shard->metadata);
+    for (int32_t i = 0; i < n; i++) {
+        json_object_set_new(object, tensors[i]->name, entry_json(tensors[i], begin));
         tensors[i]->offset = begin;
         begin += tensors[i]->size_bytes;
     }
-    size_t length = ok ? json_dumpb(object, NULL, 0, JSON_COMPACT) : 0;
+    gac_status status = gac_json_text(object, JSON_COMPACT, text, n_bytes, err);
+    json_decref(object);
+    return status;
+}
+
+/* The header as it stands in the file: its length, its text, and spaces so that
+ * the data behind it starts aligned. *header is malloc'ed. */
+static gac_status make_header(const gac_writer *w, const new_shard *shard, new_tensor **tensors,
+                              int32_t n, char **header, size_t *n_bytes, gac_error *err)
+{
+    char *text = NULL;
+    size_t length;
+    uint64_t padded = 0;
+    gac_status status = header_text(shard, tensors, n, &text, &length, err);
+    if (status != GAC_OK)
+        return status;
     if (length > GAC_MAX_HEADER_BYTES ||
         !gac_round_up_u64(8 + (uint64_t)length, w->options.data_alignment, &padded) ||
         padded > 8 + GAC_MAX_HEADER_BYTES) {
-        json_decref(object);
+        free(text);
         return gac_error_set(err, GAC_USAGE, "a header of %zu bytes is more than the format allows",
                              length);
     }
     *n_bytes = (size_t)padded;
-    *text = length ? malloc(*n_bytes) : NULL;
-    if (*text) {
-        memset(*text, ' ', *n_bytes);
-        json_dumpb(object, *text + 8, length, JSON_COMPACT);
+    *header = malloc(*n_bytes);
+    if (*header) {
         for (int i = 0; i < 8; i++)
-            (*text)[i] = (char)((padded - 8) >> (8 * i) & 0xff);
-        for (int32_t i = 0; i < n; i++)
-            tensors[i]->offset += padded;
+            (*header)[i] = (char)((padded - 8) >> (8 * i) & 0xff);
+        memcpy(*header + 8, text, length);
+        memset(*header + 8 + length, ' ', *n_bytes - 8 - length);
     }
-    json_decref(object);
-    return *text ? GAC_OK : gac_error_no_memory(err);
+    for (int32_t i = 0; i < n; i++)
+        tensors[i]->offset += padded;
+    free(text);
+    return *header ? GAC_OK : gac_error_no_memory(err);
 }
 
 static gac_status write_shard(gac_writer *w, const new_shard *shard, new_tensor **tensors,
@@ -466,9 +480,11 @@ static gac_status write_index(gac_writer *w, gac_error *err)
     }
     json_t *index =
         json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
-    char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
-    gac_status status = text ? gac_writer_add_file(w, GAC_INDEX_NAME, text, strlen(text), err)
-                             : gac_error_no_memory(err);
+    char *text = NULL;
+    size_t n_bytes;
+    gac_status status = gac_json_text(index, JSON_INDENT(2), &text, &n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_writer_add_file(w, GAC_INDEX_NAME, text, n_bytes, err);
     free(text);
     json_decref(index);
     return status;

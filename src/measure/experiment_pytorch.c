@@ -254,10 +254,12 @@ static gac_status ask(workplace *w, const json_t *request, gac_progress *progres
     char line[sizeof w->request.path + 1];
     gac_error local = GAC_ERROR_INIT;
     exp_output output;
-    char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+    char *text = NULL;
+    size_t n_bytes;
+    gac_status status = gac_json_text(request, JSON_COMPACT, &text, &n_bytes, err);
     forget(&w->request);
-    gac_status status =
-        text ? write_unnamed(&w->request, text, strlen(text), err) : gac_error_no_memory(err);
+    if (status == GAC_OK)
+        status = write_unnamed(&w->request, text, n_bytes, err);
     free(text);
     if (status != GAC_OK)
         return status;

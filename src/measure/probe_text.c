@@ -133,8 +133,9 @@ enum { WIDTH = 100, ENTRY_WIDTH = 480, FLAGS = JSON_ENCODE_ANY | JSON_REAL_PRECI
 
 static char *one_line(printer *out, const json_t *value)
 {
-    char *text = json_dumps(value, FLAGS | (json_is_array(value) ? JSON_COMPACT : 0));
-    out->failed = out->failed || !text;
+    char *text = NULL;
+    size_t flags = FLAGS | (json_is_array(value) ? JSON_COMPACT : 0);
+    out->failed = gac_json_text(value, flags, &text, NULL, NULL) != GAC_OK || out->failed;
     return text;
 }
 

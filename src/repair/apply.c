@@ -56,20 +56,20 @@ static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
     json_object_del(*out, GAC_RECORD_KEY);
     if (!w->record || file != 0)
         return *out ? GAC_OK : gac_error_no_memory(w->err);
-    char *text = json_dumps(w->record, JSON_COMPACT);
-    json_t *as_string = text ? json_string(text) : NULL;
+    char *text = NULL;
+    gac_status status = gac_json_text(w->record, JSON_COMPACT, &text, NULL, w->err);
+    json_t *as_string = json_string(text);
     size_t n_bytes = as_string ? json_dumpb(as_string, NULL, 0, JSON_ENCODE_ANY) : 0;
+    if (status == GAC_OK && n_bytes > MAX_RECORD_BYTES)
+        status = gac_error_set(w->err, GAC_USAGE,
+                               "the record of this repair would take %zu bytes of metadata, more "
+                               "than the %d that readers accept",
+                               n_bytes, MAX_RECORD_BYTES);
+    if (status == GAC_OK && json_object_set(*out, GAC_RECORD_KEY, as_string) != 0)
+        status = gac_error_no_memory(w->err);
     json_decref(as_string);
-    if (n_bytes > MAX_RECORD_BYTES) {
-        free(text);
-        return gac_error_set(w->err, GAC_USAGE,
-                             "the record of this repair would take %zu bytes of metadata, more "
-                             "than the %d that readers accept",
-                             n_bytes, MAX_RECORD_BYTES);
-    }
-    bool ok = text && json_object_set_new(*out, GAC_RECORD_KEY, json_string(text)) == 0;
     free(text);
-    return ok ? GAC_OK : gac_error_no_memory(w->err);
+    return status;
 }
 
 /* Counts a tensor and what becomes of it. */
@@ -407,36 +407,42 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
         *result = w->result;
 }
 
-/* A config as text whose numbers are as short as they can be; the caller
- * frees it. NULL when out of memory. */
-static char *config_text(const json_t *config)
+/* A config as text whose numbers are as short as they can be, with a last
+ * newline; the caller frees it. */
+static gac_status config_text(const json_t *config, char **out, gac_error *err)
 {
-    for (int digits = 6; digits <= 17; digits++) {
-        char *text = json_dumps(config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits));
-        json_t *again = text ? json_loads(text, 0, NULL) : NULL;
-        bool same = again && json_equal(again, config);
+    for (int digits = 6;; digits++) {
+        char *text = NULL;
+        size_t n_bytes;
+        json_t *again = NULL;
+        gac_status status = gac_json_text(
+            config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits), &text, &n_bytes, err);
+        if (status == GAC_OK)
+            status = gac_json_parse(text, n_bytes, "config.json", &again, err);
+        bool same = status == GAC_OK && json_equal(again, config);
         json_decref(again);
-        if (same || digits == 17)
-            return text;
+        if (same || digits == 17) {
+            if (status == GAC_OK && asprintf(out, "%s\n", text) < 0) {
+                *out = NULL;
+                status = gac_error_no_memory(err);
+            }
+            free(text);
+            return status;
+        }
         free(text);
+        if (status != GAC_OK)
+            return status;
     }
-    return NULL;
 }
 
-/* The new config as text with a last newline, or NULL where nothing changed. */
+/* The new config as text, or NULL where nothing changed. */
 static gac_status new_config(const rewrite *w, const gac_model *model, char **out)
 {
     json_t *config = NULL;
     *out = NULL;
     gac_status status = gac_repair_config(model, w->sizes, w->options->widths, &config, w->err);
-    if (status == GAC_OK && config && !json_equal(config, gac_checkpoint_config(w->checkpoint))) {
-        char *text = config_text(config);
-        if (!text || asprintf(out, "%s\n", text) < 0) {
-            *out = NULL;
-            status = gac_error_no_memory(w->err);
-        }
-        free(text);
-    }
+    if (status == GAC_OK && config && !json_equal(config, gac_checkpoint_config(w->checkpoint)))
+        status = config_text(config, out, w->err);
     json_decref(config);
     return status;
 }

@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "base/arena.h"
+#include "base/memory.h"
 #include "base/namemap.h"
 #include "scratch.h"
 
@@ -325,6 +326,111 @@ static gac_status parse(const char *text, json_t **out, gac_error *err)
     return gac_json_parse(text, strlen(text), "b\n.json", out, err);
 }
 
+/* jansson's own parser is the judge. */
+static void parses_what_jansson_parses(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "[]",
+        "[1,-2,0,-0,1.5,-1.5e3,1E+2,1e-2,0.0]",
+        "[9223372036854775807,-9223372036854775808]",
+        "[true,false,null,\"\"]",
+        "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e9\\u20ac\\ud83d\\ude00\"]",
+        "[\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f\"]",
+        "{\"a\":{\"b\":[{}]},\"\":[[]],\"\\u0061b\":1}",
+        /* and none of these */
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "{\"a\"}",
+        "{\"a\":}",
+        "{a:1}",
+        "{\"a\":1,}",
+        "[01]",
+        "[+1]",
+        "[.5]",
+        "[1.]",
+        "[1e]",
+        "[1e+]",
+        "[-]",
+        "[--1]",
+        "[tru]",
+        "[True]",
+        "[nul]",
+        "[NaN]",
+        "[Infinity]",
+        "[\"\\ud800\"]",
+        "[\"\\ud800\\u0041\"]",
+        "[\"\\udc00\"]",
+        "[\"\\u00\"]",
+        "[\"\\u0000\"]",
+        "[\"\\x41\"]",
+        "[\"\\\"]",
+        "[\"a\nb\"]",
+        "[\"\xc0\x80\"]",
+        "[\"\xed\xa0\x80\"]",
+        "[\"\xff\"]",
+        "[\"\xf4\x90\x80\x80\"]",
+        "[\"\xc3\"]",
+        "1",
+        "\"a\"",
+        "null",
+        "[1]x",
+        "[1]]",
+        "[",
+        "{",
+        "[\"",
+        "'a'",
+        "{\"a\":1,\"\\u0061\":2}",
+        "[1e400]",
+        "/**/[]",
+        "[1]//",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *ours = NULL, *theirs = json_loads(texts[i], JSON_REJECT_DUPLICATES, NULL);
+        gac_error e = GAC_ERROR_INIT;
+        gac_status status = gac_json_parse(texts[i], strlen(texts[i]), "t", &ours, &e);
+        if ((status == GAC_OK) != (theirs != NULL) || (theirs && !json_equal(ours, theirs)))
+            fail_msg("%s: status %d %s", texts[i], status, e.text);
+        assert_int_equal(i < 7, status == GAC_OK); /* the first seven are good */
+        json_decref(ours);
+        json_decref(theirs);
+    }
+}
+
+/* As save_pretrained writes it into tokenizer_config.json. */
+static void reads_integers_of_any_size(void **state)
+{
+    (void)state;
+    json_t *value = NULL;
+    static const char text[] = "{\"model_max_length\": 1000000000000000019884624838656}";
+    assert_ok(gac_json_parse(text, strlen(text), "t", &value, err));
+    assert_true(json_number_value(json_object_get(value, "model_max_length")) == 1e30);
+    json_decref(value);
+    char longest[400];
+    memset(longest, '9', sizeof longest);
+    longest[0] = '[';
+    longest[sizeof longest - 1] = ']';
+    value = NULL;
+    assert_fails(gac_json_parse(longest, sizeof longest, "t", &value, err), GAC_BAD_INPUT,
+                 "too large");
+}
+
+/* A document that lost a member for want of memory must not become text. */
+static void incomplete_documents_are_not_written(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    json_t *value = json_pack("{s:i}", "a", 1);
+    gac_memory_lost();
+    assert_fails(gac_json_text(value, 0, &text, NULL, err), GAC_NO_RESOURCE, "out of memory");
+    assert_ok(gac_json_text(value, 0, &text, NULL, err)); /* it has been told */
+    assert_string_equal(text, "{\"a\": 1}");
+    free(text);
+    json_decref(value);
+    assert_fails(gac_json_text(NULL, 0, &text, NULL, err), GAC_NO_RESOURCE, "out of memory");
+}
+
 static void parses_whole_texts(void **state)
 {
     (void)state;
@@ -563,6 +669,9 @@ int main(void)
         cmocka_unit_test(walk_limits_values),
         cmocka_unit_test(walk_reads_no_further),
         cmocka_unit_test(parses_whole_texts),
+        cmocka_unit_test(parses_what_jansson_parses),
+        cmocka_unit_test(reads_integers_of_any_size),
+        cmocka_unit_test(incomplete_documents_are_not_written),
         cmocka_unit_test(results_carry_their_origin),
         cmocka_unit_test(progress_is_silent_for_short_work),
         cmocka_unit_test(progress_tells_of_long_work),

@@ -1,0 +1,35 @@
+/* Parses JSON text into jansson's values.
+ *
+ * jansson's own parser writes outside its buffers when an allocation fails in
+ * the middle of a string, and refuses integers beyond 64 bits, which Hugging
+ * Face writes. This one returns every failure, and reads such an integer as a
+ * real number. */
+#ifndef GAC_BASE_JSON_PARSE_H
+#define GAC_BASE_JSON_PARSE_H
+
+#include <gac/base.h>
+
+#include <jansson.h>
+
+typedef struct gac_json_source {
+    const char *text;
+    size_t n_bytes;
+    size_t position;      /* of the next unread byte */
+    const char *source;   /* file name, for errors */
+    uint64_t base_offset; /* of text inside the file, for errors */
+    size_t limit;         /* what the current value may not reach beyond */
+    size_t max_bytes;     /* of one value, for the message about limit */
+    char *buffer;         /* the last decoded string; the caller frees it */
+    size_t buffer_bytes;  /* room there */
+} gac_json_source;
+
+/* Parses the value at the current position, which takes at most max_bytes of
+ * text, and moves behind it. The caller owns *out. */
+gac_status gac_json_take_value(gac_json_source *t, size_t max_bytes, json_t **out, gac_error *err);
+
+/* Decodes the string at the current position, which is a quote, into
+ * t->buffer, where a NUL follows its *n_bytes bytes. */
+gac_status gac_json_take_string(gac_json_source *t, size_t max_bytes, size_t *n_bytes,
+                                gac_error *err);
+
+#endif
