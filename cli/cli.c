@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -193,4 +194,21 @@ gac_status cli_dtype(cli *c, const char *name, const gac_model *model, const gac
                          "contract %s says nothing of %s; --dtype F16 judges the sizes as if run "
                          "in F16",
                          gac_contract_name(contract), gac_dtype_name(*wanted));
+}
+
+static volatile int interrupted;
+
+static void note_signal(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+const volatile int *cli_catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    return &interrupted;
 }

@@ -70,6 +70,10 @@ gac_status cli_open_gpu(cli *c, const char *name, gac_device **out);
  * measuring and not after. Leaves nothing behind. */
 gac_status cli_check_target(cli *c, const char *path, bool force);
 
+/* From now on the first interrupt sets what is returned, for the command to end in
+ * an orderly way; a second one ends the program at once. */
+const volatile int *cli_catch_signals(void);
+
 /* "15.7 GB", "7.24 B": into buffer, which is returned. */
 char *cli_bytes(char buffer[32], uint64_t n_bytes);
 char *cli_count(char buffer[32], int64_t n);

@@ -119,6 +119,7 @@ static gac_status run(cli *c, int argc, char **argv)
                                      : "--tokenizer is for a .bin file of llama2.c");
     o.options.progress = c->progress;
     o.options.log = &c->log;
+    o.options.cancel = cli_catch_signals();
     status = llama2c ? gac_convert_llama2c(o.from, o.out, &o.options, &result, &c->error)
                      : gac_convert_gguf(o.from, o.out, &o.options, &result, &c->error);
     return status == GAC_OK ? report(c, &o, &result) : status;

@@ -1,6 +1,5 @@
 #include "plan_args.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -159,6 +158,8 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                       "n_tensors_changed", r->n_tensors_changed, "bytes_before",
                       (json_int_t)r->bytes_before, "bytes_after", (json_int_t)r->bytes_after,
                       "overhead_pct", overhead, "undo", o->undo, "dry_run", o->dry_run);
+        if (o->undo)
+            json_object_set_new(body, "proved", json_boolean(r->proved));
         json_object_update(result, body);
         json_decref(body);
         json_object_set_new(result, "dims", sizes ? cli_changes_json(model, sizes) : json_array());
@@ -188,33 +189,19 @@ static gac_status dry_run(cli *c, const repair_command *o, const gac_model *mode
     return status == GAC_OK ? report(c, o, model, plan->sizes, &r) : status;
 }
 
-static volatile int interrupted;
-
-static void note_signal(int number)
-{
-    (void)number;
-    interrupted = 1;
-}
-
-/* The first interrupt ends in an orderly way; a second one ends at once. */
-static void catch_signals(void)
-{
-    struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
-}
-
 static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, const gac_model *model)
 {
     gac_repair_result result;
     gac_plan plan;
     o->options.allow_rescaled = o->args.options.allow_rescaled;
     o->options.progress = c->progress;
-    o->options.cancel = &interrupted;
-    catch_signals();
+    o->options.cancel = cli_catch_signals();
     if (o->undo) {
         gac_status undone = gac_repair_undo(checkpoint, o->out, &o->options, &result, &c->error);
+        if (undone == GAC_OK && !result.proved)
+            gac_log_write(&c->log, 0,
+                          "the record is of version 0.1 and has no checksums: the result could "
+                          "not be compared with the original");
         return undone == GAC_OK ? report(c, o, model, NULL, &result) : undone;
     }
     gac_status status = choose(c, o, model, &plan);

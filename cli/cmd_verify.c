@@ -8,9 +8,9 @@
 static const char help[] =
     "usage: gac verify ORIGINAL REPAIRED [--forward [options]]\n"
     "\n"
-    "Checks that a repaired checkpoint is its original with nothing but zeros added, tensor by\n"
-    "tensor and byte by byte, and that its config states the sizes it has. Exits with 5 and\n"
-    "names the first difference when that does not hold.\n"
+    "Is REPAIRED the same model as ORIGINAL? Every tensor must be the original's with nothing but\n"
+    "zeros added, the config and all other files what the repair of the original gives. Exits\n"
+    "with 5 and names the first difference when that does not hold.\n"
     "\n"
     "  --forward            also run both and compare every logit: the same bits, where the\n"
     "                       repair is exact and the device is reference\n"
@@ -77,11 +77,13 @@ static gac_status report_json(cli *c, const verify_command *o)
 {
     const gac_verification *v = &o->v;
     json_t *result = gac_json_result("gac.verify/1", c->argc, c->argv);
-    json_t *body = json_pack("{s:b, s:b, s:b, s:b, s:b, s:i, s:i, s:o, s:b, s:s}", "lossless",
-                             v->lossless, "pads_zero", v->pads_zero, "config_ok", v->config_ok,
-                             "same_tensors", v->same_tensors, "rescaled", v->rescaled, "n_tensors",
-                             v->n_tensors, "n_dims_changed", v->n_dims_changed, "forward",
-                             forward_json(o), "ok", o->ok, "difference", v->difference);
+    json_t *body =
+        json_pack("{s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:i, s:i, s:o, s:b, s:s}",
+                  "lossless", v->lossless, "pads_zero", v->pads_zero, "config_ok", v->config_ok,
+                  "same_tensors", v->same_tensors, "same_files", v->same_files, "has_record",
+                  v->has_record, "record_ok", v->record_ok, "old_record", v->old_record, "rescaled",
+                  v->rescaled, "n_tensors", v->n_tensors, "n_dims_changed", v->n_dims_changed,
+                  "forward", forward_json(o), "ok", o->ok, "difference", v->difference);
     json_object_update(result, body);
     json_decref(body);
     gac_status status = gac_json_print(stdout, result, &c->error);
@@ -101,7 +103,12 @@ static gac_status report(cli *c, const verify_command *o)
         printf("lossless      NO\n");
     printf("pads zero     %s\n", v->pads_zero ? "yes" : "NO");
     printf("same tensors  %s\n", v->same_tensors ? "yes" : "NO");
-    printf("config        %s\n", v->config_ok ? "states the sizes" : "DOES NOT state the sizes");
+    printf("config        %s\n", v->config_ok ? "is the original's with the new sizes" : "DIFFERS");
+    printf("other files   %s\n", v->same_files ? "are the original's" : "DIFFER");
+    printf("record        %s\n", !v->has_record  ? "none"
+                                 : !v->record_ok ? "DOES NOT FIT"
+                                 : v->old_record ? "fits; version 0.1 has no checksums"
+                                                 : "fits");
     printf("dimensions    %d changed%s\n", v->n_dims_changed,
            v->rescaled ? "; some tensors scaled, their originals kept" : "");
     if (o->forward)
@@ -143,7 +150,8 @@ static gac_status run_forward(cli *c, verify_command *o, const char *path,
 static void judge(verify_command *o)
 {
     const gac_verification *v = &o->v;
-    o->ok = v->lossless && v->pads_zero && v->config_ok && v->same_tensors;
+    o->ok = v->lossless && v->pads_zero && v->config_ok && v->same_tensors && v->same_files &&
+            v->record_ok;
     if (!o->forward)
         return;
     o->promised = !v->rescaled && strcmp(o->compare.engine.device, "reference") == 0;
@@ -231,5 +239,4 @@ static gac_status run(cli *c, int argc, char **argv)
     return compare(c, &o, argv + optind);
 }
 
-const command cmd_verify = { "verify", "is a repaired checkpoint its original plus zeros?", help,
-                             run };
+const command cmd_verify = { "verify", "is a repaired checkpoint the same model?", help, run };

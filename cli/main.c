@@ -62,8 +62,10 @@ static int run_command(const command *found, int argc, char **argv)
 {
     /* getopt reorders its arguments; results show them as they were given. */
     char **given = calloc((size_t)argc + 1, sizeof *given);
-    if (!given)
+    if (!given) {
+        fputs("gac: out of memory\n", stderr);
         return GAC_NO_RESOURCE;
+    }
     memcpy(given, argv, (size_t)argc * sizeof *given);
     cli c = { .argc = argc,
               .argv = given,
@@ -71,8 +73,14 @@ static int run_command(const command *found, int argc, char **argv)
               .progress = gac_progress_create(stderr),
               .error = GAC_ERROR_INIT };
     gac_status status = found->run(&c, argc - 1, argv + 1);
-    if (status != GAC_OK && c.error.text[0])
-        fprintf(stderr, "gac: %s\n", c.error.text);
+    /* A result that lost a piece for want of memory is no result. */
+    if (status == GAC_OK)
+        status = gac_memory_check(&c.error);
+    if (status != GAC_OK)
+        fprintf(stderr, "gac: %s\n",
+                c.error.text[0]             ? c.error.text
+                : status == GAC_NO_RESOURCE ? "out of memory"
+                                            : "failed");
     gac_progress_free(c.progress);
     free(given);
     return (int)status;
@@ -112,6 +120,7 @@ static void end_on_lost_file(int signal)
 int main(int argc, char **argv)
 {
     signal(SIGBUS, end_on_lost_file);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == GAC_OK) {
         fprintf(stderr, "gac: cannot write the result\n");

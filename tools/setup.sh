@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what building and testing GAC needs and this machine lacks. Asks for
 # nothing, and says nothing when nothing is missing.
-#   tools/setup.sh build    compiler, CMake, jansson, PCRE2, libunistring, OpenBLAS
+#   tools/setup.sh build    compiler, CMake, jansson, PCRE2, libunistring, xxHash, OpenBLAS
 #   tools/setup.sh demo     also Python, for the scripts that make checkpoints
 #   tools/setup.sh check    also the test tools and the Python environment
 #   tools/setup.sh bench    also the peers that benchmarks compare with
@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc g++ cmake ninja-build pkg-config libjansson-dev libpcre2-dev\
- libunistring-dev libopenblas-dev"
+ libunistring-dev libxxhash-dev libopenblas-dev"
 if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
 elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then

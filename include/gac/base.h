@@ -64,6 +64,15 @@ gac_status gac_error_set(gac_error *err, gac_status status, const char *format, 
 /* Fills err with "out of memory" and returns GAC_NO_RESOURCE. */
 gac_status gac_error_no_memory(gac_error *err);
 
+/* jansson's setters return -1 when memory is short, and code that builds a
+ * document of a hundred members does not check each. Instead the failure is
+ * noted, per thread, and whoever turns a document into text or gives a file its
+ * name asks first. gac_memory_lost notes one; gac_memory_check returns
+ * GAC_NO_RESOURCE when one was noted and gac_error_no_memory has not told of it
+ * since. */
+void gac_memory_lost(void);
+gac_status gac_memory_check(gac_error *err);
+
 /* Makes an untrusted string fit for a one-line message: control bytes and
  * broken UTF-8 become \xNN, long text is cut in the middle. Writes at most
  * size bytes to buffer, always terminates it, and returns buffer. */
@@ -119,6 +128,7 @@ void gac_file_close(gac_file *file); /* NULL is fine */
 
 const char *gac_file_path(const gac_file *file); /* lives as long as file */
 uint64_t gac_file_size(const gac_file *file);    /* as it was on opening */
+unsigned gac_file_mode(const gac_file *file);    /* permissions, likewise */
 
 /* Gives the descriptor back to the system until the next read, which fails if
  * another file, or a changed one, is then found under the path. A checkpoint

@@ -112,11 +112,38 @@ gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint6
                                void *buffer, size_t n_bytes, gac_error *err);
 
 /* The tensor's bytes in memory, mapped from its file and read when touched;
- * they live as long as the checkpoint. Data that its file does not align to the
+ * they live as long as the checkpoint. Several threads may ask at once, as long
+ * as none reads with gac_checkpoint_read. Data that its file does not align to the
  * elements is copied. A file that another program cuts short meanwhile ends the
  * process (SIGBUS). */
 gac_status gac_checkpoint_map(const gac_checkpoint *checkpoint, int32_t tensor, const void **data,
                               gac_error *err);
+
+/* Calls visit for each file and folder of a checkpoint's directory, tensor files
+ * too, with its path inside the directory and its permissions; a folder comes
+ * before what is in it. Hidden folders and links to folders are passed over; a
+ * link that leads nowhere is an error. A checkpoint that is one file has none. */
+typedef gac_status (*gac_file_visit)(void *user, const char *path, bool folder, unsigned mode,
+                                     gac_error *err);
+gac_status gac_checkpoint_each_file(const gac_checkpoint *checkpoint, gac_file_visit visit,
+                                    void *user, gac_error *err);
+/* Opens a file that was visited. */
+gac_status gac_checkpoint_open_file(const gac_checkpoint *checkpoint, const char *path,
+                                    gac_file **out, gac_error *err);
+/* Whether a file of that name holds weights, in any format, or lists them. */
+bool gac_is_weights(const char *name);
+
+/* ---- Hashes: XXH3, 64 bits ----------------------------------------------- */
+
+uint64_t gac_hash_bytes(const void *data, size_t n_bytes);
+
+/* The hash of a tensor's bytes, made by another thread while this one goes on.
+ * Until gac_tensor_hash_finish, which frees it, this thread may read only tensors
+ * of the same file from the checkpoint. NULL can be finished, and sets nothing. */
+typedef struct gac_tensor_hash gac_tensor_hash;
+gac_status gac_tensor_hash_start(gac_checkpoint *checkpoint, int32_t tensor, gac_tensor_hash **out,
+                                 gac_error *err);
+gac_status gac_tensor_hash_finish(gac_tensor_hash *hash, uint64_t *out, gac_error *err);
 
 /* ---- Writing ----------------------------------------------------------- */
 
@@ -129,14 +156,15 @@ typedef struct gac_writer_options {
     uint64_t max_shard_bytes;      /* tensor bytes a shard may hold */
     uint64_t data_alignment;       /* where the data of a file starts: a multiple of this */
     const struct json_t *metadata; /* strings for __metadata__, beside "format":"pt"; or NULL */
-    bool replace;                  /* an existing target is replaced on finish */
-    bool no_sync;                  /* finish does not wait for the disk */
+    bool replace; /* an existing target is replaced on finish: an empty folder or a checkpoint */
+    bool no_sync; /* finish does not wait for the disk */
+    const gac_checkpoint *like; /* whose permissions the target gets; NULL: by the umask */
 } gac_writer_options;
 
 #define GAC_DEFAULT_SHARD_BYTES 5000000000u
 #define GAC_WRITER_OPTIONS_INIT \
     { \
-        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, false, false \
+        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, false, false, NULL \
     }
 
 /* Starts a directory at path. options may be NULL. */
@@ -169,6 +197,14 @@ gac_status gac_writer_read_back(gac_writer *writer, int32_t tensor, uint64_t off
                                 size_t n_bytes, gac_error *err);
 gac_status gac_writer_rewrite(gac_writer *writer, int32_t tensor, uint64_t offset, const void *data,
                               size_t n_bytes, gac_error *err);
+/* Puts another string of the same length in the place of one in __metadata__, in
+ * every file that has it, after gac_writer_layout: for what is known only when all
+ * data has been written. */
+gac_status gac_writer_replace_metadata(gac_writer *writer, const char *key, const char *text,
+                                       gac_error *err);
+/* Writes the index where one is needed. Then the directory is complete, and can
+ * be opened where it is; only gac_writer_finish may follow. */
+gac_status gac_writer_complete(gac_writer *writer, gac_error *err);
 /* Where the directory is until it is finished; borrowed. */
 const char *gac_writer_directory(const gac_writer *writer);
 /* Copies every file and folder of a checkpoint's directory that is neither a
@@ -179,8 +215,8 @@ gac_status gac_writer_carry(gac_writer *writer, const gac_checkpoint *checkpoint
 /* Adds a file that is no tensor file: config.json, a tokenizer. */
 gac_status gac_writer_add_file(gac_writer *writer, const char *name, const void *data,
                                size_t n_bytes, gac_error *err);
-/* Writes the index where there are shards, flushes everything and gives the
- * directory its name. Frees writer whatever happens. */
+/* Completes the directory if that is still to be done, flushes everything and
+ * gives the directory its name. Frees writer whatever happens. */
 gac_status gac_writer_finish(gac_writer *writer, gac_error *err);
 /* Removes what was written so far. NULL is fine. */
 void gac_writer_discard(gac_writer *writer);
@@ -282,18 +318,19 @@ gac_status gac_gguf_read(gac_gguf *gguf, int32_t tensor, int64_t first, int64_t 
 /* ---- Conversion ---------------------------------------------------------- */
 
 typedef struct gac_convert_options {
-    gac_dtype dtype;          /* F16, BF16 or F32; GAC_DTYPE_COUNT: by what the source stores */
-    const char *tokenizer;    /* of llama2.c: the file of its tokenizer */
-    uint64_t max_shard_bytes; /* tensor bytes a shard may hold */
-    bool replace;             /* an existing target is replaced */
-    bool no_sync;             /* do not wait for the disk */
-    gac_progress *progress;   /* NULL: none */
-    const gac_log *log;       /* NULL: silent */
+    gac_dtype dtype;            /* F16, BF16 or F32; GAC_DTYPE_COUNT: by what the source stores */
+    const char *tokenizer;      /* of llama2.c: the file of its tokenizer */
+    uint64_t max_shard_bytes;   /* tensor bytes a shard may hold */
+    bool replace;               /* an existing target is replaced */
+    bool no_sync;               /* do not wait for the disk */
+    gac_progress *progress;     /* NULL: none */
+    const gac_log *log;         /* NULL: silent */
+    const volatile int *cancel; /* set from outside to stop; NULL: never */
 } gac_convert_options;
 
 #define GAC_CONVERT_OPTIONS_INIT \
     { \
-        GAC_DTYPE_COUNT, NULL, GAC_DEFAULT_SHARD_BYTES, false, false, NULL, NULL \
+        GAC_DTYPE_COUNT, NULL, GAC_DEFAULT_SHARD_BYTES, false, false, NULL, NULL, NULL \
     }
 
 typedef struct gac_convert_result {

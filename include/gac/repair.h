@@ -43,6 +43,7 @@ typedef struct gac_repair_result {
     int32_t n_dims_changed;
     int32_t n_tensors_changed;
     uint64_t bytes_before, bytes_after; /* of tensor data */
+    bool proved;                        /* undoing: the result has the checksums of the original */
 } gac_repair_result;
 
 /* Whether sizes (one per dimension of model) can be applied: none smaller than
@@ -64,8 +65,11 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
                             gac_error *err);
 
 /* Writes the original of a repaired checkpoint to the directory out; every
- * tensor has its original bytes. Errors: GAC_BAD_INPUT when it was not
- * repaired, or when values stand where zeros were put in. */
+ * tensor and config.json have their original bytes, and their checksums are
+ * compared with the record's before out appears. Records of version 0.1 have no
+ * checksums: then result->proved is false. Errors: GAC_BAD_INPUT when it was not
+ * repaired, when values stand where zeros were put in, and when the record was
+ * changed or the result is not the original. */
 gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
                            const gac_repair_options *options, gac_repair_result *result,
                            gac_error *err);
@@ -73,16 +77,23 @@ gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
 typedef struct gac_verification {
     bool lossless;     /* un-padding gives the original bytes, tensor by tensor */
     bool pads_zero;    /* every byte that was put in is zero */
-    bool config_ok;    /* the config states the sizes that the tensors have */
+    bool config_ok;    /* the config is what the repair of the original's must be */
     bool same_tensors; /* none missing, none extra */
+    bool same_files;   /* every other file is the original's, none missing, none extra */
+    bool record_ok;    /* the record tells of this original and of these sizes */
+    bool has_record;   /* there is one; without it a repair cannot be undone */
+    bool old_record;   /* it is of version 0.1 and has no checksums to compare */
     bool rescaled;     /* some tensors were scaled, and held against their kept originals */
     int32_t n_tensors; /* compared */
     int32_t n_dims_changed;
     char difference[512]; /* the first one, or empty */
 } gac_verification;
 
-/* Compares a repaired checkpoint with its original. GAC_OK when the comparison
- * could be made, whatever it found. */
+/* Whether repaired is the same model as original: works out what a repair must
+ * have written and compares all of it, but for config keys and files that say
+ * nothing about the model (docs/repair.md lists them). GAC_OK when the comparison
+ * could be made, whatever it found. Errors: GAC_BAD_INPUT when the record does not
+ * fit its own checksum. */
 gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
                              gac_checkpoint *repaired, const gac_model *repaired_model,
                              gac_progress *progress, gac_verification *out, gac_error *err);

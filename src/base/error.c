@@ -3,8 +3,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "base/memory.h"
-
 gac_status gac_error_set(gac_error *err, gac_status status, const char *format, ...)
 {
     if (!err)

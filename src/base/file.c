@@ -21,6 +21,8 @@ struct gac_file {
 static gac_status open_error(const char *path, int code, gac_error *err)
 {
     char q[256];
+    if (code == ENOMEM)
+        return gac_error_no_memory(err);
     bool absent = code == ENOENT || code == ENOTDIR || code == ELOOP || code == ENAMETOOLONG;
     return gac_error_set(err, absent ? GAC_BAD_INPUT : GAC_FAILED, "%s: %s",
                          gac_quote(q, sizeof q, path), strerror(code));
@@ -133,6 +135,11 @@ const char *gac_file_path(const gac_file *file)
 uint64_t gac_file_size(const gac_file *file)
 {
     return (uint64_t)file->stat.st_size;
+}
+
+unsigned gac_file_mode(const gac_file *file)
+{
+    return file->stat.st_mode & 0777;
 }
 
 void gac_file_park(gac_file *file)

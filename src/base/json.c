@@ -8,8 +8,6 @@
 #include <unistd.h>
 
 #include "base/json_parse.h"
-#include "base/memory.h"
-
 static void skip_space(gac_json_walk *walk)
 {
     while (walk->position < walk->n_bytes && walk->text[walk->position] &&

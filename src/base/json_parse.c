@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistr.h>
 
-#include "base/memory.h"
-
 /* Values inside values; deeper ones are an attack on the stack. */
 enum { MAX_DEPTH = 1000 };
 

@@ -9,6 +9,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* A target under its final name and the temporary one it is written to. */
@@ -32,6 +33,8 @@ static gac_status failed(const char *path, gac_error *err)
 {
     char q[256];
     int code = errno;
+    if (code == ENOMEM)
+        return gac_error_no_memory(err);
     return gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path), strerror(code));
 }
 
@@ -54,6 +57,13 @@ static void target_dispose(target *t)
     free(t->temporary);
 }
 
+/* Whether anything is at path; a path that cannot be looked at is an error. */
+static gac_status look(const char *path, bool *there, struct stat *s, gac_error *err)
+{
+    *there = lstat(path, s) == 0;
+    return *there || errno == ENOENT ? GAC_OK : failed(path, err);
+}
+
 /* Sets up t for path, with a temporary name of its own in the same directory:
  * rename works only within one file system. */
 static gac_status target_init(target *t, const char *path, bool replace, gac_error *err)
@@ -72,7 +82,11 @@ static gac_status target_init(target *t, const char *path, bool replace, gac_err
     if (!*base || strcmp(base, ".") == 0 || strcmp(base, "..") == 0)
         return gac_error_set(err, GAC_USAGE, "%s: cannot be written to",
                              gac_quote(q, sizeof q, path));
-    if (!replace && lstat(t->path, &s) == 0)
+    bool there;
+    gac_status status = look(t->path, &there, &s, err);
+    if (status != GAC_OK)
+        return status;
+    if (!replace && there)
         return exists(t->path, err);
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
@@ -113,26 +127,112 @@ static gac_status sync_parent(const char *path, gac_error *err)
 static gac_status move_into_place(const target *t, gac_error *err)
 {
     struct stat s;
+    bool there;
     if (renameat2(AT_FDCWD, t->temporary, AT_FDCWD, t->path, RENAME_NOREPLACE) == 0)
         return GAC_OK;
     if (errno == EEXIST)
         return exists(t->path, err);
     if (errno != EINVAL && errno != ENOSYS)
         return failed(t->path, err);
-    if (lstat(t->path, &s) == 0)
-        return exists(t->path, err);
+    gac_status status = look(t->path, &there, &s, err);
+    if (status != GAC_OK || there)
+        return status != GAC_OK ? status : exists(t->path, err);
     return rename(t->temporary, t->path) == 0 ? GAC_OK : failed(t->path, err);
 }
 
-static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
+/* Likewise where something may be replaced: old and new are exchanged in one
+ * step, so that a crash leaves one of the two complete under the name. Then the
+ * old one has the temporary name. */
+static gac_status swap_into_place(target *t, bool *swapped, gac_error *err)
 {
-    (void)s, (void)kind, (void)at;
-    return remove(path);
+    struct stat s;
+    bool there;
+    gac_status status = look(t->path, &there, &s, err);
+    if (status != GAC_OK || !there)
+        return status != GAC_OK ? status : move_into_place(t, err);
+    *swapped = renameat2(AT_FDCWD, t->temporary, AT_FDCWD, t->path, RENAME_EXCHANGE) == 0;
+    if (*swapped || (!S_ISDIR(s.st_mode) && (errno == EINVAL || errno == ENOSYS) &&
+                     rename(t->temporary, t->path) == 0))
+        return GAC_OK;
+    return failed(t->path, err);
 }
 
-static void remove_directory(const char *path)
+/* Takes the new one away again, and puts the old one back. */
+static bool take_back(const target *t, bool swapped)
 {
-    nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return renameat2(AT_FDCWD, t->path, AT_FDCWD, t->temporary,
+                     swapped ? RENAME_EXCHANGE : RENAME_NOREPLACE) == 0;
+}
+
+/* Gives the temporary its final name, for good if flush; after a failure the
+ * name is as it was. What then has the temporary name is to be removed. */
+static gac_status put_in_place(target *t, bool flush, gac_error *err)
+{
+    char q[256], why[400];
+    bool swapped = false;
+    gac_status status = t->replace ? swap_into_place(t, &swapped, err) : move_into_place(t, err);
+    if (status != GAC_OK || !flush)
+        return status;
+    gac_error local = GAC_ERROR_INIT;
+    status = sync_parent(t->path, &local);
+    if (status == GAC_OK)
+        return GAC_OK;
+    if (take_back(t, swapped))
+        return gac_error_set(err, status, "%s", local.text);
+    snprintf(why, sizeof why, "%s", local.text);
+    return gac_error_set(err, status, "%s: is complete, but a power cut may lose it: %s",
+                         gac_quote(q, sizeof q, t->path), why);
+}
+
+/* As the kernel lists a directory. */
+struct listed {
+    uint64_t inode, next;
+    unsigned short n_bytes;
+    unsigned char kind;
+    char name[];
+};
+
+static void remove_inside(int parent, const char *name);
+
+/* Removes what is in an open directory. */
+static void empty_directory(int fd)
+{
+    _Alignas(struct listed) char buffer[4096];
+    long n;
+    while ((n = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
+        const struct listed *entry;
+        for (long at = 0; at < n; at += entry->n_bytes) {
+            entry = (const struct listed *)(const void *)(buffer + at);
+            if (strcmp(entry->name, ".") != 0 && strcmp(entry->name, "..") != 0)
+                remove_inside(fd, entry->name);
+        }
+    }
+}
+
+/* Removes a file, or a directory with all that is in it. It allocates nothing,
+ * since it tidies up after failed allocations, too. */
+static void remove_inside(int parent, const char *name)
+{
+    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
+        return;
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0) {
+        empty_directory(fd);
+        close(fd);
+    }
+    unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+/* Whether nothing is left of path. A second try helps where a fault passes. */
+static bool remove_all(const char *path)
+{
+    struct stat s;
+    for (int i = 0; i < 2; i++) {
+        remove_inside(AT_FDCWD, path);
+        if (lstat(path, &s) != 0 && errno == ENOENT)
+            return true;
+    }
+    return false;
 }
 
 /* Removes what is left under a temporary name, if its maker is gone: one that
@@ -144,10 +244,8 @@ static void remove_left(const char *path)
     if (fd < 0)
         return;
     bool left = fstat(fd, &s) == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
-    if (left && S_ISDIR(s.st_mode))
-        remove_directory(path);
-    else if (left && S_ISREG(s.st_mode))
-        unlink(path);
+    if (left && (S_ISDIR(s.st_mode) || S_ISREG(s.st_mode)))
+        remove_all(path);
     close(fd);
 }
 
@@ -202,9 +300,11 @@ gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **ou
     if (!file)
         return gac_error_no_memory(err);
     file->fd = -1;
+    bool there = false;
     gac_status status = target_init(&file->target, path, replace, err);
-    if (status == GAC_OK && lstat(file->target.path, &s) == 0 && !S_ISREG(s.st_mode) &&
-        !S_ISLNK(s.st_mode))
+    if (status == GAC_OK)
+        status = look(file->target.path, &there, &s, err);
+    if (status == GAC_OK && there && !S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
         status = gac_error_set(err, GAC_FAILED, "%s: exists and is no file",
                                gac_quote(q, sizeof q, path));
     if (status == GAC_OK) {
@@ -239,22 +339,13 @@ gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_byt
 
 gac_status gac_new_file_commit(gac_new_file *file, gac_error *err)
 {
-    gac_status status = GAC_OK;
-    const target *t = &file->target;
-    if (fsync(file->fd) != 0)
-        status = failed(t->path, err);
-    else if (t->replace)
-        status = rename(t->temporary, t->path) == 0 ? GAC_OK : failed(t->path, err);
-    else
-        status = move_into_place(t, err);
-    if (status != GAC_OK) {
-        gac_new_file_discard(file);
-        return status;
-    }
-    status = sync_parent(t->path, err);
-    close(file->fd);
-    target_dispose(&file->target);
-    free(file);
+    gac_status status = gac_memory_check(err);
+    if (status == GAC_OK && fsync(file->fd) != 0)
+        status = failed(file->target.path, err);
+    if (status == GAC_OK)
+        status = put_in_place(&file->target, true, err);
+    /* The temporary name is gone now, or has what is not wanted. */
+    gac_new_file_discard(file);
     return status;
 }
 
@@ -262,8 +353,8 @@ void gac_new_file_discard(gac_new_file *file)
 {
     if (!file)
         return;
+    remove_all(file->target.temporary);
     close(file->fd);
-    unlink(file->target.temporary);
     target_dispose(&file->target);
     free(file);
 }
@@ -294,8 +385,11 @@ gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out,
     if (!dir)
         return gac_error_no_memory(err);
     dir->lock = -1;
+    bool there = false;
     gac_status status = target_init(&dir->target, path, replace, err);
-    if (status == GAC_OK && lstat(dir->target.path, &s) == 0 && !S_ISDIR(s.st_mode))
+    if (status == GAC_OK)
+        status = look(dir->target.path, &there, &s, err);
+    if (status == GAC_OK && there && !S_ISDIR(s.st_mode))
         status = no_directory(path, err);
     if (status == GAC_OK)
         remove_stale(&dir->target);
@@ -328,30 +422,19 @@ static gac_status sync_tree(const char *path, gac_error *err)
     return GAC_OK;
 }
 
-/* Swaps the new directory with the old one in one step, so that a crash
- * leaves one of the two complete under the name. */
-static gac_status swap_into_place(target *t, gac_error *err)
-{
-    struct stat s;
-    if (lstat(t->path, &s) != 0)
-        return move_into_place(t, err);
-    if (!S_ISDIR(s.st_mode))
-        return no_directory(t->path, err);
-    if (renameat2(AT_FDCWD, t->temporary, AT_FDCWD, t->path, RENAME_EXCHANGE) != 0)
-        return failed(t->path, err);
-    return GAC_OK;
-}
-
 gac_status gac_new_dir_commit(gac_new_dir *dir, bool flush, gac_error *err)
 {
+    char q[256], qt[256];
     target *t = &dir->target;
-    gac_status status = flush ? sync_tree(t->temporary, err) : GAC_OK;
-    if (status == GAC_OK)
-        status = t->replace ? swap_into_place(t, err) : move_into_place(t, err);
+    gac_status status = gac_memory_check(err);
     if (status == GAC_OK && flush)
-        status = sync_parent(t->path, err);
-    /* After a swap the temporary name holds the old directory; after a plain
-     * move it is gone; after a failure it is ours to remove. */
+        status = sync_tree(t->temporary, err);
+    if (status == GAC_OK)
+        status = put_in_place(t, flush, err);
+    if (status == GAC_OK && !remove_all(t->temporary))
+        status = gac_error_set(
+            err, GAC_FAILED, "%s: is complete; what it replaced could not be removed from %s",
+            gac_quote(q, sizeof q, t->path), gac_quote(qt, sizeof qt, t->temporary));
     gac_new_dir_discard(dir);
     return status;
 }
@@ -360,7 +443,7 @@ void gac_new_dir_discard(gac_new_dir *dir)
 {
     if (!dir)
         return;
-    remove_directory(dir->target.temporary);
+    remove_all(dir->target.temporary);
     if (dir->lock >= 0)
         close(dir->lock);
     target_dispose(&dir->target);

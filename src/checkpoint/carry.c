@@ -1,4 +1,4 @@
-/* Carrying the rest of a directory over: tokenizer, licence, generation config. */
+/* The rest of a checkpoint's directory: tokenizer, licence, generation config. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,93 +28,167 @@ bool gac_is_foreign_weights(const char *name)
     return false;
 }
 
-/* Weights, in whatever format, would be the model as it was. */
-static bool stays_behind(const char *name)
+bool gac_is_weights(const char *name)
 {
+    const char *slash = strrchr(name, '/');
+    name = slash ? slash + 1 : name;
     return gac_is_foreign_weights(name) || gac_has_suffix(name, ".safetensors") ||
            gac_has_suffix(name, ".index.json");
-}
-
-static bool is_listed(const char *const *list, const char *name)
-{
-    for (; list && *list; list++)
-        if (strcmp(*list, name) == 0)
-            return true;
-    return false;
 }
 
 static gac_status failed(const char *path, gac_error *err)
 {
     char q[256];
     int code = errno;
+    if (code == ENOMEM)
+        return gac_error_no_memory(err);
     return gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path), strerror(code));
 }
 
-static gac_status copy_file(const char *from, const char *name, const char *to, gac_error *err)
+/* A walk over the files below a directory. */
+typedef struct walk {
+    const char *root;
+    gac_file_visit visit;
+    void *user;
+} walk;
+
+static gac_status walk_folder(const walk *w, const char *inside, int depth, gac_error *err);
+
+/* Says what is at path, following a link; one that leads nowhere is an error. */
+static gac_status look_at(const char *path, struct stat *s, bool *link, gac_error *err)
 {
-    gac_file *file;
-    gac_status status = gac_file_open_inside(from, name, &file, err);
-    if (status != GAC_OK)
-        return status;
-    int fd = open(to, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    status = fd < 0 ? failed(to, err) : gac_file_copy(file, 0, fd, 0, gac_file_size(file), err);
-    if (fd >= 0 && close(fd) != 0 && status == GAC_OK)
-        status = failed(to, err);
-    gac_file_close(file);
-    return status;
+    char q[256];
+    if (lstat(path, s) != 0)
+        return failed(path, err);
+    *link = S_ISLNK(s->st_mode);
+    if (!*link || stat(path, s) == 0)
+        return GAC_OK;
+    return errno != ENOENT ? failed(path, err)
+                           : gac_error_set(err, GAC_BAD_INPUT, "%s: a link that leads nowhere",
+                                           gac_quote(q, sizeof q, path));
 }
 
-static gac_status carry_folder(const char *from, const char *to, const char *const *skip, int depth,
-                               gac_error *err);
-
-static gac_status carry_entry(const char *from, const char *name, const char *to,
-                              const char *const *skip, int depth, gac_error *err)
+/* Visits the entry inside/name. Hidden folders and links to folders are passed over. */
+static gac_status walk_entry(const walk *w, const char *inside, const char *name, int depth,
+                             gac_error *err)
 {
     struct stat s;
-    char *source = NULL, *target = NULL;
+    bool link;
+    char *path = NULL, *whole = NULL;
     gac_status status = GAC_OK;
-    if (asprintf(&source, "%s/%s", from, name) < 0)
+    if (asprintf(&path, "%s%s%s", inside, *inside ? "/" : "", name) < 0)
         return gac_error_no_memory(err);
-    if (asprintf(&target, "%s/%s", to, name) < 0) {
-        free(source);
+    if (asprintf(&whole, "%s/%s", w->root, path) < 0) {
+        free(path);
         return gac_error_no_memory(err);
     }
-    if (depth == 0 && is_listed(skip, name))
-        status = GAC_OK;
-    else if (lstat(source, &s) != 0)
-        status = failed(source, err);
-    else if (S_ISDIR(s.st_mode) && depth < MAX_DEPTH && name[0] != '.')
-        status = mkdir(target, 0777) != 0 ? failed(target, err)
-                                          : carry_folder(source, target, skip, depth + 1, err);
-    else if (S_ISLNK(s.st_mode) && (stat(source, &s) != 0 || !S_ISREG(s.st_mode)))
-        status = GAC_OK; /* a link that leads nowhere, or to a folder */
-    else if (S_ISREG(s.st_mode) && !stays_behind(name))
-        status = copy_file(from, name, target, err);
-    free(source);
-    free(target);
+    status = look_at(whole, &s, &link, err);
+    bool folder = status == GAC_OK && S_ISDIR(s.st_mode) && !link && name[0] != '.';
+    if (folder && depth >= MAX_DEPTH)
+        status = gac_error_set(err, GAC_BAD_INPUT, "%s: folders are nested more than %d deep",
+                               w->root, MAX_DEPTH);
+    if (status == GAC_OK && (folder || S_ISREG(s.st_mode)))
+        status = w->visit(w->user, path, folder, s.st_mode & 0777, err);
+    if (status == GAC_OK && folder)
+        status = walk_folder(w, path, depth + 1, err);
+    free(path);
+    free(whole);
     return status;
 }
 
-static gac_status carry_folder(const char *from, const char *to, const char *const *skip, int depth,
-                               gac_error *err)
+static gac_status walk_folder(const walk *w, const char *inside, int depth, gac_error *err)
 {
-    DIR *stream = opendir(from);
-    if (!stream)
-        return failed(from, err);
-    gac_status status = GAC_OK;
+    char *path;
+    if (asprintf(&path, "%s/%s", w->root, inside) < 0)
+        return gac_error_no_memory(err);
+    DIR *stream = opendir(path);
+    gac_status status = stream ? GAC_OK : failed(path, err);
     struct dirent *entry;
-    while (status == GAC_OK && (entry = readdir(stream)))
+    while (status == GAC_OK && (errno = 0, entry = readdir(stream)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            status = carry_entry(from, entry->d_name, to, skip, depth, err);
-    closedir(stream);
+            status = walk_entry(w, inside, entry->d_name, depth, err);
+    if (status == GAC_OK && errno)
+        status = failed(path, err);
+    if (stream)
+        closedir(stream);
+    free(path);
+    return status;
+}
+
+gac_status gac_checkpoint_each_file(const gac_checkpoint *c, gac_file_visit visit, void *user,
+                                    gac_error *err)
+{
+    walk w = { c->path, visit, user };
+    return c->is_directory ? walk_folder(&w, "", 0, err) : GAC_OK;
+}
+
+gac_status gac_checkpoint_open_file(const gac_checkpoint *c, const char *path, gac_file **out,
+                                    gac_error *err)
+{
+    char *folder;
+    const char *slash = strrchr(path, '/');
+    if (asprintf(&folder, "%s/%.*s", c->path, slash ? (int)(slash - path) : 0, path) < 0)
+        return gac_error_no_memory(err);
+    gac_status status = gac_file_open_inside(folder, slash ? slash + 1 : path, out, err);
+    free(folder);
+    return status;
+}
+
+/* Carrying files over into a new directory. */
+typedef struct carrier {
+    const gac_checkpoint *from;
+    const char *to;
+    const char *const *skip;
+} carrier;
+
+static bool is_skipped(const carrier *c, const char *path)
+{
+    for (const char *const *name = c->skip; name && *name; name++) {
+        size_t n = strlen(*name);
+        if (strncmp(path, *name, n) == 0 && (path[n] == 0 || path[n] == '/'))
+            return true;
+    }
+    return false;
+}
+
+static gac_status copy_file(gac_file *file, const char *to, unsigned mode, gac_error *err)
+{
+    int fd = open(to, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    gac_status status = fd < 0 || fchmod(fd, mode) != 0 ? failed(to, err) : GAC_OK;
+    if (status == GAC_OK)
+        status = gac_file_copy(file, 0, fd, 0, gac_file_size(file), err);
+    if (fd >= 0 && close(fd) != 0 && status == GAC_OK)
+        status = failed(to, err);
+    return status;
+}
+
+static gac_status carry(void *user, const char *path, bool folder, unsigned mode, gac_error *err)
+{
+    const carrier *c = user;
+    gac_file *file = NULL;
+    char *to;
+    if (is_skipped(c, path) || (!folder && gac_is_weights(path)))
+        return GAC_OK;
+    if (asprintf(&to, "%s/%s", c->to, path) < 0)
+        return gac_error_no_memory(err);
+    gac_status status = GAC_OK;
+    if (folder) {
+        /* Its owner must be able to fill it. */
+        if (mkdir(to, 0777) != 0 || chmod(to, mode | 0700) != 0)
+            status = failed(to, err);
+    } else {
+        status = gac_checkpoint_open_file(c->from, path, &file, err);
+        if (status == GAC_OK)
+            status = copy_file(file, to, mode, err);
+        gac_file_close(file);
+    }
+    free(to);
     return status;
 }
 
 gac_status gac_writer_carry(gac_writer *writer, const gac_checkpoint *checkpoint,
                             const char *const *skip, gac_error *err)
 {
-    if (!gac_checkpoint_is_directory(checkpoint))
-        return GAC_OK;
-    return carry_folder(gac_checkpoint_path(checkpoint), gac_writer_directory(writer), skip, 0,
-                        err);
+    carrier c = { checkpoint, gac_writer_directory(writer), skip };
+    return gac_checkpoint_each_file(checkpoint, carry, &c, err);
 }

@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,19 +16,26 @@ gac_status gac_checkpoint_add_note(gac_checkpoint *c, const char *note, gac_erro
     return GAC_OK;
 }
 
-static bool exists_inside(const char *directory, const char *name)
+/* Whether directory has an entry of that name; not being able to tell is an error. */
+static gac_status look_inside(const char *directory, const char *name, bool *found, gac_error *err)
 {
+    char q[256];
     char *path;
-    if (asprintf(&path, "%s/%s", directory, name) < 0)
-        return false;
     struct stat s;
-    bool found = lstat(path, &s) == 0;
+    if (asprintf(&path, "%s/%s", directory, name) < 0)
+        return gac_error_no_memory(err);
+    *found = lstat(path, &s) == 0;
+    gac_status status = *found || errno == ENOENT
+                            ? GAC_OK
+                            : gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path),
+                                            strerror(errno));
     free(path);
-    return found;
+    return status;
 }
 
 /* What a directory holds, as far as choosing its weights needs. */
 typedef struct listing {
+    int n_entries; /* "." and ".." too */
     int n_safetensors;
     char safetensors[256]; /* the name of one */
     char foreign[256];     /* a weight file in a format we do not read */
@@ -38,11 +46,13 @@ static gac_status list_directory(const char *path, listing *out, gac_error *err)
     char q[256];
     memset(out, 0, sizeof *out);
     DIR *stream = opendir(path);
+    gac_quote(q, sizeof q, path);
     if (!stream)
-        return gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path),
-                             strerror(errno));
+        return errno == ENOMEM ? gac_error_no_memory(err)
+                               : gac_error_set(err, GAC_FAILED, "%s: %s", q, strerror(errno));
     struct dirent *entry;
-    while ((entry = readdir(stream))) {
+    while (errno = 0, (entry = readdir(stream))) {
+        out->n_entries++;
         if (gac_has_suffix(entry->d_name, ".safetensors")) {
             out->n_safetensors++;
             snprintf(out->safetensors, sizeof out->safetensors, "%s", entry->d_name);
@@ -50,8 +60,27 @@ static gac_status list_directory(const char *path, listing *out, gac_error *err)
         if (gac_is_foreign_weights(entry->d_name))
             snprintf(out->foreign, sizeof out->foreign, "%s", entry->d_name);
     }
+    gac_status status =
+        errno ? gac_error_set(err, GAC_FAILED, "%s: %s", q, strerror(errno)) : GAC_OK;
     closedir(stream);
-    return GAC_OK;
+    return status;
+}
+
+gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err)
+{
+    char q[256];
+    struct stat s;
+    listing found;
+    *out = true;
+    if (lstat(path, &s) != 0)
+        return errno == ENOENT ? GAC_OK
+                               : gac_error_set(err, GAC_FAILED, "%s: %s",
+                                               gac_quote(q, sizeof q, path), strerror(errno));
+    if (!S_ISDIR(s.st_mode))
+        return GAC_OK; /* making the directory refuses it */
+    gac_status status = list_directory(path, &found, err);
+    *out = status == GAC_OK && (found.n_entries <= 2 || found.n_safetensors > 0);
+    return status;
 }
 
 static gac_status open_single(gac_checkpoint *c, const char *name, gac_error *err)
@@ -80,12 +109,16 @@ static gac_status open_directory(gac_checkpoint *c, const gac_checkpoint_options
 {
     char q[256], qf[160];
     listing found;
+    bool index, single;
     gac_quote(q, sizeof q, c->path);
     gac_status status = list_directory(c->path, &found, err);
+    if (status == GAC_OK)
+        status = look_inside(c->path, GAC_INDEX_NAME, &index, err);
+    if (status == GAC_OK)
+        status = look_inside(c->path, GAC_SINGLE_NAME, &single, err);
     if (status != GAC_OK)
         return status;
-    bool index = exists_inside(c->path, GAC_INDEX_NAME);
-    if (exists_inside(c->path, GAC_SINGLE_NAME)) {
+    if (single) {
         status = open_single(c, GAC_SINGLE_NAME, err);
         if (status == GAC_OK && index)
             status = gac_checkpoint_add_note(
@@ -127,8 +160,9 @@ static gac_status read_config(gac_checkpoint *c, gac_error *err)
     if (!directory)
         return gac_error_no_memory(err);
     gac_file *file = NULL;
-    gac_status status = GAC_OK;
-    if (exists_inside(directory, "config.json")) {
+    bool found = false;
+    gac_status status = look_inside(directory, "config.json", &found, err);
+    if (found) {
         status = gac_file_open_inside(directory, "config.json", &file, err);
         if (status == GAC_OK)
             status = gac_json_load(file, GAC_MAX_CONFIG_BYTES, &c->config, err);
@@ -155,7 +189,9 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
     if (!c)
         return gac_error_no_memory(err);
     c->reading = -1;
+    pthread_mutex_init(&c->map_lock, NULL);
     c->is_directory = S_ISDIR(s.st_mode);
+    c->mode = s.st_mode & 0777;
     c->path = gac_arena_strdup(&c->arena, path);
     gac_status status = c->path ? gac_namemap_init(&c->by_name, err) : gac_error_no_memory(err);
     if (status == GAC_OK)
@@ -202,6 +238,7 @@ void gac_checkpoint_close(gac_checkpoint *c)
     free(c->tensors);
     free(c->notes);
     gac_arena_free(&c->arena);
+    pthread_mutex_destroy(&c->map_lock);
     free(c);
 }
 
@@ -213,6 +250,17 @@ const char *gac_checkpoint_path(const gac_checkpoint *c)
 bool gac_checkpoint_is_directory(const gac_checkpoint *c)
 {
     return c->is_directory;
+}
+
+unsigned gac_checkpoint_file_mode(const gac_checkpoint *c)
+{
+    return c->n_files > 0 ? gac_file_mode(c->files[0].file) : 0666;
+}
+
+unsigned gac_checkpoint_folder_mode(const gac_checkpoint *c)
+{
+    /* Whoever may read a file on its own may look into the folder made of it. */
+    return c->is_directory ? c->mode : c->mode | (c->mode & 0444) >> 2;
 }
 
 int32_t gac_checkpoint_n_tensors(const gac_checkpoint *c)
@@ -325,8 +373,8 @@ static gac_status copy_aligned(checkpoint_file *file, int32_t tensor, const void
     return GAC_OK;
 }
 
-gac_status gac_checkpoint_map(const gac_checkpoint *c, int32_t tensor, const void **data,
-                              gac_error *err)
+static gac_status map_tensor(const gac_checkpoint *c, int32_t tensor, const void **data,
+                             gac_error *err)
 {
     const gac_tensor *t = &c->tensors[tensor];
     checkpoint_file *file = &c->files[t->file];
@@ -342,6 +390,17 @@ gac_status gac_checkpoint_map(const gac_checkpoint *c, int32_t tensor, const voi
     if (bytes > 1 && (uintptr_t)*data % (uintptr_t)bytes != 0)
         return copy_aligned(file, tensor, *data, t->size_bytes, data, err);
     return GAC_OK;
+}
+
+gac_status gac_checkpoint_map(const gac_checkpoint *c, int32_t tensor, const void **data,
+                              gac_error *err)
+{
+    /* What a checkpoint says stays the same; maps are made when first asked for. */
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&c->map_lock;
+    pthread_mutex_lock(lock);
+    gac_status status = map_tensor(c, tensor, data, err);
+    pthread_mutex_unlock(lock);
+    return status;
 }
 
 gac_status gac_checkpoint_copy(gac_checkpoint *c, int32_t tensor, uint64_t offset, int to,

@@ -5,6 +5,7 @@
 #include <gac/checkpoint.h>
 
 #include <jansson.h>
+#include <pthread.h>
 
 #include "base/arena.h"
 #include "base/namemap.h"
@@ -37,11 +38,18 @@ struct gac_checkpoint {
     gac_namemap by_name;
     checkpoint_file *files;
     int32_t n_files, file_capacity;
-    int32_t reading; /* the file whose descriptor is open, or -1 */
+    int32_t reading;          /* the file whose descriptor is open, or -1 */
+    unsigned mode;            /* permissions of path */
+    pthread_mutex_t map_lock; /* over maps and copies of tensors */
     json_t *config;
     const char **notes;
     int32_t n_notes, note_capacity;
 };
+
+/* Permissions for what is written in the place of a checkpoint: of its folder
+ * and of its tensor files. */
+unsigned gac_checkpoint_folder_mode(const gac_checkpoint *checkpoint);
+unsigned gac_checkpoint_file_mode(const gac_checkpoint *checkpoint);
 
 /* Appends a file that was just opened (taken over, also on failure), reads
  * and validates its header, and appends its tensors. */
@@ -61,6 +69,10 @@ bool gac_has_suffix(const char *text, const char *suffix);
 
 /* The name of weights in a format that is not ours. */
 bool gac_is_foreign_weights(const char *name);
+
+/* Whether what is at path may be replaced by a checkpoint: nothing, an empty
+ * folder, or a folder with a safetensors file. */
+gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err);
 
 /* A name that stays in its directory. */
 bool gac_is_file_name(const char *name);

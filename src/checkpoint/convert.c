@@ -150,6 +150,7 @@ typedef struct copying {
     float *floats;  /* (CHUNK) as read */
     float *ordered; /* (CHUNK) a rotated vector in its new order */
     void *codes;    /* (CHUNK) of dtype */
+    const volatile int *cancel;
     gac_error *err;
 } copying;
 
@@ -174,6 +175,8 @@ static gac_status put(copying *c, int32_t index, int64_t first, const float *flo
 {
     char file[160], name[160];
     size_t size = (size_t)gac_dtype_bits(c->dtype) / 8;
+    if (c->cancel && *c->cancel)
+        return gac_error_set(c->err, GAC_FAILED, "interrupted; nothing was left behind");
     if (!encode(c->dtype, floats, n, c->codes))
         return gac_error_set(c->err, GAC_USAGE,
                              "%s: tensor \"%s\": a weight is too large for %s; try --dtype %s",
@@ -297,6 +300,7 @@ gac_status gac_convert_write(convert_model *model, const char *to,
                   .writer = writer,
                   .dtype = result->dtype,
                   .progress = options->progress,
+                  .cancel = options->cancel,
                   .err = err };
     if (status == GAC_OK)
         status = move_tensors(&c, result->size_bytes);

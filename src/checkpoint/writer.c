@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <unistr.h>
 
 #include "checkpoint/checkpoint_internal.h"
 
@@ -36,7 +38,8 @@ struct gac_writer {
     int32_t n_shards, shard_capacity;
     bool laid_out;
     bool broken; /* the layout failed half way */
-    int fd;      /* the shard last written to, or -1 */
+    bool complete;
+    int fd; /* the shard last written to, or -1 */
     int32_t fd_shard;
 };
 
@@ -44,6 +47,8 @@ static gac_status failed(const gac_writer *w, const char *name, gac_error *err)
 {
     char qp[256], qn[160];
     int code = errno;
+    if (code == ENOMEM)
+        return gac_error_no_memory(err);
     return gac_error_set(err, GAC_FAILED, "%s: %s: %s", gac_quote(qp, sizeof qp, w->path),
                          gac_quote(qn, sizeof qn, name), strerror(code));
 }
@@ -80,6 +85,32 @@ static gac_status add_shard(gac_writer *w, const char *name, const json_t *metad
     return gac_namemap_add(&w->by_file, copy, w->n_shards++, &existing, err);
 }
 
+/* Gives what was just made the permissions of the checkpoint that it is like.
+ * Its owner can always write to it, or it could not be filled or removed. */
+static gac_status set_mode(const gac_writer *w, int fd, const char *name, unsigned mode,
+                           gac_error *err)
+{
+    return !w->options.like || fchmod(fd, mode | 0600) == 0 ? GAC_OK : failed(w, name, err);
+}
+
+/* Opens the new directory with its permissions, and refuses to replace one that
+ * holds something else than a checkpoint. */
+static gac_status create_directory(gac_writer *w, gac_error *err)
+{
+    bool ours = true;
+    gac_status status = w->options.replace ? gac_is_replaceable(w->path, &ours, err) : GAC_OK;
+    char q[256];
+    if (status == GAC_OK && !ours)
+        return gac_error_set(err, GAC_FAILED, "%s: exists and is no checkpoint; remove it first",
+                             gac_quote(q, sizeof q, w->path));
+    if (status == GAC_OK)
+        status = gac_new_dir_create(w->path, w->options.replace, &w->dir, err);
+    if (status != GAC_OK || !w->options.like)
+        return status;
+    unsigned mode = gac_checkpoint_folder_mode(w->options.like) | 0700;
+    return chmod(gac_new_dir_path(w->dir), mode) == 0 ? GAC_OK : failed(w, ".", err);
+}
+
 gac_status gac_writer_create(const char *path, const gac_writer_options *options, gac_writer **out,
                              gac_error *err)
 {
@@ -98,7 +129,7 @@ gac_status gac_writer_create(const char *path, const gac_writer_options *options
     if (status == GAC_OK)
         status = gac_namemap_init(&w->by_file, err);
     if (status == GAC_OK)
-        status = gac_new_dir_create(path, w->options.replace, &w->dir, err);
+        status = create_directory(w, err);
     if (status != GAC_OK) {
         gac_writer_discard(w);
         return status;
@@ -112,10 +143,7 @@ gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int3
 {
     int32_t existing;
     int64_t n_elements;
-    json_t *as_json = json_string(name);
-    bool utf8 = as_json != NULL;
-    json_decref(as_json);
-    if (!utf8)
+    if (u8_check((const uint8_t *)name, strlen(name)))
         return bad_tensor(name, "its name is not UTF-8", err);
     if (w->laid_out)
         return bad_tensor(name, "the layout is fixed already", err);
@@ -178,9 +206,12 @@ static gac_status create_inside(const gac_writer *w, const char *name, int *fd, 
     char *path;
     if (asprintf(&path, "%s/%s", gac_new_dir_path(w->dir), name) < 0)
         return gac_error_no_memory(err);
-    *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     free(path);
-    return *fd < 0 ? failed(w, name, err) : GAC_OK;
+    if (*fd < 0)
+        return failed(w, name, err);
+    unsigned mode = w->options.like ? gac_checkpoint_file_mode(w->options.like) : 0;
+    return set_mode(w, *fd, name, mode, err);
 }
 
 static gac_status write_all(const gac_writer *w, int fd, const char *name, uint64_t offset,
@@ -200,11 +231,9 @@ static gac_status write_all(const gac_writer *w, int fd, const char *name, uint6
     return GAC_OK;
 }
 
-static int by_shard_dtype_name(const void *a, const void *b)
+static int by_dtype_and_name(const void *a, const void *b)
 {
     const new_tensor *x = *(new_tensor *const *)a, *y = *(new_tensor *const *)b;
-    if (x->shard != y->shard)
-        return x->shard < y->shard ? -1 : 1;
     int difference = gac_dtype_bits(y->dtype) - gac_dtype_bits(x->dtype);
     return difference ? difference : strcmp(x->name, y->name);
 }
@@ -285,8 +314,8 @@ static gac_status write_shard(gac_writer *w, const new_shard *shard, new_tensor 
         status = failed(w, shard->name, err);
     if (status == GAC_OK)
         status = write_all(w, fd, shard->name, 0, text, n_bytes, err);
-    if (fd >= 0)
-        close(fd);
+    if (fd >= 0 && close(fd) != 0 && status == GAC_OK)
+        status = failed(w, shard->name, err);
     free(text);
     return status;
 }
@@ -328,24 +357,49 @@ static gac_status assign_shards(gac_writer *w, gac_error *err)
     return status;
 }
 
+/* The tensors of a shard in the order of their data; the caller frees *out. */
+static gac_status shard_tensors(gac_writer *w, int32_t shard, new_tensor ***out, int32_t *n,
+                                gac_error *err)
+{
+    *n = 0;
+    *out = calloc((size_t)w->n_tensors + 1, sizeof **out);
+    if (!*out)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < w->n_tensors; i++)
+        if (w->tensors[i].shard == shard)
+            (*out)[(*n)++] = &w->tensors[i];
+    qsort(*out, (size_t)*n, sizeof **out, by_dtype_and_name);
+    return GAC_OK;
+}
+
 static gac_status write_shards(gac_writer *w, gac_error *err)
 {
     gac_status status = GAC_OK;
-    int32_t first = 0;
-    new_tensor **order = calloc((size_t)w->n_tensors + 1, sizeof *order);
-    if (!order)
-        return gac_error_no_memory(err);
-    for (int32_t i = 0; i < w->n_tensors; i++)
-        order[i] = &w->tensors[i];
-    qsort(order, (size_t)w->n_tensors, sizeof *order, by_shard_dtype_name);
     for (int32_t shard = 0; shard < w->n_shards && status == GAC_OK; shard++) {
-        int32_t end = first;
-        while (end < w->n_tensors && order[end]->shard == shard)
-            end++;
-        status = write_shard(w, &w->shards[shard], order + first, end - first, err);
-        first = end;
+        int32_t n;
+        new_tensor **tensors = NULL;
+        status = shard_tensors(w, shard, &tensors, &n, err);
+        if (status == GAC_OK)
+            status = write_shard(w, &w->shards[shard], tensors, n, err);
+        free(tensors);
     }
-    free(order);
+    return status;
+}
+
+/* Writes the header of the shard that is open once more; it has the same length. */
+static gac_status rewrite_header(gac_writer *w, int32_t shard, gac_error *err)
+{
+    int32_t n;
+    char *header = NULL;
+    size_t n_bytes;
+    new_tensor **tensors = NULL;
+    gac_status status = shard_tensors(w, shard, &tensors, &n, err);
+    if (status == GAC_OK)
+        status = make_header(w, &w->shards[shard], tensors, n, &header, &n_bytes, err);
+    if (status == GAC_OK)
+        status = write_all(w, w->fd, w->shards[shard].name, 0, header, n_bytes, err);
+    free(header);
+    free(tensors);
     return status;
 }
 
@@ -371,9 +425,10 @@ static gac_status open_shard(gac_writer *w, int32_t shard, gac_error *err)
     char *path;
     if (w->fd_shard == shard)
         return GAC_OK;
-    if (w->fd >= 0)
-        close(w->fd);
+    int before = w->fd;
     w->fd = w->fd_shard = -1;
+    if (before >= 0 && close(before) != 0)
+        return failed(w, w->shards[shard].name, err);
     if (asprintf(&path, "%s/%s", gac_new_dir_path(w->dir), w->shards[shard].name) < 0)
         return gac_error_no_memory(err);
     w->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -469,6 +524,28 @@ gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data
     return status;
 }
 
+gac_status gac_writer_replace_metadata(gac_writer *w, const char *key, const char *text,
+                                       gac_error *err)
+{
+    char q[160];
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < w->n_shards && status == GAC_OK; i++) {
+        const json_t *before = json_object_get(w->shards[i].metadata, key);
+        if (!before)
+            continue;
+        if (json_string_length(before) != strlen(text))
+            return gac_error_set(err, GAC_USAGE, "\"%s\": metadata cannot change its length",
+                                 gac_quote(q, sizeof q, key));
+        status = open_shard(w, i, err);
+        if (status == GAC_OK &&
+            json_object_set_new(w->shards[i].metadata, key, json_string(text)) != 0)
+            status = gac_error_no_memory(err);
+        if (status == GAC_OK)
+            status = rewrite_header(w, i, err);
+    }
+    return status;
+}
+
 static gac_status write_index(gac_writer *w, gac_error *err)
 {
     uint64_t total = 0;
@@ -490,7 +567,13 @@ static gac_status write_index(gac_writer *w, gac_error *err)
     return status;
 }
 
-gac_status gac_writer_finish(gac_writer *w, gac_error *err)
+/* transformers finds a lone file without an index by its usual name only. */
+static bool needs_index(const gac_writer *w)
+{
+    return w->n_shards > 1 || (w->n_shards == 1 && strcmp(w->shards[0].name, GAC_SINGLE_NAME) != 0);
+}
+
+gac_status gac_writer_complete(gac_writer *w, gac_error *err)
 {
     gac_status status = GAC_OK;
     if (!w->laid_out || w->broken)
@@ -499,8 +582,19 @@ gac_status gac_writer_finish(gac_writer *w, gac_error *err)
     for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
         if (w->tensors[i].n_written != w->tensors[i].size_bytes)
             status = bad_tensor(w->tensors[i].name, "not all of its bytes were written", err);
-    if (status == GAC_OK && w->n_shards > 1)
+    if (status == GAC_OK && needs_index(w))
         status = write_index(w, err);
+    int fd = w->fd;
+    w->fd = w->fd_shard = -1;
+    if (fd >= 0 && close(fd) != 0 && status == GAC_OK)
+        status = failed(w, "the last file", err);
+    w->complete = status == GAC_OK;
+    return status;
+}
+
+gac_status gac_writer_finish(gac_writer *w, gac_error *err)
+{
+    gac_status status = w->complete ? GAC_OK : gac_writer_complete(w, err);
     if (status == GAC_OK) {
         gac_new_dir *dir = w->dir;
         w->dir = NULL;

@@ -42,22 +42,19 @@ typedef struct rewrite {
     place_list places;
     gac_writer *writer;
     gac_checkpoint *originals; /* undoing: tensors that were scaled; or NULL */
-    json_t *record;            /* repairing: what goes into the metadata */
+    json_t *record;            /* what goes into the metadata, or what is undone */
+    uint64_t *hashes;          /* repairing: of the tensors as they were */
     bool scale;                /* repairing: values change too */
     gac_repair_result result;
     gac_error *err;
 } rewrite;
 
-/* What a file will say of itself: as before, with the record or without. */
-static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
+/* The record and its checksum as they go into a file's metadata. */
+static gac_status add_record(const rewrite *w, json_t *metadata)
 {
-    const json_t *before = gac_checkpoint_metadata(w->checkpoint, file);
-    *out = before ? json_copy((json_t *)before) : json_object();
-    json_object_del(*out, GAC_RECORD_KEY);
-    if (!w->record || file != 0)
-        return *out ? GAC_OK : gac_error_no_memory(w->err);
+    char sum[17];
     char *text = NULL;
-    gac_status status = gac_json_text(w->record, JSON_COMPACT, &text, NULL, w->err);
+    gac_status status = gac_record_text(w->record, &text, sum, w->err);
     json_t *as_string = json_string(text);
     size_t n_bytes = as_string ? json_dumpb(as_string, NULL, 0, JSON_ENCODE_ANY) : 0;
     if (status == GAC_OK && n_bytes > MAX_RECORD_BYTES)
@@ -65,11 +62,25 @@ static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
                                "the record of this repair would take %zu bytes of metadata, more "
                                "than the %d that readers accept",
                                n_bytes, MAX_RECORD_BYTES);
-    if (status == GAC_OK && json_object_set(*out, GAC_RECORD_KEY, as_string) != 0)
+    if (status == GAC_OK &&
+        (json_object_set(metadata, GAC_RECORD_KEY, as_string) != 0 ||
+         json_object_set_new(metadata, GAC_RECORD_SUM_KEY, json_string(sum)) != 0))
         status = gac_error_no_memory(w->err);
     json_decref(as_string);
     free(text);
     return status;
+}
+
+/* What a file will say of itself: as before, with the record or without. */
+static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
+{
+    const json_t *before = gac_checkpoint_metadata(w->checkpoint, file);
+    *out = before ? json_copy((json_t *)before) : json_object();
+    if (!*out)
+        return gac_error_no_memory(w->err);
+    json_object_del(*out, GAC_RECORD_KEY);
+    json_object_del(*out, GAC_RECORD_SUM_KEY);
+    return w->hashes && file == 0 ? add_record(w, *out) : GAC_OK;
 }
 
 /* Counts a tensor and what becomes of it. */
@@ -241,9 +252,16 @@ static gac_status move_tensor(rewrite *w, int32_t i)
     gac_status status = w->undone ? check_pads(w, i) : GAC_OK;
     if (status != GAC_OK || kept >= 0)
         return status == GAC_OK ? take_kept(w, i, kept) : status;
+    gac_tensor_hash *hash = NULL;
     status = map_tensor(w, i, &map);
+    if (status == GAC_OK && w->hashes)
+        status = gac_tensor_hash_start(w->checkpoint, i, &hash, w->err);
     if (status == GAC_OK)
         status = gac_transfer(w->checkpoint, i, &map, w->writer, i, w->err);
+    gac_status hashed = gac_tensor_hash_finish(hash, w->hashes ? &w->hashes[i] : NULL,
+                                               status == GAC_OK ? w->err : NULL);
+    if (status == GAC_OK)
+        status = hashed;
     if (status == GAC_OK && w->scale && gac_scaling_of(&w->places, i, w->sizes, &scaling)) {
         int64_t row = 1;
         for (int32_t a = 1; a < t->n_axes; a++)
@@ -313,8 +331,30 @@ static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
 {
     const char *const skip[] = { GAC_ORIGINALS_NAME, text ? "config.json" : NULL, NULL };
     gac_status status = gac_writer_carry(w->writer, w->checkpoint, skip, w->err);
+    /* The config beside a file on its own is not carried. */
+    const json_t *beside = json_object_get(w->record, "config");
+    if (!text && !gac_checkpoint_is_directory(w->checkpoint) && json_is_string(beside)) {
+        text = json_string_value(beside);
+        n_bytes = json_string_length(beside);
+    }
     if (status == GAC_OK && text)
         status = gac_writer_add_file(w->writer, "config.json", text, n_bytes, w->err);
+    return status;
+}
+
+/* Puts the hashes, which are known by now, into the record. */
+static gac_status seal_record(rewrite *w)
+{
+    char sum[17];
+    char *text = NULL;
+    gac_status status = gac_record_set_hashes(w->record, w->checkpoint, w->hashes, w->err);
+    if (status == GAC_OK)
+        status = gac_record_text(w->record, &text, sum, w->err);
+    if (status == GAC_OK)
+        status = gac_writer_replace_metadata(w->writer, GAC_RECORD_KEY, text, w->err);
+    if (status == GAC_OK)
+        status = gac_writer_replace_metadata(w->writer, GAC_RECORD_SUM_KEY, sum, w->err);
+    free(text);
     return status;
 }
 
@@ -328,10 +368,17 @@ static gac_status carry_out(rewrite *w, const char *config, size_t config_bytes)
         status = gac_writer_layout(w->writer, w->err);
     if (status == GAC_OK)
         status = move_all(w);
+    if (status == GAC_OK && w->hashes)
+        status = seal_record(w);
     if (status == GAC_OK && w->scale)
         status = keep_originals(w);
     if (status == GAC_OK)
         status = add_config(w, config, config_bytes);
+    if (status == GAC_OK)
+        status = gac_writer_complete(w->writer, w->err);
+    if (status == GAC_OK && w->undone)
+        status = gac_prove_original(gac_writer_directory(w->writer), gac_record_oldest(w->record),
+                                    w->options->progress, &w->result.proved, w->err);
     if (status == GAC_OK) {
         gac_writer *writer = w->writer;
         w->writer = NULL;
@@ -386,6 +433,7 @@ static gac_status begin(rewrite *w, const char *out)
     gac_status status = check_target(w, out);
     options.replace = w->options->replace;
     options.no_sync = w->options->no_sync;
+    options.like = w->checkpoint;
     if (status == GAC_OK && w->options->max_shard_bytes) {
         options.max_shard_bytes = w->options->max_shard_bytes;
         status = file_metadata(w, 0, &common);
@@ -403,6 +451,7 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
     gac_places_dispose(&w->places);
     gac_checkpoint_close(w->originals);
     json_decref(w->record);
+    free(w->hashes);
     if (status == GAC_OK && result)
         *result = w->result;
 }
@@ -462,7 +511,11 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
     if (status == GAC_OK)
         status = new_config(&w, model, &text);
     if (status == GAC_OK)
-        status = gac_record_create(checkpoint, model, sizes, &w.record, err);
+        status = gac_record_create(checkpoint, model, sizes, w.options->widths, &w.record, err);
+    if (status == GAC_OK) {
+        w.hashes = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *w.hashes);
+        status = w.hashes ? GAC_OK : gac_error_no_memory(err);
+    }
     if (status == GAC_OK)
         status = gac_places_create(model, &w.places, err);
     if (status == GAC_OK) {
@@ -494,29 +547,27 @@ gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
 {
     static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
     char q[256];
-    json_t *record = NULL;
     history done = { 0 };
     rewrite w = { .checkpoint = checkpoint,
                   .undone = &done,
                   .options = options ? options : &defaults,
                   .err = err };
-    gac_status status = gac_record_find(checkpoint, &record, err);
-    if (status == GAC_OK && !record)
+    gac_status status = gac_record_find(checkpoint, &w.record, err);
+    if (status == GAC_OK && !w.record)
         status = gac_error_set(err, GAC_BAD_INPUT, "%s: was not repaired by gac",
                                gac_quote(q, sizeof q, gac_checkpoint_path(checkpoint)));
     if (status == GAC_OK)
-        status = gac_history_create(record, checkpoint, &done, err);
-    if (status == GAC_OK && gac_record_is_rescaled(record))
+        status = gac_history_create(w.record, checkpoint, &done, err);
+    if (status == GAC_OK && gac_record_is_rescaled(w.record))
         status = open_originals(&w);
     if (status == GAC_OK)
         status = begin(&w, out);
-    const json_t *oldest = gac_record_oldest(record);
+    const json_t *oldest = gac_record_oldest(w.record);
     const json_t *config = json_object_get(oldest, "config");
     w.result.n_dims_changed = gac_record_n_dims(oldest);
     if (status == GAC_OK)
         status = carry_out(&w, json_string_value(config), json_string_length(config));
     end(&w, status, result);
     gac_history_dispose(&done);
-    json_decref(record);
     return status;
 }

@@ -6,7 +6,8 @@
 
 #include "repair/repair_internal.h"
 
-#define SCHEMA "gac.record/1"
+#define SCHEMA "gac.record/2"
+#define OLD_SCHEMA "gac.record/1" /* without checksums */
 
 /* Repairs of repairs of repairs end somewhere, and so do heads. */
 enum { MAX_CHAIN = 64, MAX_SLICES = 1 << 20 };
@@ -18,31 +19,61 @@ static gac_status bad_record(const gac_checkpoint *c, const char *what, gac_erro
                          gac_quote(q, sizeof q, gac_checkpoint_path(c)), what);
 }
 
-static bool is_record(const json_t *record)
+static bool has_schema(const json_t *record, const char *wanted)
 {
     const char *schema = json_string_value(json_object_get(record, "schema"));
-    return schema && strcmp(schema, SCHEMA) == 0 && json_is_array(json_object_get(record, "dims"));
+    return schema && strcmp(schema, wanted) == 0;
+}
+
+static bool is_record(const json_t *record)
+{
+    return (has_schema(record, SCHEMA) || has_schema(record, OLD_SCHEMA)) &&
+           json_is_array(json_object_get(record, "dims"));
+}
+
+bool gac_record_has_checksums(const json_t *record)
+{
+    return has_schema(record, SCHEMA);
+}
+
+static void hex(uint64_t value, char text[17])
+{
+    snprintf(text, 17, "%016llx", (unsigned long long)value);
+}
+
+/* Parses the record in a file's metadata, or sets *out to NULL without one. A
+ * record that was changed since is refused. */
+static gac_status read_text(const gac_checkpoint *c, int32_t file, json_t **out, gac_error *err)
+{
+    char sum[17];
+    const json_t *metadata = gac_checkpoint_metadata(c, file);
+    const json_t *text = json_object_get(metadata, GAC_RECORD_KEY);
+    const char *stated = json_string_value(json_object_get(metadata, GAC_RECORD_SUM_KEY));
+    *out = NULL;
+    if (!text)
+        return stated ? bad_record(c, "is missing, and its checksum is there", err) : GAC_OK;
+    gac_status status = gac_json_parse(json_string_value(text), json_string_length(text),
+                                       gac_checkpoint_file_name(c, file), out, err);
+    if (status == GAC_OK && !is_record(*out))
+        status = bad_record(c, "is not one this version understands", err);
+    hex(gac_hash_bytes(json_string_value(text), json_string_length(text)), sum);
+    bool needed = stated || gac_record_has_checksums(*out);
+    if (status == GAC_OK && needed && (!stated || strcmp(stated, sum) != 0))
+        status = bad_record(c, "does not fit its checksum: it was changed", err);
+    if (status != GAC_OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 gac_status gac_record_find(const gac_checkpoint *checkpoint, json_t **out, gac_error *err)
 {
+    gac_status status = GAC_OK;
     *out = NULL;
-    for (int32_t f = 0; f < gac_checkpoint_n_files(checkpoint) && !*out; f++) {
-        const json_t *text =
-            json_object_get(gac_checkpoint_metadata(checkpoint, f), GAC_RECORD_KEY);
-        if (!text)
-            continue;
-        gac_status status = gac_json_parse(json_string_value(text), json_string_length(text),
-                                           gac_checkpoint_file_name(checkpoint, f), out, err);
-        if (status != GAC_OK)
-            return status;
-    }
-    if (*out && !is_record(*out)) {
-        json_decref(*out);
-        *out = NULL;
-        return bad_record(checkpoint, "is not one this version understands", err);
-    }
-    return GAC_OK;
+    for (int32_t f = 0; f < gac_checkpoint_n_files(checkpoint) && !*out && status == GAC_OK; f++)
+        status = read_text(checkpoint, f, out, err);
+    return status;
 }
 
 bool gac_record_is_rescaled(const json_t *record)
@@ -124,9 +155,35 @@ static json_t *changed_dims(const gac_model *model, const int64_t *sizes, bool *
     return dims;
 }
 
-gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
-                             const int64_t *sizes, json_t **out, gac_error *err)
+static const char *const widths_names[] = { "auto", "uniform", "per_layer_config",
+                                            "block_configs" };
+
+gac_widths gac_record_widths(const json_t *record)
 {
+    const char *name = json_string_value(json_object_get(record, "widths"));
+    for (int i = 0; name && i < 4; i++)
+        if (strcmp(name, widths_names[i]) == 0)
+            return (gac_widths)i;
+    return GAC_WIDTHS_AUTO;
+}
+
+/* One hash of 16 digits for each tensor, by the order of their names. */
+static json_t *hashes_json(int32_t n_tensors)
+{
+    size_t n_bytes = (size_t)n_tensors * 16;
+    char *text = malloc(n_bytes + 1);
+    if (!text)
+        return NULL;
+    memset(text, '0', n_bytes);
+    json_t *value = json_stringn(text, n_bytes);
+    free(text);
+    return value;
+}
+
+gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
+                             const int64_t *sizes, gac_widths widths, json_t **out, gac_error *err)
+{
+    char sum[17];
     json_t *before = NULL, *config = NULL;
     bool rescaled = false;
     gac_status status = gac_record_find(checkpoint, &before, err);
@@ -141,15 +198,94 @@ gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
         status = gac_error_set(err, GAC_USAGE,
                                "%s: repaired before, and rescaling is involved; undo that first",
                                gac_checkpoint_path(checkpoint));
+    hex(gac_hash_bytes(json_string_value(config), json_string_length(config)), sum);
     if (status == GAC_OK)
-        *out = json_pack("{s:s, s:s, s:b, s:O, s:O, s:o}", "schema", SCHEMA, "version", GAC_VERSION,
-                         "rescaled", rescaled, "dims", dims, "config", config, "before",
-                         before ? json_incref(before) : json_null());
+        *out =
+            json_pack("{s:s, s:s, s:b, s:s, s:O, s:O, s:s, s:o, s:o}", "schema", SCHEMA, "version",
+                      GAC_VERSION, "rescaled", rescaled, "widths", widths_names[widths], "dims",
+                      dims, "config", config, "config_xxh3", json_is_string(config) ? sum : "",
+                      "tensors_xxh3", hashes_json(gac_checkpoint_n_tensors(checkpoint)), "before",
+                      before ? json_incref(before) : json_null());
     if (status == GAC_OK && !*out)
         status = gac_error_no_memory(err);
     json_decref(dims);
     json_decref(config);
     json_decref(before);
+    return status;
+}
+
+/* ---- Checksums ------------------------------------------------------------ */
+
+typedef struct named {
+    const char *name;
+    int32_t index;
+} named;
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
+
+gac_status gac_tensor_ranks(const gac_checkpoint *c, int32_t **out, gac_error *err)
+{
+    int32_t n = gac_checkpoint_n_tensors(c);
+    named *order = calloc((size_t)n + 1, sizeof *order);
+    int32_t *ranks = calloc((size_t)n + 1, sizeof *ranks);
+    if (!order || !ranks) {
+        free(order);
+        free(ranks);
+        return gac_error_no_memory(err);
+    }
+    for (int32_t i = 0; i < n; i++)
+        order[i] = (named){ gac_checkpoint_tensor(c, i)->name, i };
+    qsort(order, (size_t)n, sizeof *order, by_name);
+    for (int32_t i = 0; i < n; i++)
+        ranks[order[i].index] = i;
+    free(order);
+    *out = ranks;
+    return GAC_OK;
+}
+
+gac_status gac_record_set_hashes(json_t *record, const gac_checkpoint *c, const uint64_t *hashes,
+                                 gac_error *err)
+{
+    char digits[17];
+    int32_t n = gac_checkpoint_n_tensors(c);
+    int32_t *ranks = NULL;
+    char *text = malloc((size_t)n * 16 + 1);
+    gac_status status = text ? gac_tensor_ranks(c, &ranks, err) : gac_error_no_memory(err);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++) {
+        hex(hashes[i], digits);
+        memcpy(text + (size_t)ranks[i] * 16, digits, 16);
+    }
+    if (status == GAC_OK &&
+        json_object_set_new(record, "tensors_xxh3", json_stringn(text, (size_t)n * 16)) != 0)
+        status = gac_error_no_memory(err);
+    free(text);
+    free(ranks);
+    return status;
+}
+
+bool gac_record_hash_is(const json_t *record, int32_t rank, uint64_t hash)
+{
+    char digits[17];
+    const json_t *hashes = json_object_get(record, "tensors_xxh3");
+    hex(hash, digits);
+    return json_string_length(hashes) >= ((size_t)rank + 1) * 16 &&
+           memcmp(json_string_value(hashes) + (size_t)rank * 16, digits, 16) == 0;
+}
+
+bool gac_record_counts(const json_t *record, int32_t n_tensors)
+{
+    return json_string_length(json_object_get(record, "tensors_xxh3")) == (size_t)n_tensors * 16;
+}
+
+gac_status gac_record_text(const json_t *record, char **text, char sum[17], gac_error *err)
+{
+    size_t n_bytes;
+    gac_status status = gac_json_text(record, JSON_COMPACT, text, &n_bytes, err);
+    if (status == GAC_OK)
+        hex(gac_hash_bytes(*text, n_bytes), sum);
     return status;
 }
 

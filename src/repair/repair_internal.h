@@ -10,6 +10,8 @@
 
 /* Where what was done is recorded: a key of __metadata__ in the first file. */
 #define GAC_RECORD_KEY "gac_repair"
+/* And beside it the hash of its text. */
+#define GAC_RECORD_SUM_KEY "gac_repair_xxh3"
 /* A checkpoint inside: tensors whose values changed, as they were. */
 #define GAC_ORIGINALS_NAME "gac_originals"
 
@@ -122,16 +124,37 @@ bool gac_scaling_of(const place_list *list, int32_t tensor, const int64_t *sizes
 bool gac_scale_elements(void *data, uint64_t n, gac_dtype dtype, double factor);
 
 /* What was done, for the metadata: dimensions with their places in the
- * checkpoint as it was, its config, and an earlier record. The caller owns
- * *out. */
+ * checkpoint as it was, its config, hashes of its config and its tensors (zeros
+ * until gac_record_set_hashes), and an earlier record. The caller owns *out. */
 gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
-                             const int64_t *sizes, json_t **out, gac_error *err);
-/* The record of a repaired checkpoint, or *out NULL when it has none. */
+                             const int64_t *sizes, gac_widths widths, json_t **out, gac_error *err);
+/* The record of a repaired checkpoint, or *out NULL when it has none. Errors:
+ * GAC_BAD_INPUT when it does not fit its checksum. */
 gac_status gac_record_find(const gac_checkpoint *checkpoint, json_t **out, gac_error *err);
+/* Its text for the metadata, malloc'ed, and the hash of that. */
+gac_status gac_record_text(const json_t *record, char **text, char sum[17], gac_error *err);
 bool gac_record_is_rescaled(const json_t *record);
+/* False for records of version 0.1. */
+bool gac_record_has_checksums(const json_t *record);
+gac_widths gac_record_widths(const json_t *record);
 /* The first record of a chain: what was done to the very original. */
 const json_t *gac_record_oldest(const json_t *record);
 int32_t gac_record_n_dims(const json_t *record);
+
+/* Where each tensor stands in the order of names, which is the order of hashes
+ * in a record. *out is malloc'ed. */
+gac_status gac_tensor_ranks(const gac_checkpoint *checkpoint, int32_t **out, gac_error *err);
+gac_status gac_record_set_hashes(json_t *record, const gac_checkpoint *checkpoint,
+                                 const uint64_t *hashes, gac_error *err);
+bool gac_record_hash_is(const json_t *record, int32_t rank, uint64_t hash);
+/* Whether a record has the hashes of that many tensors. */
+bool gac_record_counts(const json_t *record, int32_t n_tensors);
+
+/* Whether the directory at path is the original that a record tells of, by its
+ * checksums; *proved is false when it has none. Errors: GAC_BAD_INPUT naming the
+ * tensor that differs. */
+gac_status gac_prove_original(const char *path, const json_t *record, gac_progress *progress,
+                              bool *proved, gac_error *err);
 
 /* From the very original of a repaired checkpoint to what it is now, over all
  * records of a chain. */

@@ -1,81 +1,14 @@
-/* Is a repaired checkpoint its original with nothing but zeros added? */
+/* Is a repaired checkpoint the same model as its original? Here the tensors. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/namemap.h"
-#include "repair/repair_internal.h"
-
-enum { BUFFER_BYTES = 4 << 20 };
-
-typedef struct comparison {
-    gac_checkpoint *original, *repaired;
-    const gac_model *model, *repaired_model;
-    place_list places;
-    int64_t *sizes;       /* of the repaired model, per dimension of the original */
-    gac_checkpoint *kept; /* originals of scaled tensors, or NULL */
-    gac_verification *out;
-    char *source, *expected, *found; /* buffers */
-    gac_error *err;
-} comparison;
+#include "repair/verify_internal.h"
 
 static void differ(gac_verification *out, const char *tensor, const char *format, long long a)
 {
     char q[160], what[256];
-    if (out->difference[0])
-        return;
     snprintf(what, sizeof what, format, a);
-    snprintf(out->difference, sizeof out->difference, "tensor \"%s\": %s",
-             gac_quote(q, sizeof q, tensor), what);
-}
-
-/* The sizes a record states, by name. A record of a repair of a repair does not
- * know the first sizes, and is left aside. */
-static gac_status map_record(comparison *c, json_t **record, gac_namemap *names)
-{
-    size_t i;
-    json_t *dim;
-    int32_t existing;
-    gac_status status = gac_record_find(c->repaired, record, c->err);
-    if (status == GAC_OK && *record && gac_record_oldest(*record) != *record) {
-        json_decref(*record);
-        *record = NULL;
-    }
-    if (status == GAC_OK)
-        status = gac_namemap_init(names, c->err);
-    json_array_foreach(json_object_get(*record, "dims"), i, dim) {
-        const char *name = json_string_value(json_object_get(dim, "name"));
-        json_int_t to = json_integer_value(json_object_get(dim, "to"));
-        if (status == GAC_OK && name && to > 0 && to <= INT32_MAX)
-            status = gac_namemap_add(names, name, (int32_t)to, &existing, c->err);
-    }
-    return status;
-}
-
-/* Sizes by name: as the record states them, else as the repaired graph has. */
-static gac_status match_dims(comparison *c)
-{
-    json_t *record = NULL;
-    gac_namemap names = { 0 };
-    gac_status status = map_record(c, &record, &names);
-    for (int32_t i = 0; i < gac_model_n_dims(c->model) && status == GAC_OK; i++) {
-        const gac_dim *d = gac_model_dim(c->model, i);
-        int32_t other = gac_model_find_dim(c->repaired_model, d->name);
-        int64_t stated = record ? gac_namemap_find(&names, d->name) : -1;
-        c->sizes[i] = stated >= d->size     ? stated
-                      : record || other < 0 ? d->size
-                                            : gac_model_dim(c->repaired_model, other)->size;
-        c->out->n_dims_changed += c->sizes[i] != d->size;
-        if (c->sizes[i] >= d->size)
-            continue;
-        c->out->lossless = false;
-        if (!c->out->difference[0])
-            snprintf(c->out->difference, sizeof c->out->difference,
-                     "%s is smaller than in the original (is the original the first argument?)",
-                     d->name);
-    }
-    gac_namemap_dispose(&names);
-    json_decref(record);
-    return status;
+    gac_differ(out, "tensor \"%s\": %s", gac_quote(q, sizeof q, tensor), what);
 }
 
 static void check_names(comparison *c)
@@ -91,26 +24,6 @@ static void check_names(comparison *c)
                 c->out->lossless = false;
             differ(c->out, name, side ? "is extra" : "is missing", 0);
         }
-}
-
-/* A key that states another size than the tensors have is the repair's fault
- * unless it was so before and the size stayed. */
-static void check_config(comparison *c)
-{
-    for (int32_t i = 0; i < gac_model_n_dims(c->repaired_model); i++) {
-        const gac_dim *d = gac_model_dim(c->repaired_model, i);
-        int32_t before = gac_model_find_dim(c->model, d->name);
-        if (d->declared < 0 || d->declared == d->size)
-            continue;
-        const gac_dim *old = before < 0 ? NULL : gac_model_dim(c->model, before);
-        if (old && old->size == d->size && old->declared == d->declared)
-            continue;
-        c->out->config_ok = false;
-        if (!c->out->difference[0])
-            snprintf(c->out->difference, sizeof c->out->difference,
-                     "config: %s states %lld for %s, the tensors have %lld", d->config_key,
-                     (long long)d->declared, d->name, (long long)d->size);
-    }
 }
 
 /* Rows of one tensor under comparison. */
@@ -368,16 +281,48 @@ static gac_status check_tensor(comparison *c, int32_t i)
 static gac_status open_kept(comparison *c)
 {
     char *path;
-    json_t *record = NULL;
-    gac_status status = gac_record_find(c->repaired, &record, c->err);
-    bool rescaled = gac_record_is_rescaled(record);
-    json_decref(record);
-    if (status != GAC_OK || !rescaled)
-        return status;
+    if (!gac_record_is_rescaled(c->record))
+        return GAC_OK;
     if (asprintf(&path, "%s/%s", gac_checkpoint_path(c->repaired), GAC_ORIGINALS_NAME) < 0)
         return gac_error_no_memory(c->err);
-    status = gac_checkpoint_open(path, NULL, &c->kept, c->err);
+    gac_status status = gac_checkpoint_open(path, NULL, &c->kept, c->err);
     free(path);
+    return status;
+}
+
+/* The hash of an original tensor is made while it is compared. */
+static gac_status check_hashed(comparison *c, int32_t i)
+{
+    uint64_t found = 0;
+    gac_tensor_hash *hash = NULL;
+    gac_status status = GAC_OK;
+    if (c->ranks)
+        status = gac_tensor_hash_start(c->original, i, &hash, c->err);
+    if (status == GAC_OK)
+        status = check_tensor(c, i);
+    gac_status hashed = gac_tensor_hash_finish(hash, &found, status == GAC_OK ? c->err : NULL);
+    if (status == GAC_OK)
+        status = hashed;
+    if (status == GAC_OK && c->ranks && !gac_record_hash_is(c->step, c->ranks[i], found)) {
+        c->out->record_ok = false;
+        differ(c->out, gac_checkpoint_tensor(c->original, i)->name,
+               "the record of the repair has another checksum of its original", 0);
+    }
+    return status;
+}
+
+static gac_status check_tensors(comparison *c, gac_progress *progress)
+{
+    uint64_t n_done = 0;
+    gac_status status = GAC_OK;
+    gac_progress_start(progress, "comparing", "bytes", gac_checkpoint_size_bytes(c->original));
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(c->original) && status == GAC_OK; i++) {
+        status = check_hashed(c, i);
+        c->out->n_tensors++;
+        n_done += gac_checkpoint_tensor(c->original, i)->size_bytes;
+        gac_progress_step(progress, n_done);
+    }
+    gac_progress_finish(progress);
     return status;
 }
 
@@ -385,9 +330,12 @@ gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
                              gac_checkpoint *repaired, const gac_model *repaired_model,
                              gac_progress *progress, gac_verification *out, gac_error *err)
 {
-    *out = (gac_verification){
-        .lossless = true, .pads_zero = true, .config_ok = true, .same_tensors = true
-    };
+    *out = (gac_verification){ .lossless = true,
+                               .pads_zero = true,
+                               .config_ok = true,
+                               .same_tensors = true,
+                               .same_files = true,
+                               .record_ok = true };
     comparison c = { .original = original,
                      .repaired = repaired,
                      .model = model,
@@ -403,24 +351,23 @@ gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
     if (status == GAC_OK)
         status = gac_places_create(model, &c.places, err);
     if (status == GAC_OK)
+        status = gac_verify_record(&c);
+    if (status == GAC_OK)
         status = open_kept(&c);
     if (status == GAC_OK)
-        status = match_dims(&c);
-    if (status == GAC_OK) {
         check_names(&c);
-        check_config(&c);
-    }
-    uint64_t n_done = 0;
-    gac_progress_start(progress, "comparing", "bytes", gac_checkpoint_size_bytes(original));
-    for (int32_t i = 0; i < gac_checkpoint_n_tensors(original) && status == GAC_OK; i++) {
-        status = check_tensor(&c, i);
-        out->n_tensors++;
-        n_done += gac_checkpoint_tensor(original, i)->size_bytes;
-        gac_progress_step(progress, n_done);
-    }
-    gac_progress_finish(progress);
+    if (status == GAC_OK)
+        status = gac_verify_config(&c);
+    if (status == GAC_OK)
+        status = gac_verify_files(&c);
+    if (status == GAC_OK)
+        status = check_tensors(&c, progress);
+    if (status == GAC_OK)
+        status = gac_memory_check(err);
     gac_places_dispose(&c.places);
     gac_checkpoint_close(c.kept);
+    json_decref(c.record);
+    free(c.ranks);
     free(c.sizes);
     free(c.source);
     free(c.expected);

@@ -8,7 +8,6 @@
 #include <jansson.h>
 
 #include "base/arena.h"
-#include "base/memory.h"
 #include "base/namemap.h"
 #include "scratch.h"
 

@@ -209,6 +209,10 @@ static void existing_target_is_kept_or_replaced(void **state)
     scratch_put("out/old", "old", 3);
     assert_fails(gac_writer_create(scratch_path("out"), NULL, &w, err), GAC_FAILED, "exists");
     options.replace = true;
+    assert_fails(gac_writer_create(scratch_path("out"), &options, &w, err), GAC_FAILED,
+                 "is no checkpoint");
+    assert_true(scratch_has("out/old"));
+    scratch_put("out/old.safetensors", "old", 3);
     w = new_writer("out", &options);
     assert_ok(gac_writer_layout(w, err));
     assert_true(scratch_has("out/old"));

@@ -1,0 +1,292 @@
+/* Verifying: the config, and every other file. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repair/verify_internal.h"
+
+/* ---- The config ------------------------------------------------------------ */
+
+/* Keys that tools write anew and that change nothing about the model. */
+static bool may_differ(const char *key)
+{
+    return strcmp(key, "transformers_version") == 0 || strcmp(key, "_name_or_path") == 0;
+}
+
+/* Keys that state sizes layer by layer. A chain of repairs may state the same
+ * sizes in another way than one repair; what they state is compared with the
+ * tensors. */
+static bool states_layers(const comparison *c, const char *key)
+{
+    return c->step != c->record &&
+           (strcmp(key, "per_layer_config") == 0 || strcmp(key, "block_configs") == 0);
+}
+
+static void config_differs(comparison *c, const char *path, const char *what)
+{
+    char q[200];
+    c->out->config_ok = false;
+    gac_differ(c->out, "config.json: \"%s\" %s", gac_quote(q, sizeof q, path), what);
+}
+
+static void compare_values(comparison *c, const char *path, const json_t *expected,
+                           const json_t *found);
+
+static void compare_objects(comparison *c, const char *path, const json_t *expected,
+                            const json_t *found)
+{
+    char below[320];
+    const char *key;
+    json_t *value;
+    for (int side = 0; side < 2; side++)
+        json_object_foreach((json_t *)(uintptr_t)(side ? found : expected), key, value) {
+            const json_t *other = json_object_get(side ? expected : found, key);
+            snprintf(below, sizeof below, "%s%s%s", path, *path ? "." : "", key);
+            if (may_differ(key) || states_layers(c, key))
+                continue;
+            if (!other)
+                config_differs(c, below, side ? "was added" : "is missing");
+            else if (side == 0)
+                compare_values(c, below, value, other);
+        }
+}
+
+/* Values are compared, not their spelling: 10000 is 10000.0. */
+static void compare_values(comparison *c, const char *path, const json_t *expected,
+                           const json_t *found)
+{
+    char below[320];
+    if (json_is_object(expected) && json_is_object(found)) {
+        compare_objects(c, path, expected, found);
+    } else if (json_is_array(expected) && json_is_array(found) &&
+               json_array_size(expected) == json_array_size(found)) {
+        for (size_t i = 0; i < json_array_size(expected); i++) {
+            snprintf(below, sizeof below, "%s[%zu]", path, i);
+            compare_values(c, below, json_array_get(expected, i), json_array_get(found, i));
+        }
+    } else if (json_is_number(expected) && json_is_number(found)) {
+        char what[120];
+        double a = json_number_value(expected), b = json_number_value(found);
+        snprintf(what, sizeof what, "is %.17g and must be %.17g", b, a);
+        if (a != b)
+            config_differs(c, path, what);
+    } else if (!json_equal(expected, found)) {
+        config_differs(c, path, "has another value than the repair gives it");
+    }
+}
+
+/* A key that states another size than the tensors have is the repair's fault
+ * unless it was so before and the size stayed. */
+static void check_sizes(comparison *c)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(c->repaired_model); i++) {
+        const gac_dim *d = gac_model_dim(c->repaired_model, i);
+        int32_t before = gac_model_find_dim(c->model, d->name);
+        if (d->declared < 0 || d->declared == d->size)
+            continue;
+        const gac_dim *old = before < 0 ? NULL : gac_model_dim(c->model, before);
+        if (old && old->size == d->size && old->declared == d->declared)
+            continue;
+        c->out->config_ok = false;
+        gac_differ(c->out, "config.json: %s states %lld for %s, the tensors have %lld",
+                   d->config_key, (long long)d->declared, d->name, (long long)d->size);
+    }
+}
+
+gac_status gac_verify_config(comparison *c)
+{
+    json_t *expected = NULL;
+    const json_t *found = gac_checkpoint_config(c->repaired);
+    /* Sizes that no repair gives have no config. */
+    if (!c->out->lossless)
+        return GAC_OK;
+    gac_status status = GAC_OK;
+    if (c->record || c->out->n_dims_changed)
+        status =
+            gac_repair_config(c->model, c->sizes, gac_record_widths(c->record), &expected, c->err);
+    else /* a plain copy */
+        expected = json_incref((json_t *)(uintptr_t)gac_checkpoint_config(c->original));
+    if (status == GAC_USAGE) {
+        c->out->config_ok = false;
+        gac_differ(c->out, "config.json: %s", c->err ? c->err->text : "cannot state the sizes");
+        return GAC_OK;
+    }
+    if (status != GAC_OK)
+        return status;
+    if (!expected != !found) {
+        c->out->config_ok = false;
+        gac_differ(c->out, "config.json is %s", found ? "extra" : "missing");
+    } else if (expected) {
+        compare_objects(c, "", expected, found);
+    }
+    json_decref(expected);
+    check_sizes(c);
+    return GAC_OK;
+}
+
+/* ---- Other files ------------------------------------------------------------ */
+
+static void file_differs(comparison *c, const char *path, const char *what)
+{
+    char q[200];
+    c->out->same_files = false;
+    gac_differ(c->out, "%s %s", gac_quote(q, sizeof q, path), what);
+}
+
+/* Files that change nothing about the model: the model card, and hidden ones. */
+static bool is_beside_the_point(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return name[0] == '.' || strcmp(path, "README.md") == 0;
+}
+
+static bool is_kept_original(const char *path)
+{
+    size_t n = strlen(GAC_ORIGINALS_NAME);
+    return strncmp(path, GAC_ORIGINALS_NAME, n) == 0 && (path[n] == 0 || path[n] == '/');
+}
+
+/* Opens a file of a checkpoint; *out is NULL when it has none of that name. */
+static gac_status open_if_there(const gac_checkpoint *c, const char *path, gac_file **out,
+                                gac_error *err)
+{
+    *out = NULL;
+    gac_error local = GAC_ERROR_INIT;
+    gac_status status = gac_checkpoint_open_file(c, path, out, &local);
+    if (status == GAC_BAD_INPUT)
+        return GAC_OK;
+    return status == GAC_OK ? GAC_OK : gac_error_set(err, status, "%s", local.text);
+}
+
+static gac_status compare_bytes(comparison *c, const char *path, gac_file *a, gac_file *b)
+{
+    if (gac_file_size(a) != gac_file_size(b)) {
+        file_differs(c, path, "has another length than the original's");
+        return GAC_OK;
+    }
+    gac_status status = GAC_OK;
+    for (uint64_t at = 0; at < gac_file_size(a) && status == GAC_OK;) {
+        uint64_t left = gac_file_size(a) - at;
+        size_t n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
+        status = gac_file_read(a, at, c->source, n, c->err);
+        if (status == GAC_OK)
+            status = gac_file_read(b, at, c->found, n, c->err);
+        if (status == GAC_OK && memcmp(c->source, c->found, n) != 0) {
+            file_differs(c, path, "differs from the original's");
+            break;
+        }
+        at += n;
+    }
+    return status;
+}
+
+/* A file of the original must have been carried over. */
+static gac_status check_carried(void *user, const char *path, bool folder, unsigned mode,
+                                gac_error *err)
+{
+    (void)mode;
+    comparison *c = user;
+    gac_file *before = NULL, *after = NULL;
+    if (folder || gac_is_weights(path) || is_beside_the_point(path) || is_kept_original(path) ||
+        strcmp(path, "config.json") == 0)
+        return GAC_OK;
+    gac_status status = gac_checkpoint_open_file(c->original, path, &before, err);
+    if (status == GAC_OK)
+        status = open_if_there(c->repaired, path, &after, err);
+    if (status == GAC_OK && !after)
+        file_differs(c, path, "is missing");
+    else if (status == GAC_OK)
+        status = compare_bytes(c, path, before, after);
+    gac_file_close(before);
+    gac_file_close(after);
+    return status;
+}
+
+/* Whether the repair itself wrote a file. */
+static bool is_ours(const comparison *c, const char *path)
+{
+    int32_t n_files = gac_checkpoint_n_files(c->repaired);
+    for (int32_t i = 0; i < n_files; i++)
+        if (strcmp(path, gac_checkpoint_file_name(c->repaired, i)) == 0)
+            return true;
+    bool lone =
+        n_files == 1 && strcmp(gac_checkpoint_file_name(c->repaired, 0), "model.safetensors") == 0;
+    return (!lone && strcmp(path, "model.safetensors.index.json") == 0) ||
+           strcmp(path, "config.json") == 0 ||
+           (gac_record_is_rescaled(c->record) && is_kept_original(path));
+}
+
+/* A file of the repaired checkpoint must come from somewhere. */
+static gac_status check_origin(void *user, const char *path, bool folder, unsigned mode,
+                               gac_error *err)
+{
+    (void)mode;
+    comparison *c = user;
+    gac_file *before = NULL;
+    if (folder || is_ours(c, path) || is_beside_the_point(path))
+        return GAC_OK;
+    gac_status status = GAC_OK;
+    if (gac_checkpoint_is_directory(c->original) && !gac_is_weights(path))
+        status = open_if_there(c->original, path, &before, err);
+    if (status == GAC_OK && !before)
+        file_differs(c, path, "is extra");
+    gac_file_close(before);
+    return status;
+}
+
+/* What a tensor file says of itself, apart from the record and its format. */
+static json_t *plain_metadata(const gac_checkpoint *c, int32_t file)
+{
+    const json_t *all = gac_checkpoint_metadata(c, file);
+    json_t *plain = all ? json_copy((json_t *)(uintptr_t)all) : json_object();
+    json_object_del(plain, GAC_RECORD_KEY);
+    json_object_del(plain, GAC_RECORD_SUM_KEY);
+    json_object_del(plain, "format");
+    return plain;
+}
+
+/* The repair states the format that transformers looks for. */
+static bool same_format(const json_t *original, const json_t *repaired)
+{
+    const json_t *before = json_object_get(original, "format");
+    const json_t *after = json_object_get(repaired, "format");
+    const char *name = json_string_value(after);
+    return (name && strcmp(name, "pt") == 0) || (!before && !after) || json_equal(before, after);
+}
+
+/* Whether a repaired file says of itself what a file of the original said. */
+static bool same_metadata(const comparison *c, int32_t repaired, int32_t original)
+{
+    json_t *before = plain_metadata(c->original, original);
+    json_t *after = plain_metadata(c->repaired, repaired);
+    bool same =
+        json_equal(before, after) && same_format(gac_checkpoint_metadata(c->original, original),
+                                                 gac_checkpoint_metadata(c->repaired, repaired));
+    json_decref(before);
+    json_decref(after);
+    return same;
+}
+
+/* Each file says what the one of its name said, or, where files were divided
+ * anew, what the first one said. */
+static void check_metadata(comparison *c)
+{
+    for (int32_t i = 0; i < gac_checkpoint_n_files(c->repaired); i++) {
+        const char *name = gac_checkpoint_file_name(c->repaired, i);
+        bool same = gac_checkpoint_n_files(c->original) == 0 || same_metadata(c, i, 0);
+        for (int32_t k = 0; k < gac_checkpoint_n_files(c->original) && !same; k++)
+            same = strcmp(name, gac_checkpoint_file_name(c->original, k)) == 0 &&
+                   same_metadata(c, i, k);
+        if (!same)
+            file_differs(c, name, "has other metadata than the original's");
+    }
+}
+
+gac_status gac_verify_files(comparison *c)
+{
+    gac_status status = gac_checkpoint_each_file(c->original, check_carried, c, c->err);
+    if (status == GAC_OK)
+        status = gac_checkpoint_each_file(c->repaired, check_origin, c, c->err);
+    if (status == GAC_OK)
+        check_metadata(c);
+    return status;
+}

@@ -1,0 +1,127 @@
+/* Verifying: the record, and the sizes that it leads to. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repair/verify_internal.h"
+
+void gac_differ(gac_verification *out, const char *format, ...)
+{
+    va_list args;
+    if (out->difference[0])
+        return;
+    va_start(args, format);
+    vsnprintf(out->difference, sizeof out->difference, format, args);
+    va_end(args);
+}
+
+static void record_differs(comparison *c, const char *what)
+{
+    c->out->record_ok = false;
+    gac_differ(c->out, "the record of the repair %s", what);
+}
+
+/* Whether every dimension that a record changed has in the original the size it
+ * was changed from. */
+static bool starts_here(const comparison *c, const json_t *record)
+{
+    size_t i;
+    json_t *dim;
+    json_array_foreach(json_object_get(record, "dims"), i, dim) {
+        const char *name = json_string_value(json_object_get(dim, "name"));
+        int32_t index = name ? gac_model_find_dim(c->model, name) : -1;
+        if (index < 0 || gac_model_dim(c->model, index)->size !=
+                             json_integer_value(json_object_get(dim, "from")))
+            return false;
+    }
+    return true;
+}
+
+/* Sizes after a record and all that follow it in the chain. */
+static void apply_steps(comparison *c, const json_t *record)
+{
+    size_t i;
+    json_t *dim;
+    if (record != c->step)
+        apply_steps(c, json_object_get(record, "before"));
+    json_array_foreach(json_object_get(record, "dims"), i, dim) {
+        int32_t index =
+            gac_model_find_dim(c->model, json_string_value(json_object_get(dim, "name")));
+        json_int_t to = json_integer_value(json_object_get(dim, "to"));
+        if (index >= 0 && to > 0 && to <= INT32_MAX)
+            c->sizes[index] = to;
+    }
+}
+
+/* Without a record the repaired graph tells the sizes. */
+static void sizes_by_name(comparison *c)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(c->model); i++) {
+        int32_t other = gac_model_find_dim(c->repaired_model, gac_model_dim(c->model, i)->name);
+        if (other >= 0)
+            c->sizes[i] = gac_model_dim(c->repaired_model, other)->size;
+    }
+}
+
+static void check_sizes(comparison *c)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(c->model); i++) {
+        const gac_dim *d = gac_model_dim(c->model, i);
+        c->out->n_dims_changed += c->sizes[i] != d->size;
+        if (c->sizes[i] >= d->size)
+            continue;
+        c->out->lossless = false;
+        gac_differ(c->out,
+                   "%s is smaller than in the original (is the original the first argument?)",
+                   d->name);
+    }
+}
+
+/* The last record tells all that this repair did, so it can be made again. */
+static gac_status check_record(comparison *c)
+{
+    static const char *const keys[] = { "dims", "rescaled", "config", "config_xxh3", "before" };
+    json_t *expected = NULL;
+    gac_status status = gac_record_create(c->original, c->model, c->sizes,
+                                          gac_record_widths(c->record), &expected, c->err);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && status == GAC_OK; i++)
+        if (!json_equal(json_object_get(c->record, keys[i]), json_object_get(expected, keys[i]))) {
+            char what[64];
+            snprintf(what, sizeof what, "has another \"%s\" than the original gives", keys[i]);
+            record_differs(c, what);
+        }
+    json_decref(expected);
+    return status;
+}
+
+gac_status gac_verify_record(comparison *c)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(c->model); i++)
+        c->sizes[i] = gac_model_dim(c->model, i)->size;
+    gac_status status = gac_record_find(c->repaired, &c->record, c->err);
+    if (status != GAC_OK)
+        return status;
+    c->out->has_record = c->record != NULL;
+    /* A repair of a repair has a chain of records; the original may be any link. */
+    for (const json_t *r = c->record; json_is_object(r) && !c->step;
+         r = json_object_get(r, "before"))
+        c->step = starts_here(c, r) ? r : NULL;
+    if (c->step)
+        apply_steps(c, c->record);
+    else
+        sizes_by_name(c);
+    if (c->record && !c->step)
+        record_differs(c, "tells of another original");
+    check_sizes(c);
+    if (!c->step || !gac_record_has_checksums(c->step)) {
+        c->out->old_record = c->step != NULL;
+        return GAC_OK;
+    }
+    if (!gac_record_counts(c->step, gac_checkpoint_n_tensors(c->original)))
+        record_differs(c, "has checksums of another number of tensors");
+    else
+        status = gac_tensor_ranks(c->original, &c->ranks, c->err);
+    if (status == GAC_OK && c->step == c->record && c->out->lossless)
+        status = check_record(c);
+    return status;
+}
