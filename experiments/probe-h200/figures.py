@@ -116,12 +116,12 @@ def figures(library):
     for op, name in (("gemm", "GEMM"), ("sdpa", "attention")):
         for dtype, found in contract["accuracy"][op].items():
             rows.append(row(f"{name} {NAMES[dtype]}",
-                      [f"{found['median_pct']:.1f} %", f"{found['p95_pct']:.1f} %"]))
+                            [f"{found['median_pct']:.1f} %", f"{found['p95_pct']:.1f} %"]))
     for op, name in (("gemm", "GEMM"), ("sdpa", "attention")):
         for dtype in contract["accuracy"][op]:
             found = [other[op][dtype] for other in others if dtype in other[op]]
             rows.append(row(f"{name} {NAMES[dtype]}, other runs'",
-                      [" ".join(f"{x[key]:.1f}" for x in found) + " %" for key in ("median_pct", "p95_pct")]))
+                            [" ".join(f"{x[key]:.1f}" for x in found) + " %" for key in ("median_pct", "p95_pct")]))
     mine, theirs = contract["accuracy"]["ranking"], [other["ranking"] for other in others]
     return [*rows, *rankings(mine, theirs), *choices(mine, theirs)], mine, theirs
 
