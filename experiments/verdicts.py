@@ -30,6 +30,8 @@ def table():
     for id_ in ids():
         for lens in ("native", "pytorch"):
             path = HERE / id_ / f"h200.{lens}.json"
+            if not path.exists():
+                continue
             summary = json.loads(path.read_text(encoding="utf-8"))["summary"]
             counts = [summary["claims"].get(word, 0) for word in JUDGED]
             rest = sum(summary["claims"].get(word, 0) for word in OTHERS)
