@@ -7,13 +7,36 @@
 #include <string.h>
 #include <strings.h>
 
+/* Only a command that lists --output takes -o, because tables use the letter for
+ * other options too. */
+static const char *short_options(const struct option *options)
+{
+    for (; options->name; options++)
+        if (strcmp(options->name, "output") == 0)
+            return ":jqvho:";
+    return ":jqvh";
+}
+
+/* What getopt refused, as it was given. In the middle of "-oX" optind still stands
+ * before that argument, and optopt has the letter. */
+static gac_status refuse_option(cli *c, const command *self, const char *given,
+                                const struct option *options, const char *why)
+{
+    char q[120], letter[3] = { '-', (char)optopt, 0 };
+    bool is_long = optopt == 0;
+    for (; options->name && !is_long; options++)
+        is_long = strncmp(given, "--", 2) == 0 && options->val == optopt;
+    return gac_error_set(&c->error, GAC_USAGE, "%s: option \"%s\" %s; see gac %s --help",
+                         self->name, gac_quote(q, sizeof q, is_long ? given : letter), why,
+                         self->name);
+}
+
 int cli_next_option(cli *c, const command *self, int argc, char **argv,
                     const struct option *options, bool *done)
 {
-    char q[120];
     opterr = 0;
     for (;;) {
-        int letter = getopt_long(argc, argv, ":jqvho:", options, NULL);
+        int letter = getopt_long(argc, argv, short_options(options), options, NULL);
         switch (letter) {
         case 'j':
             c->json = true;
@@ -32,10 +55,8 @@ int cli_next_option(cli *c, const command *self, int argc, char **argv,
             return '?';
         case ':':
         case '?':
-            gac_error_set(&c->error, GAC_USAGE, "%s: option \"%s\" %s; see gac %s --help",
-                          self->name, gac_quote(q, sizeof q, argv[optind > 1 ? optind - 1 : 1]),
-                          letter == ':' ? "needs a value" : "is not known, or takes no value",
-                          self->name);
+            refuse_option(c, self, argv[optind > 1 ? optind - 1 : 1], options,
+                          letter == ':' ? "needs a value" : "is not known, or takes no value");
             return '?';
         default:
             return letter;

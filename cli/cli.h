@@ -42,7 +42,7 @@ extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, c
 
 /* The next option's letter; -1 at the end of options; '?' after a usage error
  * that is explained in c->error, or after --help, which sets *done. Common
- * options are taken care of. */
+ * options are taken care of. A command takes -o if its table lists "output". */
 int cli_next_option(cli *c, const command *self, int argc, char **argv,
                     const struct option *options, bool *done);
 

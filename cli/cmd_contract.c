@@ -90,8 +90,15 @@ static double number_at(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-/* What k costs that is not whole cache lines, where there is a price: aligned all
- * the same. The time is taken to grow with k. */
+/* Whether the contract prices a k that is not a whole number of cache lines. */
+static bool has_line_costs(const json_t *whole, gac_dtype dtype)
+{
+    const json_t *gemm = json_object_get(json_object_get(whole, "gemm"), gac_dtype_name(dtype));
+    return json_object_get(gemm, "lines") || json_object_get(gemm, "dense_part");
+}
+
+/* Prints what an aligned k costs that is not a whole number of cache lines, over
+ * a whole number of them. The time is taken to grow with k. */
 static void print_lines(const gac_contract *contract, gac_dtype dtype)
 {
     enum { TOKENS = 256, N = 4096, K = 4224 }; /* whole lines, and no exact point */
@@ -204,7 +211,7 @@ static void print_accuracy(const json_t *accuracy)
         print_model(dtype, row, &begun);
 }
 
-static void print_dtype(const gac_contract *contract, gac_dtype dtype)
+static void print_dtype(const gac_contract *contract, const json_t *whole, gac_dtype dtype)
 {
     const char *name = gac_dtype_name(dtype);
     gac_dtype other = GAC_DTYPE_COUNT;
@@ -213,7 +220,8 @@ static void print_dtype(const gac_contract *contract, gac_dtype dtype)
            "family", "basis", "kernel");
     print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 4096 tokens", 4096, 4096, &other);
     print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 4096 tokens", 4096, 4096, &other);
-    print_lines(contract, dtype);
+    if (has_line_costs(whole, dtype))
+        print_lines(contract, dtype);
     print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 1 token", 1, 4096, &other);
     print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 1 token", 1, 4096, &other);
     print_place(contract, dtype, GAC_SEEN_SDPA_HEAD, "attention head", 0, 96, &other);
@@ -236,7 +244,7 @@ static void print_contract(const gac_contract *contract, const json_t *whole)
         gac_dtype dtype;
         if (!gac_dtype_parse(json_string_value(item), &dtype))
             continue;
-        print_dtype(contract, dtype);
+        print_dtype(contract, whole, dtype);
         contract_print_steps(contract, whole, dtype);
         if (gac_contract_is_rough(contract, dtype, rough, sizeof rough))
             printf("  note: %s\n", rough);
@@ -511,7 +519,7 @@ static gac_status run(cli *c, int argc, char **argv)
         if (letter == 'd')
             dtypes = optarg;
         else
-            return done ? GAC_OK : letter == '?' ? c->error.status : GAC_USAGE;
+            return done ? GAC_OK : c->error.status;
     }
     int n = argc - optind;
     const char *what = n > 0 ? argv[optind] : "";

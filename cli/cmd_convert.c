@@ -65,7 +65,8 @@ static gac_status take_dtype(cli *c, const char *name, gac_dtype *out)
 static gac_status take_options(cli *c, int argc, char **argv, convert_command *o, bool *done)
 {
     enum { DTYPE = 256, TOKENIZER, SHARD, FORCE, NO_SYNC };
-    static const struct option options[] = { { "dtype", required_argument, NULL, DTYPE },
+    static const struct option options[] = { { "output", required_argument, NULL, 'o' },
+                                             { "dtype", required_argument, NULL, DTYPE },
                                              { "tokenizer", required_argument, NULL, TOKENIZER },
                                              { "max-shard-size", required_argument, NULL, SHARD },
                                              { "force", no_argument, NULL, FORCE },

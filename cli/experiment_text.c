@@ -184,6 +184,30 @@ static void print_counters(FILE *stream, const json_t *counters)
     }
 }
 
+/* "S2: contradicted (1 contradicted, 3 stronger, 3 reproduced; 1 unpublished)": the
+ * claims that were judged, then the others. */
+static void print_summary(FILE *stream, const char *id, const json_t *summary)
+{
+    static const char *const judged[] = { "contradicted", "weaker",    "stronger",
+                                          "reproduced",   "ambiguous", NULL };
+    static const char *const others[] = { "not measured", "unpublished", "arithmetic", NULL };
+    static const char *const *const lists[] = { judged, others };
+    const json_t *claims = json_object_get(summary, "claims");
+    const char *separator = " (";
+    fprintf(stream, "\n%s: %s", id, text_of(summary, "verdict"));
+    for (int i = 0; i < 2; i++) {
+        for (const char *const *word = lists[i]; *word; word++) {
+            const json_t *count = json_object_get(claims, *word);
+            if (!count)
+                continue;
+            fprintf(stream, "%s%lld %s", separator, (long long)json_integer_value(count), *word);
+            separator = ", ";
+        }
+        separator = separator[0] == ',' ? "; " : separator;
+    }
+    fputs(separator[0] == ' ' ? "\n\n" : ")\n\n", stream);
+}
+
 void experiment_print(FILE *stream, const json_t *result, bool all_cases)
 {
     const json_t *cases = json_object_get(result, "cases");
@@ -206,5 +230,5 @@ void experiment_print(FILE *stream, const json_t *result, bool all_cases)
     print_claims(stream, json_object_get(result, "claims"));
     print_checks(stream, json_object_get(result, "checks"));
     print_counters(stream, json_object_get(result, "counters"));
-    fprintf(stream, "\n%s: %s\n\n", text_of(result, "id"), text_of(summary, "verdict"));
+    print_summary(stream, text_of(result, "id"), summary);
 }

@@ -36,7 +36,7 @@ make_one palu-llama3-8b
 show inspect "$out/palu-llama3-8b" --gpu h200
 
 echo
-echo "--- Llama-3-8B by SVD-LLM, 15 % smaller: ranks as they fall"
+echo "--- Llama-3-8B by SVD-LLM, 13.1 % smaller (linear layers at 85 %): ranks as they fall"
 make_one svdllm-llama3-8b
 show inspect "$out/svdllm-llama3-8b" --gpu h200
 

@@ -34,8 +34,24 @@ def median_ms(call, repeats, warm=2):
     return statistics.median(times), times
 
 
+class HeadwiseLowRank(torch.nn.Module):
+    """A linear layer as PaLU stores it: one VT for all groups of heads, one U for each group."""
+
+    def __init__(self, n_in, n_out, ranks):
+        super().__init__()
+        self.ranks = ranks
+        self.VT = torch.nn.Linear(n_in, sum(ranks), bias=False)
+        self.U = torch.nn.ModuleList(torch.nn.Linear(rank, n_out // len(ranks), bias=False)
+                                     for rank in ranks)
+
+    def forward(self, x):
+        parts = torch.split(self.VT(x), self.ranks, dim=-1)
+        return torch.cat([u(part) for u, part in zip(self.U, parts)], dim=-1)
+
+
 def build(spec):
-    """A Llama of spec["config"], each linear layer with its rank, if it has one."""
+    """A Llama of spec["config"], each linear layer with its rank, if it has one, or as groups
+    of the ranks in spec["groups"]."""
     c = spec["config"]
     config = transformers.LlamaConfig(
         hidden_size=c["hidden_size"], intermediate_size=c["intermediate_size"],
@@ -52,6 +68,11 @@ def build(spec):
                 torch.nn.Linear(module.in_features, rank, bias=False),
                 torch.nn.Linear(rank, module.out_features, bias=False))
             setattr(model.get_submodule(parent), child, pair)
+        for name, ranks in spec.get("groups", {}).items():
+            parent, child = name.rsplit(".", 1)
+            module = model.get_submodule(name)
+            setattr(model.get_submodule(parent), child,
+                    HeadwiseLowRank(module.in_features, module.out_features, ranks))
     return config, model
 
 

@@ -4,8 +4,8 @@
 #
 #   adopt.sh FOLDER BUILD   FOLDER has what run.sh brought back; BUILD is made again
 #
-# What else follows from the contract is made again too; the end of the output is what the
-# documentation then has to say (figures.py --check looks).
+# What else follows from the contract is made again too. The end of the output has the figures
+# that the text of docs/measurement.md quotes; no test compares those.
 set -eu
 folder=$(cd "$1" && pwd)
 build=$(cd "$2" && pwd)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What docs/measurement.md says of contracts/h200.json, from the contract and the runs of this folder.
+"""The tables of docs/measurement.md on contracts/h200.json, from the contract and the runs of this folder.
 
     python3 experiments/probe-h200/figures.py --library build/libgac.so [--check | --write]
 
-Prints it; with --check says which of its lines docs/measurement.md does not have, and --write puts its rows there.
+Prints the rows of the tables, and figures that the text around them may quote. --write puts the rows into
+docs/measurement.md. --check says which rows are not there; it does not look at the text.
 """
 import argparse
 import json
@@ -95,30 +96,34 @@ def all_wrong(runs):
     return f"{sum(some for some, _ in found)} of {sum(n for _, n in found)}"
 
 
-def figures(library):
-    contract = json.loads(CONTRACT.read_text(encoding="utf-8"))
+def quoted(mine, theirs):
+    """Figures for the text, which no test compares."""
     points = read(HERE / "raw.json.gz")["points"]
-    predictor = accuracy.Predictor(library, CONTRACT)
-    others = [accuracy_at(path, contract, predictor) for path in OTHERS]
     slow = [p for p in points if "clock_mhz" in p and 0 < p["clock_mhz"][0] < FULL_MHZ]
     whole, f16 = seconds()
     yield f"three dtypes in {whole:.0f} s; F16 alone in {f16:.0f} s"
-    yield (f"Of {len(points)} points {len(slow)} ran below 98 % of the highest clock, "
-           f"{sum(p['op'] == 'sdpa' for p in slow)} of them attention")
-    yield from lines(contract["gemm"])
+    yield (f"{len(points)} points, {len(slow)} of them below 98 % of the highest clock, "
+           f"{sum(p['op'] == 'sdpa' for p in slow)} of these attention")
+    yield f"wrong pairs: {all_wrong([mine])} of its own, {all_wrong([mine, *theirs])} of all runs"
+
+
+def figures(library):
+    """Rows of the tables, and what quoted() needs."""
+    contract = json.loads(CONTRACT.read_text(encoding="utf-8"))
+    predictor = accuracy.Predictor(library, CONTRACT)
+    others = [accuracy_at(path, contract, predictor) for path in OTHERS]
+    rows = list(lines(contract["gemm"]))
     for op, name in (("gemm", "GEMM"), ("sdpa", "attention")):
         for dtype, found in contract["accuracy"][op].items():
-            yield row(f"{name} {NAMES[dtype]}",
-                      [f"{found['median_pct']:.1f} %", f"{found['p95_pct']:.1f} %"])
+            rows.append(row(f"{name} {NAMES[dtype]}",
+                            [f"{found['median_pct']:.1f} %", f"{found['p95_pct']:.1f} %"]))
     for op, name in (("gemm", "GEMM"), ("sdpa", "attention")):
         for dtype in contract["accuracy"][op]:
             found = [other[op][dtype] for other in others if dtype in other[op]]
-            yield row(f"{name} {NAMES[dtype]}, other runs'",
-                      [" ".join(f"{x[key]:.1f}" for x in found) + " %" for key in ("median_pct", "p95_pct")])
+            rows.append(row(f"{name} {NAMES[dtype]}, other runs'",
+                            [" ".join(f"{x[key]:.1f}" for x in found) + " %" for key in ("median_pct", "p95_pct")]))
     mine, theirs = contract["accuracy"]["ranking"], [other["ranking"] for other in others]
-    yield from rankings(mine, theirs)
-    yield from choices(mine, theirs)
-    yield f"{all_wrong([mine])} are; of all runs' {all_wrong([mine, *theirs])}"
+    return [*rows, *rankings(mine, theirs), *choices(mine, theirs)], mine, theirs
 
 
 def write_rows(rows):
@@ -138,17 +143,17 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    said = " ".join(DOC.read_text(encoding="utf-8").split()) if args.check else ""
-    missing, found = 0, list(figures(args.library))
+    rows, mine, theirs = figures(args.library)
     if args.write:
-        write_rows(line for line in found if line.startswith("|"))
-    for line in found:
-        if not args.check:
-            print(line)
-        elif line not in said:
-            missing += 1
-            print(f"{DOC}: does not say: {line}", file=sys.stderr)
-    sys.exit(1 if missing else 0)
+        write_rows(rows)
+    if args.check:
+        said = set(DOC.read_text(encoding="utf-8").split("\n"))
+        missing = [r for r in rows if r not in said]
+        for r in missing:
+            print(f"{DOC}: has no row {r}", file=sys.stderr)
+        sys.exit(1 if missing else 0)
+    for line in (*rows, *quoted(mine, theirs)):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -339,9 +339,11 @@ gac_status gac_experiment_run(const gac_experiment *experiment, gac_lens lens, g
                               const gac_experiment_options *options, struct json_t **out,
                               gac_error *err);
 
-/* Judges a result of the experiment anew, from its own "calls": verdicts, their
- * reasons and "summary" are replaced, nothing else. GAC_BAD_INPUT where it has
- * not the calls of the specification, or its figures do not follow from them. */
+/* Judges a result of the experiment anew, from its own "calls", by the
+ * specification as it is now: "claims", "cases", "notes" and "summary" are
+ * replaced, and "calls" are put in the order that cases refer to. GAC_BAD_INPUT
+ * where a call that the specification needs is missing, or where a figure on
+ * record does not follow from the calls. */
 gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t *result,
                                 gac_error *err);
 

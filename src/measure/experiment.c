@@ -282,7 +282,7 @@ static gac_status make_result(const gac_experiment *e, const exp_plan *plan,
     bool all_hold = true;
     for (size_t i = 0; i < json_array_size(checks); i++)
         all_hold = all_hold && json_is_true(json_object_get(json_array_get(checks, i), "holds"));
-    json_t *summary = exp_summary(claims);
+    json_t *summary = exp_summarise(claims);
     *out = json_pack(
         "{s:s, s:s, s:s, s:O, s:O, s:b, s:s, s:o, s:o, s:b, s:O*, s:O*, s:o, s:o, s:o, s:o, s:o*}",
         "id", e->id, "title", e->title, "lens", gac_lens_name(plan->lens), "question",

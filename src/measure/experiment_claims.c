@@ -31,6 +31,7 @@ typedef struct side {
     int n_variants;
     const exp_cell *cells[2]; /* the first of those that it reads, */
     int n_cells;              /* and how many there are */
+    const char *extreme;      /* label of the case with the least or greatest value, or NULL */
     const char *declined;     /* why a library did not take some case, or NULL */
     char missing[400];        /* why there is no value */
 } side;
@@ -207,8 +208,8 @@ static bool compute_side(gac_reader *r, const exp_plan *plan, bool names_alone, 
     char why[160];
     if (s->sweep && !has_sweep(plan, s->sweep))
         return exp_fault(r, "there is no sweep \"%s\"", s->sweep);
-    double *values = calloc((size_t)plan->n_cases, sizeof *values);
-    bool ok = true;
+    double *values = calloc((size_t)plan->n_cases, sizeof *values), extreme = NAN;
+    bool ok = true, least = strcmp(s->how, "min") == 0, most = strcmp(s->how, "max") == 0;
     if (!values)
         return gac_reader_no_memory(r);
     for (int32_t i = 0; i < plan->n_cases && ok; i++) {
@@ -227,6 +228,10 @@ static bool compute_side(gac_reader *r, const exp_plan *plan, bool names_alone, 
             snprintf(s->missing, sizeof s->missing, "%s: has no value", plan->cases[i].label);
         if (isfinite(value) && strcmp(s->how, "share") == 0 && in_doubt(plan, i, s, value != 0))
             ++*(value != 0 ? &s->n_may_leave : &s->n_may_join);
+        if ((least && !(value >= extreme)) || (most && !(value <= extreme))) {
+            s->extreme = plan->cases[i].label;
+            extreme = value;
+        }
         values[s->n_cases++] = value;
     }
     if (!ok)
@@ -291,6 +296,11 @@ static void explain(const side *of, const side *over, char *out, size_t size)
         return;
     }
     const tally *first = &of->ran[0], *second = NULL;
+    if (of->extreme) {
+        snprintf(text, sizeof text, "%s at %s", strcmp(of->how, "min") == 0 ? "least" : "most",
+                 of->extreme);
+        n = append(out, size, n, text);
+    }
     if (over) {
         n = say_ran(out, size, n, "numerator", first);
         second = &over->ran[0];

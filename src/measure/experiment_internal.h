@@ -206,6 +206,8 @@ gac_status exp_claims_check(const gac_experiment *experiment, const exp_plan *pl
  * does not count towards the word; "measured" is how many claims have a value
  * from a measurement. */
 json_t *exp_summary(const json_t *claims);
+/* Likewise, where one contradicted claim makes the whole contradicted. */
+json_t *exp_summarise(const json_t *claims);
 /* The published time of a variant of a case in milliseconds, or NaN. */
 double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, int32_t at,
                         const char *variant);

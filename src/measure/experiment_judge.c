@@ -56,58 +56,116 @@ static bool restore_job(const json_t *call, exp_job *job)
     return job->time_us > 0 && job->noise >= 0;
 }
 
-static gac_status restore_plan(const json_t *result, exp_plan *plan, gac_error *err)
+/* Fills the plan's jobs from the calls on record, and puts these in the plan's
+ * order, which cases refer to. */
+static gac_status restore_plan(json_t *result, exp_plan *plan, gac_error *err)
 {
     const json_t *calls = json_object_get(result, "calls");
+    json_t *ordered = json_array(), *by_job = json_object();
+    gac_status status = GAC_OK;
     char q[120];
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *call = json_array_get(calls, i);
+    for (size_t i = 0; i < json_array_size(calls) && status == GAC_OK; i++) {
+        json_t *call = json_array_get(calls, i);
         int32_t at = gac_namemap_find(&plan->by_key, text_of(call, "call"));
         if (at >= 0 && (plan->jobs[at].state != EXP_PENDING || !restore_job(call, &plan->jobs[at])))
-            return gac_error_set(err, GAC_BAD_INPUT, "calls[%zu] makes no sense", i);
+            status = gac_error_set(err, GAC_BAD_INPUT, "calls[%zu] makes no sense", i);
+        else if (at >= 0)
+            json_object_set(by_job, plan->jobs[at].key, call);
     }
-    for (int32_t i = 0; i < plan->n_jobs; i++)
+    for (int32_t i = 0; i < plan->n_jobs && status == GAC_OK; i++) {
         if (plan->jobs[i].state == EXP_PENDING)
-            return gac_error_set(err, GAC_BAD_INPUT,
-                                 "has no call \"%s\", which the specification needs",
-                                 gac_quote(q, sizeof q, plan->jobs[i].key));
-    return GAC_OK;
+            status = gac_error_set(err, GAC_BAD_INPUT,
+                                   "has no call \"%s\", which the specification needs",
+                                   gac_quote(q, sizeof q, plan->jobs[i].key));
+        json_array_append(ordered, json_object_get(by_job, plan->jobs[i].key));
+    }
+    if (status == GAC_OK)
+        json_object_set(result, "calls", ordered);
+    json_decref(ordered);
+    json_decref(by_job);
+    return status;
 }
 
 static bool same(const json_t *a, const json_t *b, const char *key)
 {
     const json_t *x = json_object_get(a, key), *y = json_object_get(b, key);
     if (!json_is_number(x) || !json_is_number(y))
-        return json_is_null(x) && json_is_null(y);
+        return !json_is_number(x) && !json_is_number(y);
     double p = json_number_value(x), q = json_number_value(y);
     return fabs(p - q) <= ROUNDED * fmax(1, fabs(q));
 }
 
-/* Verdict and reason of a claim; its figures are what was written, or were not
- * of these calls. */
-static gac_status take_claim(json_t *claims, const json_t *judged, gac_error *err)
+/* Gives the figures (a list that ends with NULL) of one object the digits that
+ * another has on record; false if one of them is another number there. */
+static bool keep_digits(json_t *to, const json_t *record, const char *const *figures)
 {
-    const char *id = text_of(judged, "id");
-    char q[80];
-    for (size_t i = 0; i < json_array_size(claims); i++) {
-        json_t *claim = json_array_get(claims, i);
-        if (strcmp(text_of(claim, "id"), id) != 0)
-            continue;
-        if (!same(claim, judged, "ours") || !same(claim, judged, "noise") ||
-            !same(claim, judged, "published"))
-            return gac_error_set(err, GAC_BAD_INPUT, "claims[%zu] does not follow from the calls",
-                                 i);
-        json_object_set(claim, "verdict", json_object_get(judged, "verdict"));
-        json_object_set(claim, "reason", json_object_get(judged, "reason"));
-        return GAC_OK;
+    for (; *figures; figures++) {
+        if (!same(record, to, *figures))
+            return false;
+        if (json_object_get(to, *figures))
+            json_object_set(to, *figures, json_object_get(record, *figures));
     }
-    return gac_error_set(err, GAC_BAD_INPUT, "has no claim \"%s\"", gac_quote(q, sizeof q, id));
+    return true;
+}
+
+static const json_t *find_claim(const json_t *claims, const char *id, size_t *at)
+{
+    size_t i;
+    json_t *claim;
+    json_array_foreach(claims, i, claim) {
+        *at = i;
+        if (strcmp(text_of(claim, "id"), id) == 0)
+            return claim;
+    }
+    return NULL;
+}
+
+/* The judged claims take the place of those on record. Figures on record must
+ * follow from the calls. */
+static gac_status take_claims(json_t *result, json_t *judged, gac_error *err)
+{
+    static const char *const figures[] = { "ours", "noise", "published", NULL };
+    const json_t *claims = json_object_get(result, "claims");
+    size_t i, at = 0;
+    json_t *claim;
+    json_array_foreach(judged, i, claim) {
+        const json_t *old = find_claim(claims, text_of(claim, "id"), &at);
+        if (old && !keep_digits(claim, old, figures))
+            return gac_error_set(err, GAC_BAD_INPUT, "claims[%zu] does not follow from the calls",
+                                 at);
+    }
+    json_object_set(result, "claims", judged);
+    json_object_set_new(result, "summary", exp_summarise(judged));
+    return GAC_OK;
+}
+
+/* Likewise the cases: the specification may have other variants by now. */
+static gac_status take_cases(json_t *result, json_t *cases, gac_error *err)
+{
+    static const char *const figures[] = { "time_us", "spread_us", NULL };
+    const json_t *record = json_object_get(result, "cases");
+    size_t i;
+    json_t *one, *cell;
+    const char *variant;
+    json_array_foreach(cases, i, one) {
+        const json_t *old = json_array_get(record, i);
+        if (strcmp(text_of(old, "label"), text_of(one, "label")) != 0)
+            continue;
+        json_object_foreach(json_object_get(one, "variants"), variant, cell) {
+            const json_t *before = json_object_get(json_object_get(old, "variants"), variant);
+            if (before && !keep_digits(cell, before, figures))
+                return gac_error_set(err, GAC_BAD_INPUT,
+                                     "cases[%zu] does not follow from the calls", i);
+        }
+    }
+    json_object_set(result, "cases", cases);
+    return GAC_OK;
 }
 
 gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t *result,
                                 gac_error *err)
 {
-    json_t *judged = NULL, *claims = json_object_get(result, "claims");
+    json_t *judged = NULL, *cases = NULL;
     bool pytorch = strcmp(text_of(result, "lens"), gac_lens_name(GAC_LENS_PYTORCH)) == 0;
     exp_plan plan;
     if (strcmp(text_of(result, "schema"), "gac.experiment/1") != 0 ||
@@ -121,12 +179,13 @@ gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t 
         status = restore_plan(result, &plan, err);
     if (status == GAC_OK)
         status = exp_claims(experiment, &plan, &judged, err);
-    if (status == GAC_OK && json_array_size(judged) != json_array_size(claims))
-        status = gac_error_set(err, GAC_BAD_INPUT, "has not as many claims as the specification");
-    for (size_t i = 0; status == GAC_OK && i < json_array_size(judged); i++)
-        status = take_claim(claims, json_array_get(judged, i), err);
     if (status == GAC_OK)
-        json_object_set_new(result, "summary", exp_summary(claims));
+        status = take_claims(result, judged, err);
+    if (status == GAC_OK)
+        status = take_cases(result, cases = exp_cases_json(experiment, &plan), err);
+    if (status == GAC_OK && json_object_get(experiment->spec, "notes"))
+        json_object_set(result, "notes", json_object_get(experiment->spec, "notes"));
+    json_decref(cases);
     json_decref(judged);
     exp_plan_dispose(&plan);
     return status;

@@ -15,9 +15,9 @@ echo '[]' >list.json
 run contract show list.json
 echo '{"schema":"gac.plan/1"}' >plan.json
 run contract show plan.json
-"$GAC" contract show h200 --json | sed 's/"name": "h200"/"name": 7/' >name.json
+sed 's/"name":"small"/"name":7/' "$SMALL" >name.json
 run contract show name.json
 # Accuracy that is none is not shown.
-"$GAC" contract show h200 --json |
+"$GAC" contract show "$SMALL" --json |
     sed 's/"median_pct": [0-9.]*/"median_pct": "x"/; s/"right_pct": [0-9.]*/"right_pct": null/' >odd.json
 "$GAC" contract show odd.json | grep -c 'predictions\|faster one' || true

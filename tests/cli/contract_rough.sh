@@ -1,6 +1,6 @@
 . "$ROOT/tests/cli/common"
 make svdllm m
-"$GAC" contract show h200 --json | python3 -c '
+cat "$SMALL" | python3 -c '
 import json, sys
 c = json.load(sys.stdin)
 c["name"] = "mine"
@@ -15,5 +15,5 @@ run plan m --dtype F16 --contract mine.json -q | grep -c rough
 # Of other dtypes nothing bad is stated, and of the bundled one.
 run inspect m --dtype BF16 --contract mine.json | grep -c note
 run plan m --dtype BF16 --contract mine.json | grep -c rough
-run contract show h200 | grep -c rough
-run inspect m --dtype F16 | grep -c note || true
+run contract show "$SMALL" | grep -c rough
+run inspect m --dtype F16 --contract "$SMALL" | grep -c note || true

@@ -1,3 +1,3 @@
 . "$ROOT/tests/cli/common"
 make gpt2 m
-run inspect m
+run inspect m --contract "$SMALL"

@@ -2,17 +2,17 @@
 make svdllm m
 make pruned-mlp p
 for strategy in minimal optimal predefined tradeoff solve; do
-    run plan m --strategy $strategy
+    run plan m --contract "$SMALL" --strategy $strategy
 done
-run plan m --strategy solve --max-overhead 3
-run plan m --strategy solve --time-target 0.95x
-run plan p --uniform --strategy optimal
-run plan m --set 'layers.0.*rank=64' --set layers.1.mlp.width=200
-run plan m --strategy solve -o plan.json -q
+run plan m --contract "$SMALL" --strategy solve --max-overhead 3
+run plan m --contract "$SMALL" --strategy solve --time-target 0.95x
+run plan p --contract "$SMALL" --uniform --strategy optimal
+run plan m --contract "$SMALL" --set 'layers.0.*rank=64' --set layers.1.mlp.width=200
+run plan m --contract "$SMALL" --strategy solve -o plan.json -q
 grep -c '"name"' plan.json
-run plan m -o plan.json
-run plan m -o plan.json --force -q
-run_json ". strategy optimal dims.0" plan m --json
-run plan m --pareto --data front.dat
+run plan m --contract "$SMALL" -o plan.json
+run plan m --contract "$SMALL" -o plan.json --force -q
+run_json ". strategy optimal dims.0" plan m --json --contract "$SMALL"
+run plan m --contract "$SMALL" --pareto --data front.dat
 head -n 2 front.dat
-run_json ". complete" plan m --pareto --json
+run_json ". complete" plan m --pareto --json --contract "$SMALL"

@@ -3,8 +3,8 @@ make svdllm m
 run plan
 run plan m --strategy best
 run plan m --time-target 5
-run plan m --time-target 0.5x
-run plan m --strategy solve --time-target 0.0001ms
+run plan m --time-target 0.5x --contract "$SMALL"
+run plan m --strategy solve --time-target 0.0001ms --contract "$SMALL"
 run plan m --set width
 run plan m --set layers.0.mlp.width=8
 run plan m --set hidden=256

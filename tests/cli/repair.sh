@@ -9,7 +9,7 @@ run verify m back
 cmp m/config.json back/config.json
 run repair m -o fit
 run repair m -o fit --force --strategy optimal -q
-run repair m --dry-run --strategy optimal
+run repair m --dry-run --strategy optimal --contract "$SMALL"
 run repair m -o shards --max-shard-size 100KB -q
 ls shards
 run verify m shards
