@@ -64,6 +64,10 @@ gac_status gac_error_set(gac_error *err, gac_status status, const char *format, 
 /* Fills err with "out of memory" and returns GAC_NO_RESOURCE. */
 gac_status gac_error_no_memory(gac_error *err);
 
+/* Fills err with what errno says about reading path: GAC_BAD_INPUT when it is not
+ * there, GAC_NO_RESOURCE when memory was short, else GAC_FAILED. */
+gac_status gac_error_errno(gac_error *err, const char *path);
+
 /* jansson's setters return -1 when memory is short, and code that builds a
  * document of a hundred members does not check each. Instead the failure is
  * noted, per thread, and whoever turns a document into text or gives a file its
@@ -77,6 +81,9 @@ gac_status gac_memory_check(gac_error *err);
  * broken UTF-8 become \xNN, long text is cut in the middle. Writes at most
  * size bytes to buffer, always terminates it, and returns buffer. */
 char *gac_quote(char *buffer, size_t size, const char *text);
+
+/* Whether n_bytes of text are UTF-8 without NUL, as JSON wants it. */
+bool gac_is_utf8(const char *text, size_t n_bytes);
 
 /* ---- Checked arithmetic: true and *out set, or false and *out untouched -- */
 

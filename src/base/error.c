@@ -1,5 +1,6 @@
 #include <gac/base.h>
 
+#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -13,6 +14,17 @@ gac_status gac_error_set(gac_error *err, gac_status status, const char *format, 
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
     return status;
+}
+
+gac_status gac_error_errno(gac_error *err, const char *path)
+{
+    char q[256];
+    int code = errno;
+    if (code == ENOMEM)
+        return gac_error_no_memory(err);
+    bool absent = code == ENOENT || code == ENOTDIR || code == ELOOP || code == ENAMETOOLONG;
+    return gac_error_set(err, absent ? GAC_BAD_INPUT : GAC_FAILED, "%s: %s",
+                         gac_quote(q, sizeof q, path), strerror(code));
 }
 
 static _Thread_local bool memory_lost;

@@ -16,18 +16,6 @@ struct gac_file {
     void *map; /* (stat.st_size), or NULL */
 };
 
-/* A path that is not there is the user's mistake; a path that cannot be
- * reached is the machine's. */
-static gac_status open_error(const char *path, int code, gac_error *err)
-{
-    char q[256];
-    if (code == ENOMEM)
-        return gac_error_no_memory(err);
-    bool absent = code == ENOENT || code == ENOTDIR || code == ELOOP || code == ENAMETOOLONG;
-    return gac_error_set(err, absent ? GAC_BAD_INPUT : GAC_FAILED, "%s: %s",
-                         gac_quote(q, sizeof q, path), strerror(code));
-}
-
 /* Opens path, with more open(2) flags than the usual ones. */
 static gac_status open_with(const char *path, int flags, gac_file **out, gac_error *err)
 {
@@ -39,7 +27,7 @@ static gac_status open_with(const char *path, int flags, gac_file **out, gac_err
     /* Non-blocking, so that opening a FIFO put in our way does not hang. */
     file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
     if (file->fd < 0 || fstat(file->fd, &file->stat) < 0)
-        status = open_error(path, errno, err);
+        status = gac_error_errno(err, path);
     else if (!S_ISREG(file->stat.st_mode))
         status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a regular file",
                                gac_quote(q, sizeof q, path));
@@ -86,9 +74,9 @@ static gac_status open_link(const char *directory, const char *path, gac_file **
     char q[256];
     char real_dir[PATH_MAX], real_path[PATH_MAX];
     if (!realpath(directory, real_dir))
-        return open_error(directory, errno, err);
+        return gac_error_errno(err, directory);
     if (!realpath(path, real_path))
-        return open_error(path, errno, err);
+        return gac_error_errno(err, path);
     if (!is_below(real_path, real_dir) && !is_cache_blob(real_path, real_dir))
         return gac_error_set(err, GAC_BAD_INPUT, "%s: a link out of the directory",
                              gac_quote(q, sizeof q, path));
@@ -163,7 +151,7 @@ static gac_status unpark(gac_file *file, gac_error *err)
         return GAC_OK;
     file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file->fd < 0 || fstat(file->fd, &now) < 0)
-        return open_error(file->path, errno, err);
+        return gac_error_errno(err, file->path);
     if (!same_file(&now, &file->stat)) {
         gac_file_park(file);
         return gac_error_set(err, GAC_BAD_INPUT, "%s: changed while it was being read",
@@ -260,13 +248,14 @@ gac_status gac_file_map(gac_file *file, const void **data, gac_error *err)
     struct stat now;
     gac_status status = file->map ? GAC_OK : unpark(file, err);
     if (status == GAC_OK && !file->map) {
-        if (fstat(file->fd, &now) < 0 || !same_file(&now, &file->stat) || now.st_size == 0)
+        if (fstat(file->fd, &now) < 0)
+            return gac_error_errno(err, file->path);
+        if (!same_file(&now, &file->stat) || now.st_size == 0)
             return gac_error_set(err, GAC_BAD_INPUT, "%s: empty, or changed since it was opened",
                                  gac_quote(q, sizeof q, file->path));
         void *map = mmap(NULL, (size_t)now.st_size, PROT_READ, MAP_PRIVATE, file->fd, 0);
         if (map == MAP_FAILED)
-            return gac_error_set(err, GAC_FAILED, "%s: cannot be mapped: %s",
-                                 gac_quote(q, sizeof q, file->path), strerror(errno));
+            return gac_error_errno(err, file->path);
         file->map = map;
     }
     *data = file->map;

@@ -9,6 +9,11 @@
 /* Values inside values; deeper ones are an attack on the stack. */
 enum { MAX_DEPTH = 1000 };
 
+bool gac_is_utf8(const char *text, size_t n_bytes)
+{
+    return n_bytes == 0 || (!memchr(text, 0, n_bytes) && !u8_check((const uint8_t *)text, n_bytes));
+}
+
 static bool at_end(const gac_json_source *t)
 {
     return t->position >= t->limit;
@@ -152,8 +157,8 @@ static size_t decode_escape(const char *from, size_t n_bytes, char **to)
 
 static gac_status decode_string(gac_json_source *t, size_t *n_bytes, gac_error *err)
 {
-    size_t n;
-    bool plain;
+    size_t n = 0;
+    bool plain = false;
     gac_status status = measure_string(t, &n, &plain, err);
     if (status != GAC_OK)
         return status;
@@ -176,7 +181,7 @@ static gac_status decode_string(gac_json_source *t, size_t *n_bytes, gac_error *
     }
     *to = 0;
     *n_bytes = (size_t)(to - t->buffer);
-    if (!plain && u8_check((const uint8_t *)t->buffer, *n_bytes))
+    if (!plain && !gac_is_utf8(t->buffer, *n_bytes))
         return bad(t, t->position, "a string that is not UTF-8", err);
     t->position += n + 2;
     return GAC_OK;

@@ -17,6 +17,7 @@ typedef struct target {
     char *path;
     char *temporary;
     bool replace;
+    bool left; /* something has the temporary name: what is being made, or what it replaced */
 } target;
 
 struct gac_new_file {
@@ -171,14 +172,19 @@ static gac_status put_in_place(target *t, bool flush, gac_error *err)
     char q[256], why[400];
     bool swapped = false;
     gac_status status = t->replace ? swap_into_place(t, &swapped, err) : move_into_place(t, err);
-    if (status != GAC_OK || !flush)
+    if (status != GAC_OK)
         return status;
+    t->left = swapped;
+    if (!flush)
+        return GAC_OK;
     gac_error local = GAC_ERROR_INIT;
     status = sync_parent(t->path, &local);
     if (status == GAC_OK)
         return GAC_OK;
-    if (take_back(t, swapped))
+    if (take_back(t, swapped)) {
+        t->left = true;
         return gac_error_set(err, status, "%s", local.text);
+    }
     snprintf(why, sizeof why, "%s", local.text);
     return gac_error_set(err, status, "%s: is complete, but a power cut may lose it: %s",
                          gac_quote(q, sizeof q, t->path), why);
@@ -192,47 +198,43 @@ struct listed {
     char name[];
 };
 
-static void remove_inside(int parent, const char *name);
+static bool remove_inside(int parent, const char *name);
 
-/* Removes what is in an open directory. */
-static void empty_directory(int fd)
+/* Removes what is in an open directory; false when some of it stays. */
+static bool empty_directory(int fd)
 {
     _Alignas(struct listed) char buffer[4096];
     long n;
+    bool all = true;
     while ((n = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
         const struct listed *entry;
         for (long at = 0; at < n; at += entry->n_bytes) {
             entry = (const struct listed *)(const void *)(buffer + at);
             if (strcmp(entry->name, ".") != 0 && strcmp(entry->name, "..") != 0)
-                remove_inside(fd, entry->name);
+                all = remove_inside(fd, entry->name) && all;
         }
     }
+    return all && n == 0;
 }
 
-/* Removes a file, or a directory with all that is in it. It allocates nothing,
- * since it tidies up after failed allocations, too. */
-static void remove_inside(int parent, const char *name)
+/* Removes a file, or a directory with all that is in it; false when it stays. It
+ * allocates nothing, since it tidies up after failed allocations, too. */
+static bool remove_inside(int parent, const char *name)
 {
     if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
-        return;
+        return true;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) {
-        empty_directory(fd);
-        close(fd);
-    }
-    unlinkat(parent, name, AT_REMOVEDIR);
+    if (fd < 0)
+        return false;
+    empty_directory(fd);
+    close(fd);
+    return unlinkat(parent, name, AT_REMOVEDIR) == 0;
 }
 
-/* Whether nothing is left of path. A second try helps where a fault passes. */
+/* Removes path, if it is there. A second try helps where a fault passes. */
 static bool remove_all(const char *path)
 {
-    struct stat s;
-    for (int i = 0; i < 2; i++) {
-        remove_inside(AT_FDCWD, path);
-        if (lstat(path, &s) != 0 && errno == ENOENT)
-            return true;
-    }
-    return false;
+    return remove_inside(AT_FDCWD, path) || remove_inside(AT_FDCWD, path);
 }
 
 /* Removes what is left under a temporary name, if its maker is gone: one that
@@ -310,6 +312,7 @@ gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **ou
     if (status == GAC_OK) {
         remove_stale(&file->target);
         file->fd = create_locked(file->target.temporary);
+        file->target.left = file->fd >= 0;
         if (file->fd < 0)
             status = failed(path, err);
     }
@@ -353,7 +356,8 @@ void gac_new_file_discard(gac_new_file *file)
 {
     if (!file)
         return;
-    remove_all(file->target.temporary);
+    if (file->target.left)
+        remove_all(file->target.temporary);
     close(file->fd);
     target_dispose(&file->target);
     free(file);
@@ -371,9 +375,10 @@ static bool make_locked(const char *path, int *lock)
         if (mkdir(path, 0777) != 0)
             return false;
         *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        taken = *lock < 0 ? errno == ENOENT
-                          : flock(*lock, LOCK_EX) == 0 && fstat(*lock, &mine) == 0 &&
-                                (stat(path, &there) != 0 || there.st_ino != mine.st_ino);
+        taken = *lock < 0
+                    ? errno == ENOENT
+                    : flock(*lock, LOCK_EX) == 0 && fstat(*lock, &mine) == 0 &&
+                          (stat(path, &there) != 0 ? errno == ENOENT : there.st_ino != mine.st_ino);
     } while (taken);
     return true;
 }
@@ -400,6 +405,7 @@ gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out,
         free(dir);
         return status;
     }
+    dir->target.left = true;
     *out = dir;
     return GAC_OK;
 }
@@ -412,7 +418,7 @@ const char *gac_new_dir_path(const gac_new_dir *dir)
 static int sync_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
 {
     (void)s, (void)at;
-    return kind == FTW_F || kind == FTW_DP ? sync_path(path, NULL) != GAC_OK : 0;
+    return kind == FTW_F || kind == FTW_DP ? sync_path(path, NULL) != GAC_OK : kind != FTW_SL;
 }
 
 static gac_status sync_tree(const char *path, gac_error *err)
@@ -431,7 +437,7 @@ gac_status gac_new_dir_commit(gac_new_dir *dir, bool flush, gac_error *err)
         status = sync_tree(t->temporary, err);
     if (status == GAC_OK)
         status = put_in_place(t, flush, err);
-    if (status == GAC_OK && !remove_all(t->temporary))
+    if (status == GAC_OK && t->left && !remove_all(t->temporary))
         status = gac_error_set(
             err, GAC_FAILED, "%s: is complete; what it replaced could not be removed from %s",
             gac_quote(q, sizeof q, t->path), gac_quote(qt, sizeof qt, t->temporary));
@@ -443,7 +449,8 @@ void gac_new_dir_discard(gac_new_dir *dir)
 {
     if (!dir)
         return;
-    remove_all(dir->target.temporary);
+    if (dir->target.left)
+        remove_all(dir->target.temporary);
     if (dir->lock >= 0)
         close(dir->lock);
     target_dispose(&dir->target);

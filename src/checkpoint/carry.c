@@ -36,15 +36,6 @@ bool gac_is_weights(const char *name)
            gac_has_suffix(name, ".index.json");
 }
 
-static gac_status failed(const char *path, gac_error *err)
-{
-    char q[256];
-    int code = errno;
-    if (code == ENOMEM)
-        return gac_error_no_memory(err);
-    return gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path), strerror(code));
-}
-
 /* A walk over the files below a directory. */
 typedef struct walk {
     const char *root;
@@ -59,11 +50,11 @@ static gac_status look_at(const char *path, struct stat *s, bool *link, gac_erro
 {
     char q[256];
     if (lstat(path, s) != 0)
-        return failed(path, err);
+        return gac_error_errno(err, path);
     *link = S_ISLNK(s->st_mode);
     if (!*link || stat(path, s) == 0)
         return GAC_OK;
-    return errno != ENOENT ? failed(path, err)
+    return errno != ENOENT ? gac_error_errno(err, path)
                            : gac_error_set(err, GAC_BAD_INPUT, "%s: a link that leads nowhere",
                                            gac_quote(q, sizeof q, path));
 }
@@ -102,13 +93,13 @@ static gac_status walk_folder(const walk *w, const char *inside, int depth, gac_
     if (asprintf(&path, "%s/%s", w->root, inside) < 0)
         return gac_error_no_memory(err);
     DIR *stream = opendir(path);
-    gac_status status = stream ? GAC_OK : failed(path, err);
+    gac_status status = stream ? GAC_OK : gac_error_errno(err, path);
     struct dirent *entry;
     while (status == GAC_OK && (errno = 0, entry = readdir(stream)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             status = walk_entry(w, inside, entry->d_name, depth, err);
     if (status == GAC_OK && errno)
-        status = failed(path, err);
+        status = gac_error_errno(err, path);
     if (stream)
         closedir(stream);
     free(path);
@@ -154,11 +145,11 @@ static bool is_skipped(const carrier *c, const char *path)
 static gac_status copy_file(gac_file *file, const char *to, unsigned mode, gac_error *err)
 {
     int fd = open(to, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    gac_status status = fd < 0 || fchmod(fd, mode) != 0 ? failed(to, err) : GAC_OK;
+    gac_status status = fd < 0 || fchmod(fd, mode) != 0 ? gac_error_errno(err, to) : GAC_OK;
     if (status == GAC_OK)
         status = gac_file_copy(file, 0, fd, 0, gac_file_size(file), err);
     if (fd >= 0 && close(fd) != 0 && status == GAC_OK)
-        status = failed(to, err);
+        status = gac_error_errno(err, to);
     return status;
 }
 
@@ -175,7 +166,7 @@ static gac_status carry(void *user, const char *path, bool folder, unsigned mode
     if (folder) {
         /* Its owner must be able to fill it. */
         if (mkdir(to, 0777) != 0 || chmod(to, mode | 0700) != 0)
-            status = failed(to, err);
+            status = gac_error_errno(err, to);
     } else {
         status = gac_checkpoint_open_file(c->from, path, &file, err);
         if (status == GAC_OK)

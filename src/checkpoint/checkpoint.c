@@ -19,16 +19,12 @@ gac_status gac_checkpoint_add_note(gac_checkpoint *c, const char *note, gac_erro
 /* Whether directory has an entry of that name; not being able to tell is an error. */
 static gac_status look_inside(const char *directory, const char *name, bool *found, gac_error *err)
 {
-    char q[256];
     char *path;
     struct stat s;
     if (asprintf(&path, "%s/%s", directory, name) < 0)
         return gac_error_no_memory(err);
     *found = lstat(path, &s) == 0;
-    gac_status status = *found || errno == ENOENT
-                            ? GAC_OK
-                            : gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, path),
-                                            strerror(errno));
+    gac_status status = *found || errno == ENOENT ? GAC_OK : gac_error_errno(err, path);
     free(path);
     return status;
 }
@@ -43,13 +39,10 @@ typedef struct listing {
 
 static gac_status list_directory(const char *path, listing *out, gac_error *err)
 {
-    char q[256];
     memset(out, 0, sizeof *out);
     DIR *stream = opendir(path);
-    gac_quote(q, sizeof q, path);
     if (!stream)
-        return errno == ENOMEM ? gac_error_no_memory(err)
-                               : gac_error_set(err, GAC_FAILED, "%s: %s", q, strerror(errno));
+        return gac_error_errno(err, path);
     struct dirent *entry;
     while (errno = 0, (entry = readdir(stream))) {
         out->n_entries++;
@@ -60,22 +53,18 @@ static gac_status list_directory(const char *path, listing *out, gac_error *err)
         if (gac_is_foreign_weights(entry->d_name))
             snprintf(out->foreign, sizeof out->foreign, "%s", entry->d_name);
     }
-    gac_status status =
-        errno ? gac_error_set(err, GAC_FAILED, "%s: %s", q, strerror(errno)) : GAC_OK;
+    gac_status status = errno ? gac_error_errno(err, path) : GAC_OK;
     closedir(stream);
     return status;
 }
 
 gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err)
 {
-    char q[256];
     struct stat s;
     listing found;
     *out = true;
     if (lstat(path, &s) != 0)
-        return errno == ENOENT ? GAC_OK
-                               : gac_error_set(err, GAC_FAILED, "%s: %s",
-                                               gac_quote(q, sizeof q, path), strerror(errno));
+        return errno == ENOENT ? GAC_OK : gac_error_errno(err, path);
     if (!S_ISDIR(s.st_mode))
         return GAC_OK; /* making the directory refuses it */
     gac_status status = list_directory(path, &found, err);
@@ -178,13 +167,11 @@ static gac_status read_config(gac_checkpoint *c, gac_error *err)
 gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *options,
                                gac_checkpoint **out, gac_error *err)
 {
-    char q[256];
     struct stat s;
     if (!*path)
         return gac_error_set(err, GAC_USAGE, "the path is empty");
     if (stat(path, &s) != 0)
-        return gac_error_set(err, errno == EACCES ? GAC_FAILED : GAC_BAD_INPUT, "%s: %s",
-                             gac_quote(q, sizeof q, path), strerror(errno));
+        return gac_error_errno(err, path);
     gac_checkpoint *c = calloc(1, sizeof *c);
     if (!c)
         return gac_error_no_memory(err);

@@ -35,10 +35,7 @@ gac_status gac_convert_add(convert_model *model, const char *name, int64_t n_row
 gac_status gac_convert_text(convert_model *model, const char *what, int64_t index, const char *text,
                             size_t n_bytes, const char **out, gac_error *err)
 {
-    json_t *as_json = json_stringn(text, n_bytes);
-    bool proper = as_json && !memchr(text, 0, n_bytes);
-    json_decref(as_json);
-    if (!proper)
+    if (!gac_is_utf8(text, n_bytes))
         return gac_convert_bad(model, err, "%s %lld is not UTF-8 without NUL", what,
                                (long long)index);
     char *copy = gac_arena_alloc(&model->arena, n_bytes + 1);

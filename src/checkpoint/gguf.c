@@ -108,10 +108,7 @@ static gac_status take_name(cursor *c, const char *what, const char **out)
     if (status != GAC_OK)
         return status;
     const char *text = (const char *)c->gguf->header + start;
-    json_t *as_json = json_stringn(text, (size_t)n_bytes);
-    bool proper = as_json && n_bytes > 0 && !memchr(text, 0, (size_t)n_bytes);
-    json_decref(as_json);
-    if (!proper) {
+    if (n_bytes == 0 || !gac_is_utf8(text, (size_t)n_bytes)) {
         c->position = before;
         return bad(c, "%s is empty, or not UTF-8 without NUL", what);
     }

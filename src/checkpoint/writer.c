@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <unistr.h>
 
 #include "checkpoint/checkpoint_internal.h"
 
@@ -143,7 +142,7 @@ gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int3
 {
     int32_t existing;
     int64_t n_elements;
-    if (u8_check((const uint8_t *)name, strlen(name)))
+    if (!gac_is_utf8(name, strlen(name)))
         return bad_tensor(name, "its name is not UTF-8", err);
     if (w->laid_out)
         return bad_tensor(name, "the layout is fixed already", err);
