@@ -89,7 +89,8 @@ static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
     status = gac_new_file_write(file, head, (size_t)(end + 1 - head), &c->error);
     for (size_t i = 0; i < json_array_size(dims) && status == GAC_OK; i++) {
         char *line = json_dumps(json_array_get(dims, i), 0);
-        status = gac_new_file_write(file, i ? ",\n  " : "\n  ", i ? 4 : 3, &c->error);
+        status = line ? gac_new_file_write(file, i ? ",\n  " : "\n  ", i ? 4 : 3, &c->error)
+                      : gac_error_no_memory(&c->error);
         if (status == GAC_OK)
             status = gac_new_file_write(file, line, strlen(line), &c->error);
         free(line);
@@ -104,6 +105,41 @@ static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
     return gac_new_file_commit(file, &c->error);
 }
 
+/* What solve went by, and what is proved of its answer. */
+static void print_proof(const plan_command *o, const gac_plan *plan)
+{
+    bool least_bytes = o->args.options.max_time_ms > 0;
+    printf("margin     %.3g %%, %s: a smaller gain counts as none\n", plan->margin_pct,
+           plan->margin_stated ? "the contract's stated error"
+                               : "assumed, since the contract states no error");
+    if (!least_bytes && plan->limit_pct < o->args.options.max_overhead_pct)
+        printf("limit      %.3f %% more bytes: up to %g %% more, the best found is %.3f ms, which "
+               "is within the margin\n",
+               plan->limit_pct, o->args.options.max_overhead_pct, plan->best_ms);
+    printf("solve      %s: objective %.6g, bound %.6g %s\n",
+           plan->optimal ? "proved optimal" : "not proved optimal", plan->objective, plan->bound,
+           least_bytes ? "bytes" : "ms");
+}
+
+static void print_plan(const plan_command *o, const gac_model *model, const gac_plan *plan)
+{
+    const gac_plan_options *options = &o->args.options;
+    if (plan->n_changed > 0)
+        cli_print_changes(model, plan->sizes);
+    else if (!options->solve)
+        printf("  no change: every size that can grow is one that %s asks for\n", plan->strategy);
+    else if (options->max_time_ms > 0)
+        printf("  no change: the time is within the target as it is\n");
+    else
+        printf("  no change pays: none gains more than the margin within the limit\n");
+    printf("\nbytes      %+.3f %%\n", plan->overhead_pct);
+    printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan->now_ms,
+           plan->planned_ms, plan->now_ms > 0 ? plan->planned_ms / plan->now_ms : 1,
+           o->args.workload_text, gac_contract_name(o->args.contract));
+    if (options->solve)
+        print_proof(o, plan);
+}
+
 static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
 {
     gac_plan plan;
@@ -116,15 +152,7 @@ static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
     if (status == GAC_OK && c->json) {
         status = gac_json_print(stdout, result, &c->error);
     } else if (status == GAC_OK) {
-        cli_print_changes(model, plan.sizes);
-        printf("\nbytes      %+.3f %%\n", plan.overhead_pct);
-        printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan.now_ms,
-               plan.planned_ms, plan.now_ms > 0 ? plan.planned_ms / plan.now_ms : 1,
-               o->args.workload_text, gac_contract_name(o->args.contract));
-        if (o->args.options.solve)
-            printf("solve      %s: objective %.6g, bound %.6g %s\n",
-                   plan.optimal ? "proved optimal" : "stopped before a proof", plan.objective,
-                   plan.bound, o->args.options.max_time_ms > 0 ? "bytes" : "ms");
+        print_plan(o, model, &plan);
         if (o->out)
             printf("written    %s\n", o->out);
     }
