@@ -56,6 +56,16 @@ static gac_status parse(cli *c, int argc, char **argv, plan_command *o, bool *do
     return GAC_OK;
 }
 
+/* Why a plan changes nothing. */
+static const char *no_change(const gac_plan_options *options)
+{
+    if (!options->solve)
+        return "no change: every size that can grow is one that the strategy asks for";
+    if (options->max_time_ms > 0)
+        return "no change: the time is within the target as it is";
+    return "no change pays: none gains more than the margin within the limit";
+}
+
 static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model,
                            const gac_plan *plan)
 {
@@ -66,6 +76,8 @@ static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model
     json_object_set_new(
         body, "objective_unit",
         json_string(o->args.options.solve && o->args.options.max_time_ms > 0 ? "bytes" : "ms"));
+    if (plan->n_changed == 0)
+        json_object_set_new(body, "note", json_string(no_change(&o->args.options)));
     json_object_update(result, body);
     json_decref(body);
     return result;
@@ -126,12 +138,8 @@ static void print_plan(const plan_command *o, const gac_model *model, const gac_
     const gac_plan_options *options = &o->args.options;
     if (plan->n_changed > 0)
         cli_print_changes(model, plan->sizes);
-    else if (!options->solve)
-        printf("  no change: every size that can grow is one that %s asks for\n", plan->strategy);
-    else if (options->max_time_ms > 0)
-        printf("  no change: the time is within the target as it is\n");
     else
-        printf("  no change pays: none gains more than the margin within the limit\n");
+        printf("  %s\n", no_change(options));
     printf("\nbytes      %+.3f %%\n", plan->overhead_pct);
     printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan->now_ms,
            plan->planned_ms, plan->now_ms > 0 ? plan->planned_ms / plan->now_ms : 1,

@@ -117,9 +117,11 @@ int64_t gac_plan_most(int64_t size)
 static gac_status cannot_exceed(const grouping *g, const plan_group *group, int64_t size,
                                 int64_t most)
 {
-    return gac_error_set(g->err, GAC_USAGE, "%s: cannot be set to %lld: the most is %lld",
-                         gac_model_dim(g->model, group->dims[0])->name, (long long)size,
-                         (long long)most);
+    return gac_error_set(
+        g->err, GAC_USAGE,
+        "%s: cannot be set to %lld: a plan may ask for 4 times the present size, or "
+        "for 4096, whichever is more, so for %lld at most",
+        gac_model_dim(g->model, group->dims[0])->name, (long long)size, (long long)most);
 }
 
 static bool add_size(plan_group *group, int64_t size)

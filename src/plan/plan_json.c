@@ -62,8 +62,10 @@ static gac_status take_dim(const json_t *entry, size_t index, const gac_model *m
         return bad_plan(source, index, name, "\"to\" is smaller than \"from\"", err);
     int64_t most = gac_plan_most(json_integer_value(from));
     if (json_integer_value(to) > most) {
-        char what[96];
-        snprintf(what, sizeof what, "\"to\" is %lld, and the most is %lld",
+        char what[160];
+        snprintf(what, sizeof what,
+                 "\"to\" is %lld; a plan may ask for 4 times \"from\", or for 4096, whichever is "
+                 "more, so for %lld at most",
                  (long long)json_integer_value(to), (long long)most);
         return bad_plan(source, index, name, what, err);
     }

@@ -24,6 +24,7 @@ export GAC ROOT WORK LC_ALL PYTHONDONTWRITEBYTECODE
 mask() {
     sed -E -e "s|$WORK/[a-z0-9_]*|WORK|g" -e "s|$ROOT|ROOT|g" \
         -e 's/^(stderr: )?gac [0-9]+(\.[0-9]+)+/\1gac VERSION/' \
+        -e 's/^(margin +)[0-9.]+ %/\1# %/' -e 's/(objective|bound) [0-9]+\.[0-9]+/\1 #/g' \
         -e ':a' -e 's/((x|×) ?#*)[0-9]([0-9]*\.[0-9])/\1#\3/' -e 'ta' \
         -e ':b' -e 's/((x|×) ?#*\.#*)[0-9]/\1#/' -e 'tb' \
         -e ':c' -e 's/([-# ])[0-9]([0-9]*\.[0-9]{3}( ms|  ))/\1#\2/' -e 'tc' \
