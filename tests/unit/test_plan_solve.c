@@ -1,0 +1,394 @@
+/* Plans that solve makes, held against every combination of sizes, priced
+ * together by the functions that price any model. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include <gac/plan.h>
+
+#include "plan/plan_internal.h"
+#include "scratch.h"
+#include "small_llama.h"
+
+#define N_DIMS 64
+#define ROUNDING 1e-9
+
+static uint64_t random_state;
+
+static int64_t below(int64_t limit)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((random_state >> 33) % (uint64_t)limit);
+}
+
+/* A model and how to plan it. */
+typedef struct planned {
+    small_model m;
+    gac_contract *contract;
+    gac_workload workload;
+    gac_plan_options options;
+    double margin; /* as a share */
+    int32_t n_dims;
+} planned;
+
+/* The contract of the tests with a stated error, negative for none, and with the
+ * rates of each tier multiplied by up to spread either way. */
+static gac_contract *make_rates(double error_pct, double spread)
+{
+    static const char *const keys[] = { "flops_per_s", "bytes_per_s", "edge_bytes_per_s" };
+    static const char *const places[] = { "n", "k" };
+    gac_contract *contract = NULL;
+    json_t *root = json_load_file("tests/data/contracts/by_rates.json", 0, NULL);
+    assert_non_null(root);
+    if (error_pct >= 0)
+        json_object_set_new(root, "accuracy",
+                            json_pack("{s:{s:{s:f}}, s:{s:{s:f}}}", "gemm", "F16", "median_pct",
+                                      error_pct, "sdpa", "F16", "median_pct", error_pct));
+    const json_t *gemm = json_object_get(json_object_get(root, "gemm"), "F16");
+    for (int p = 0; p < 2 && spread > 1; p++) {
+        json_t *tiers = json_object_get(gemm, places[p]), *tier;
+        size_t i;
+        json_array_foreach(tiers, i, tier)
+            for (int k = 0; k < 3; k++) {
+                double rate = json_number_value(json_object_get(tier, keys[k]));
+                double factor = pow(spread, (double)below(2001) / 1000 - 1);
+                if (rate > 0)
+                    json_object_set_new(tier, keys[k], json_real(rate * factor));
+            }
+    }
+    char *text = json_dumps(root, 0);
+    assert_ok(gac_contract_parse(text, strlen(text), "rates.json", &contract, err));
+    free(text);
+    json_decref(root);
+    return contract;
+}
+
+static planned *open_model(const small_llama *shape, gac_contract *contract, const char *work)
+{
+    static int count;
+    char name[24];
+    planned *p = calloc(1, sizeof *p);
+    assert_non_null(p);
+    snprintf(name, sizeof name, "m%d", count++);
+    small_llama_write(name, shape);
+    p->m = small_open(name);
+    p->contract = contract;
+    assert_ok(gac_workload_parse(work, &p->workload, err));
+    p->n_dims = gac_model_n_dims(p->m.model);
+    assert_true(p->n_dims <= N_DIMS);
+    p->options = (gac_plan_options){ .target = { contract, GAC_DTYPE_F16, 1, 0 },
+                                     .workload = &p->workload,
+                                     .solve = true,
+                                     .max_overhead_pct = 10 };
+    double error_pct = GAC_DEFAULT_MARGIN_PCT;
+    gac_contract_median_error(contract, GAC_DTYPE_F16, GAC_SEEN_GEMM_N, &error_pct);
+    p->margin = error_pct / 100;
+    return p;
+}
+
+static void planned_free(planned *p)
+{
+    small_close(&p->m);
+    gac_contract_free(p->contract);
+    free(p);
+}
+
+static double ms_of(const planned *p, const int64_t *sizes)
+{
+    double sum = 0;
+    for (int i = 0; i < p->workload.n_phases; i++)
+        sum += p->workload.phases[i].weight * gac_plan_time_ms(p->m.model, &p->options.target,
+                                                               &p->workload.phases[i], sizes, NULL);
+    return sum;
+}
+
+static double pct_of(const planned *p, const int64_t *sizes)
+{
+    double pct = NAN;
+    assert_ok(gac_plan_overhead_pct(p->m.model, sizes, &pct, err));
+    return pct;
+}
+
+/* What all combinations of some candidates have at best. */
+typedef struct best_of {
+    double ms;  /* least time within limit_pct */
+    double pct; /* least growth within limit_ms */
+} best_of;
+
+/* Tries every combination; false where there are more than max. */
+static bool try_all(const planned *p, const plan_groups *groups, int64_t max, double limit_pct,
+                    double limit_ms, best_of *out)
+{
+    int64_t n = 1, sizes[N_DIMS];
+    *out = (best_of){ INFINITY, INFINITY };
+    for (int32_t i = 0; i < groups->n_groups && n <= max; i++)
+        n *= groups->groups[i].n_sizes;
+    if (n > max)
+        return false;
+    for (int64_t c = 0; c < n; c++) {
+        int64_t rest = c;
+        for (int32_t i = 0; i < groups->n_groups; i++) {
+            const plan_group *g = &groups->groups[i];
+            gac_plan_set_group(g, g->sizes[rest % g->n_sizes], sizes);
+            rest /= g->n_sizes;
+        }
+        double ms = ms_of(p, sizes), pct = pct_of(p, sizes);
+        if (pct <= limit_pct + 1e-9)
+            out->ms = fmin(out->ms, ms);
+        if (ms <= limit_ms)
+            out->pct = fmin(out->pct, pct);
+    }
+    return true;
+}
+
+/* A plan is never beaten by more than the margin. */
+static void not_beaten(const planned *p, const gac_plan *plan, const int64_t *sizes,
+                       const char *what)
+{
+    double ms = ms_of(p, sizes), pct = pct_of(p, sizes);
+    if (pct <= p->options.max_overhead_pct && (1 - p->margin) * plan->planned_ms > ms + ROUNDING)
+        fail_msg("planned %.9g ms at %+.6f %%; %s has %.9g ms at %+.6f %%, margin %g",
+                 plan->planned_ms, plan->overhead_pct, what, ms, pct, p->margin);
+}
+
+/* Nor does it spend bytes on a gain below the margin over a plain plan. */
+static void worth_its_bytes(const planned *p, const gac_plan *plan, const int64_t *sizes,
+                            const char *what)
+{
+    double ms = ms_of(p, sizes), pct = pct_of(p, sizes);
+    if (pct < plan->overhead_pct - 1e-9 && plan->planned_ms > (1 - p->margin) * ms + ROUNDING)
+        fail_msg("planned %.9g ms at %+.6f %%; %s has %.9g ms at %+.6f %%, margin %g",
+                 plan->planned_ms, plan->overhead_pct, what, ms, pct, p->margin);
+}
+
+static void check_strategies(const planned *p, const gac_plan *plan)
+{
+    for (int s = 0; s <= GAC_STRATEGY_OPTIMAL; s++) {
+        gac_plan other;
+        gac_plan_options options = p->options;
+        options.solve = false;
+        options.strategy = (gac_strategy)s;
+        assert_ok(gac_plan_create(p->m.model, &options, &other, err));
+        not_beaten(p, plan, other.sizes, gac_strategy_name((gac_strategy)s));
+        if (s == GAC_STRATEGY_MINIMAL)
+            worth_its_bytes(p, plan, other.sizes, "minimal");
+        gac_plan_dispose(&other);
+    }
+}
+
+/* Every candidate of every group alone, from the plan and from the least growth. */
+static void check_single_changes(const planned *p, const gac_plan *plan, const plan_groups *groups)
+{
+    int64_t sizes[N_DIMS], least[N_DIMS];
+    for (int32_t i = 0; i < groups->n_groups; i++)
+        gac_plan_set_group(&groups->groups[i], groups->groups[i].sizes[0], least);
+    not_beaten(p, plan, least, "the least growth");
+    worth_its_bytes(p, plan, least, "the least growth");
+    for (int32_t i = 0; i < groups->n_groups; i++)
+        for (int32_t k = 0; k < groups->groups[i].n_sizes; k++)
+            for (int from = 0; from < 2; from++) {
+                memcpy(sizes, from ? least : plan->sizes, (size_t)p->n_dims * sizeof *sizes);
+                gac_plan_set_group(&groups->groups[i], groups->groups[i].sizes[k], sizes);
+                not_beaten(p, plan, sizes, "a single change");
+            }
+}
+
+/* What holds of the numbers of any plan for time. */
+static void check_numbers(const planned *p, const gac_plan *plan)
+{
+    assert_true(plan->objective == plan->planned_ms);
+    assert_true(fabs(plan->planned_ms - ms_of(p, plan->sizes)) <= ROUNDING);
+    assert_true(plan->bound <= plan->objective);
+    assert_true(!plan->optimal || plan->bound == plan->objective);
+    assert_true(plan->overhead_pct <= plan->limit_pct + 1e-9);
+    assert_true(plan->limit_pct <= p->options.max_overhead_pct);
+    assert_true(plan->best_ms <= plan->planned_ms + ROUNDING);
+    assert_true(fabs(plan->margin_pct - 100 * p->margin) < 1e-9);
+    if (!p->options.uniform && p->options.target.n_gpus == 1)
+        assert_true(plan->planned_ms <= plan->now_ms + ROUNDING);
+}
+
+typedef struct tally {
+    int n_plans, n_optimal, n_apart, n_tried, n_unmoved, n_reached, n_fronts;
+} tally;
+
+/* The proof holds over every combination of the sizes that pay. */
+static void check_proof(const planned *p, const gac_plan *plan, int64_t max, tally *t)
+{
+    plan_problem problem;
+    best_of best;
+    assert_ok(gac_problem_create(p->m.model, &p->options, &problem, err));
+    t->n_apart += !problem.joint;
+    if (try_all(p, &problem.groups, max, plan->limit_pct, INFINITY, &best)) {
+        t->n_tried++;
+        if (plan->bound > best.ms + ROUNDING)
+            fail_msg("bound %.12g, but a combination has %.12g ms", plan->bound, best.ms);
+        if (plan->optimal && plan->planned_ms > best.ms + ROUNDING)
+            fail_msg("%.12g ms is called optimal, but a combination has %.12g ms", plan->planned_ms,
+                     best.ms);
+    }
+    gac_problem_dispose(&problem);
+}
+
+/* Least bytes within a time, over the same combinations. */
+static void check_target(planned *p, double now_ms, int64_t max, tally *t)
+{
+    gac_plan plan;
+    plan_problem problem;
+    best_of best;
+    p->options.max_time_ms = now_ms * (0.4 + (double)below(700) / 1000);
+    double limit_ms = p->options.max_time_ms * (1 + ROUNDING) + 1e-6;
+    gac_status status = gac_plan_create(p->m.model, &p->options, &plan, NULL);
+    assert_true(status == GAC_OK || status == GAC_CHECK);
+    assert_ok(gac_problem_create(p->m.model, &p->options, &problem, err));
+    bool tried = try_all(p, &problem.groups, max, 0, p->options.max_time_ms, &best);
+    if (status == GAC_OK) {
+        double bytes = (double)gac_checkpoint_size_bytes(p->m.checkpoint);
+        t->n_reached++;
+        assert_true(plan.planned_ms <= limit_ms);
+        assert_true(plan.bound <= plan.objective);
+        assert_true(!plan.optimal || plan.bound == plan.objective);
+        assert_true(fabs(plan.objective - plan.overhead_pct * bytes / 100) < 0.5);
+        if (tried && (plan.bound > best.pct * bytes / 100 + 0.5 ||
+                      (plan.optimal && plan.overhead_pct > best.pct + 1e-9)))
+            fail_msg("%+.6f %%, bound %.12g bytes; a combination has %+.6f %%", plan.overhead_pct,
+                     plan.bound, best.pct);
+        gac_plan_dispose(&plan);
+    } else if (tried && problem.joint) {
+        assert_true(isinf(best.pct));
+    }
+    gac_problem_dispose(&problem);
+    p->options.max_time_ms = 0;
+}
+
+/* Every point of a front is the best of its growth. */
+static void check_front(const planned *p, int64_t max, tally *t)
+{
+    gac_front front;
+    plan_problem problem;
+    best_of best;
+    double bytes = (double)gac_checkpoint_size_bytes(p->m.checkpoint);
+    assert_ok(gac_plan_front(p->m.model, &p->options, &front, err));
+    assert_ok(gac_problem_create(p->m.model, &p->options, &problem, err));
+    assert_true(front.n_points > 0);
+    for (int64_t i = 0; i < front.n_points; i += 1 + front.n_points / 4) {
+        double pct = 100 * (double)front.points[i].cost / bytes;
+        if (!try_all(p, &problem.groups, max, pct, INFINITY, &best))
+            break;
+        t->n_fronts++;
+        assert_true(front.points[i].value >= best.ms - ROUNDING);
+        assert_true(!front.complete || front.points[i].value <= best.ms + ROUNDING);
+    }
+    gac_problem_dispose(&problem);
+    gac_front_dispose(&front);
+}
+
+static planned *draw(int round)
+{
+    static const char *const works[] = { "prefill:1x512", "decode:1@512", "prefill:4x256*2",
+                                         "prefill:1x2048,decode:16@1024*3" };
+    static const double errors[] = { -1, 0, 0.5, 2, 4, 15 };
+    small_llama shape = SMALL_LLAMA_INIT;
+    random_state = (uint64_t)(7000 + round);
+    double error_pct = errors[below(6)];
+    const char *work = works[below(4)];
+    shape.n_layers = 1 + (int)below(2);
+    shape.hidden = 64 << below(3);
+    shape.width = 60 + below(900);
+    shape.width_step = below(3) ? below(40) : 0;
+    shape.rank = below(3) ? 20 + below(180) : -1;
+    shape.rank_step = below(2) ? below(9) : 0;
+    planned *p = open_model(&shape, make_rates(error_pct, 1 + (double)below(3)), work);
+    p->options.max_overhead_pct = (double)below(below(2) ? 1200 : 12000) / 1000;
+    p->options.uniform = below(4) == 0;
+    p->options.target.n_gpus = below(5) ? 1 : 2;
+    p->options.allow_rescaled = below(5) == 0;
+    return p;
+}
+
+/* Ranks of four layers that one width joins: too many combinations for one class. */
+static planned *draw_joined(int round)
+{
+    static gac_plan_rule rule = { "*.self_attn.*rank", 0 };
+    random_state = (uint64_t)(90 + round);
+    int64_t rank = 33 + 2 * below(40);
+    small_llama shape = { 4, 64, 4, 4, 16, 101 + 2 * below(150), 80, rank, 0, 0, 0 };
+    planned *p = open_model(&shape, make_rates(round % 3, 1.5), "prefill:1x512");
+    rule.size = (rank + 7) / 8 * 8;
+    p->options.rules = &rule;
+    p->options.n_rules = 1;
+    p->options.uniform = true;
+    p->options.max_overhead_pct = 3 + (double)below(10000) / 1000;
+    return p;
+}
+
+static void check_round(planned *p, int round, int64_t max, tally *t)
+{
+    gac_plan plan;
+    plan_groups groups;
+    gac_status status = gac_plan_create(p->m.model, &p->options, &plan, NULL);
+    assert_true(status == GAC_OK || status == GAC_CHECK);
+    if (status == GAC_OK) {
+        t->n_plans++;
+        t->n_optimal += plan.optimal;
+        t->n_unmoved += plan.n_changed == 0;
+        assert_ok(gac_plan_groups(p->m.model, &p->options, &groups, err));
+        check_numbers(p, &plan);
+        check_strategies(p, &plan);
+        check_single_changes(p, &plan, &groups);
+        check_proof(p, &plan, max, t);
+        check_target(p, plan.now_ms, max, t);
+        if (round % 8 == 0)
+            check_front(p, max, t);
+        gac_plan_groups_dispose(&groups);
+        gac_plan_dispose(&plan);
+    }
+    planned_free(p);
+}
+
+static void tell(const tally *t)
+{
+    print_message("%d plans, %d optimal, %d priced apart, %d tried in full, %d without a change, "
+                  "%d targets reached, %d points of fronts\n",
+                  t->n_plans, t->n_optimal, t->n_apart, t->n_tried, t->n_unmoved, t->n_reached,
+                  t->n_fronts);
+}
+
+static void random_plans_hold(void **state)
+{
+    tally t = { 0 };
+    (void)state;
+    for (int round = 0; round < 300; round++)
+        check_round(draw(round), round, 300, &t);
+    tell(&t);
+    assert_true(t.n_plans > 200 && t.n_tried > 100);
+    assert_true(t.n_optimal > t.n_plans / 2 && t.n_unmoved < t.n_plans / 2);
+    assert_true(t.n_reached > 60 && t.n_fronts > 10);
+}
+
+static void joined_plans_hold(void **state)
+{
+    tally t = { 0 };
+    (void)state;
+    for (int round = 0; round < 6; round++)
+        check_round(draw_joined(round), round, 1 << 14, &t);
+    tell(&t);
+    assert_true(t.n_plans >= 5 && t.n_apart == t.n_plans && t.n_tried > 0);
+}
+
+#define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_scratch(random_plans_hold),
+        in_scratch(joined_plans_hold),
+    };
+    return cmocka_run_group_tests_name("plan_solve", tests, NULL, NULL);
+}
