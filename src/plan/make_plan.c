@@ -32,13 +32,6 @@ static gac_status apply_strategy(const gac_model *model, const gac_plan_options 
     return status;
 }
 
-/* Growth in bytes that the options allow. */
-static int64_t limit_of(const gac_model *model, const gac_plan_options *options)
-{
-    double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(model));
-    return (int64_t)floor(fmin(bytes * options->max_overhead_pct / 100, 4e18));
-}
-
 /* Of the plain plans that keep to the limit (the least growth, minimal and
  * multiples of 16 where a size is misaligned), and of out, the one with the fewest
  * bytes among those that are within the margin of the fastest. out becomes that
@@ -88,7 +81,7 @@ static gac_status prefer_fewer_bytes(const plan_problem *p, int64_t limit_bytes,
 static gac_status solve_time(plan_problem *p, gac_plan *plan, plan_answer *a, gac_error *err)
 {
     double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(p->model));
-    int64_t limit = limit_of(p->model, p->options);
+    int64_t limit = gac_problem_limit(p);
     gac_status status = gac_problem_least_ms(p, limit, a, err);
     double solved_bytes = a->bytes;
     if (status == GAC_OK)

@@ -47,9 +47,11 @@ typedef struct plan_group {
     int32_t n_dims;
     int32_t *dims;
     int32_t n_sizes;
-    bool locked;       /* one size only: fixed by a rule, or it cannot move */
-    int64_t *sizes;    /* candidates, ascending */
-    int64_t reference; /* the first aligned one, at which others are timed */
+    bool locked;                     /* one size only: fixed by a rule, or it cannot move */
+    int64_t *sizes;                  /* candidates, ascending */
+    int64_t reference;               /* the first aligned one, at which others are timed */
+    int64_t all[GAC_MAX_CANDIDATES]; /* of a problem: also the candidates that do not pay */
+    int32_t n_all;
 } plan_group;
 
 typedef struct plan_groups {
@@ -114,6 +116,16 @@ gac_status gac_problem_create(const gac_model *model, const gac_plan_options *op
                               plan_problem *out, gac_error *err);
 void gac_problem_dispose(plan_problem *p);
 
+/* Whether a group has more than one candidate. */
+bool gac_problem_is_open(const plan_problem *p, int32_t group);
+/* The growth in bytes that the options allow. */
+int64_t gac_problem_limit(const plan_problem *p);
+
+/* Leaves every group the candidates that pay: the smallest, and each larger one
+ * whose operators take less than the last one's by more than the margin, with all
+ * other groups at their first aligned size. */
+void gac_problem_keep_paying(plan_problem *p);
+
 /* Sets the dimensions of one combination in sizes. */
 void gac_problem_set(const plan_problem *p, const plan_class *c, int32_t choice, int64_t *sizes);
 
@@ -139,6 +151,10 @@ typedef struct plan_answer {
     double bound;     /* of ms, or of bytes where time is the limit */
     bool proved;      /* bound is reached */
 } plan_answer;
+
+/* Takes in candidates that pay over all smaller ones as the only change to an
+ * answer within the limit; returns how many. The classes are then to be found anew. */
+int32_t gac_problem_take_in(plan_problem *p, int64_t limit_bytes, plan_answer *a);
 
 /* Prices the sizes of an answer together. */
 gac_status gac_problem_settle(const plan_problem *p, plan_answer *a, gac_error *err);

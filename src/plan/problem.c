@@ -117,56 +117,6 @@ double gac_problem_group_bytes(const plan_problem *p, int32_t group, const int64
     return sum;
 }
 
-static bool is_open(const plan_problem *p, int32_t group)
-{
-    return p->groups.groups[group].n_sizes > 1;
-}
-
-/* The median error that the contract states for GEMMs, or for attention where
- * that is larger and a head size may grow. */
-static void find_margin(plan_problem *p)
-{
-    const gac_target *target = &p->options->target;
-    double gemm_pct = 0, sdpa_pct = 0;
-    bool stated =
-        gac_contract_median_error(target->contract, target->dtype, GAC_SEEN_GEMM_N, &gemm_pct);
-    for (int32_t i = 0; i < gac_model_n_ops(p->model); i++) {
-        const gac_op *op = gac_model_op(p->model, i);
-        if (op->kind == GAC_OP_SDPA && (is_open(p, p->groups.group_of[op->qk_dim]) ||
-                                        is_open(p, p->groups.group_of[op->v_dim]))) {
-            stated = stated && gac_contract_median_error(target->contract, target->dtype,
-                                                         GAC_SEEN_SDPA_HEAD, &sdpa_pct);
-            break;
-        }
-    }
-    p->margin_stated = stated;
-    p->margin_pct = stated ? fmax(gemm_pct, sdpa_pct) : GAC_DEFAULT_MARGIN_PCT;
-}
-
-/* Leaves a group the candidates that pay: the smallest, and each larger one whose
- * operators take less than the last one's by more than the margin, with all
- * other groups at their first aligned size. */
-static void keep_paying(plan_problem *p, int32_t at)
-{
-    plan_group *group = &p->groups.groups[at];
-    double last_ms = 0;
-    int32_t kept = 0;
-    int64_t reference = group->sizes[0];
-    for (int32_t k = 0; k < group->n_sizes && group->n_sizes > 1; k++) {
-        gac_plan_set_group(group, group->sizes[k], p->sizes);
-        double ms = gac_problem_group_ms(p, at, p->sizes);
-        if (k > 0 && !(ms < (1 - p->margin_pct / 100) * last_ms))
-            continue;
-        last_ms = ms;
-        group->sizes[kept++] = group->sizes[k];
-        if (group->sizes[kept - 1] <= group->reference)
-            reference = group->sizes[kept - 1];
-    }
-    gac_plan_set_group(group, group->reference, p->sizes);
-    group->n_sizes = kept > 0 ? kept : group->n_sizes;
-    group->reference = reference;
-}
-
 static int32_t find_root(int32_t *root, int32_t group)
 {
     while (root[group] != group) {
@@ -179,7 +129,7 @@ static int32_t find_root(int32_t *root, int32_t group)
 /* Takes note that something sees a group: its owner is the first open one. */
 static void join(const plan_problem *p, int32_t group, int32_t *owner, bool *shared, int32_t *root)
 {
-    if (!is_open(p, group) || *owner == group)
+    if (!gac_problem_is_open(p, group) || *owner == group)
         return;
     if (*owner < 0) {
         *owner = group;
@@ -246,7 +196,7 @@ static gac_status find_classes(plan_problem *p, gac_error *err)
     if (ok)
         find_owners(p, root);
     for (int32_t i = n - 1; i >= 0 && ok; i--)
-        if (is_open(p, i))
+        if (gac_problem_is_open(p, i))
             lists_add(&members, find_root(root, i), i);
     for (int32_t i = 0; i < n && ok; i++) {
         int32_t start = n_ordered;
@@ -264,6 +214,7 @@ static gac_status find_classes(plan_problem *p, gac_error *err)
 static gac_status find_base(plan_problem *p, gac_error *err)
 {
     double bytes = 0;
+    p->base_ms = 0;
     const gac_workload *w = p->options->workload;
     for (int32_t i = 0; i < p->groups.n_groups; i++)
         gac_plan_set_group(&p->groups.groups[i], p->groups.groups[i].sizes[0], p->sizes);
@@ -280,6 +231,68 @@ static gac_status find_base(plan_problem *p, gac_error *err)
     return status;
 }
 
+static void classes_dispose(plan_problem *p)
+{
+    for (int32_t i = 0; p->classes && i < p->n_classes; i++)
+        free(p->classes[i].choices);
+    free(p->classes);
+    free(p->order);
+    free(p->op_owner);
+    free(p->op_shared);
+    free(p->tensor_owner);
+    p->classes = NULL;
+    p->n_classes = 0;
+    p->order = p->op_owner = p->tensor_owner = NULL;
+    p->op_shared = NULL;
+    p->priced = false;
+}
+
+/* The classes of the candidates as they are now. */
+static gac_status divide(plan_problem *p, gac_error *err)
+{
+    classes_dispose(p);
+    gac_status status = find_classes(p, err);
+    return status == GAC_OK ? find_base(p, err) : status;
+}
+
+/* Growth in bytes within which single changes are looked for. */
+static int64_t search_limit(const plan_problem *p)
+{
+    return p->options->max_time_ms > 0 ? INT64_MAX / 4 : gac_problem_limit(p);
+}
+
+/* What pays with all others at their first aligned size may miss what pays in a
+ * plan: as long as a candidate pays as the only change to the best plan, or to the
+ * least growth, it is taken in. */
+static gac_status take_in(plan_problem *p, gac_error *err)
+{
+    enum { MAX_ROUNDS = 16 };
+    int32_t n_new = 1;
+    int64_t limit = search_limit(p);
+    plan_answer a = { 0 };
+    gac_status status = GAC_OK;
+    a.sizes = calloc((size_t)gac_model_n_dims(p->model) + 1, sizeof *a.sizes);
+    if (!a.sizes)
+        status = gac_error_no_memory(err);
+    if (limit < p->base_bytes) /* which those who solve will say */
+        n_new = 0;
+    for (int round = 0; round < MAX_ROUNDS && n_new > 0 && status == GAC_OK; round++) {
+        status = gac_problem_least_ms(p, limit, &a, err);
+        if (status != GAC_OK)
+            break;
+        n_new = gac_problem_take_in(p, limit, &a);
+        for (int32_t i = 0; i < p->groups.n_groups; i++)
+            gac_plan_set_group(&p->groups.groups[i], p->groups.groups[i].sizes[0], a.sizes);
+        status = gac_problem_settle(p, &a, err);
+        if (status == GAC_OK)
+            n_new += gac_problem_take_in(p, limit, &a);
+        if (status == GAC_OK && n_new > 0)
+            status = divide(p, err);
+    }
+    free(a.sizes);
+    return status;
+}
+
 gac_status gac_problem_create(const gac_model *model, const gac_plan_options *options,
                               plan_problem *out, gac_error *err)
 {
@@ -292,15 +305,11 @@ gac_status gac_problem_create(const gac_model *model, const gac_plan_options *op
     if (status == GAC_OK)
         status = link_tensors(out, err);
     if (status == GAC_OK) {
-        find_margin(out);
-        for (int32_t i = 0; i < out->groups.n_groups; i++)
-            gac_plan_set_group(&out->groups.groups[i], out->groups.groups[i].reference, out->sizes);
-        for (int32_t i = 0; i < out->groups.n_groups; i++)
-            keep_paying(out, i);
-        status = find_classes(out, err);
+        gac_problem_keep_paying(out);
+        status = divide(out, err);
     }
     if (status == GAC_OK)
-        status = find_base(out, err);
+        status = take_in(out, err);
     if (status != GAC_OK)
         gac_problem_dispose(out);
     return status;
@@ -308,13 +317,7 @@ gac_status gac_problem_create(const gac_model *model, const gac_plan_options *op
 
 void gac_problem_dispose(plan_problem *p)
 {
-    for (int32_t i = 0; p->classes && i < p->n_classes; i++)
-        free(p->classes[i].choices);
-    free(p->classes);
-    free(p->order);
-    free(p->op_owner);
-    free(p->op_shared);
-    free(p->tensor_owner);
+    classes_dispose(p);
     free(p->sizes);
     lists_dispose(&p->ops);
     lists_dispose(&p->tensors);

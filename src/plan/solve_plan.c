@@ -16,6 +16,12 @@ static double round_off(double ms)
     return ms + ROUNDING * fabs(ms);
 }
 
+int64_t gac_problem_limit(const plan_problem *p)
+{
+    double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(p->model));
+    return (int64_t)floor(fmin(bytes * p->options->max_overhead_pct / 100, 4e18));
+}
+
 gac_status gac_problem_settle(const plan_problem *p, plan_answer *a, gac_error *err)
 {
     a->ms = gac_plan_total_ms(p->model, p->options, a->sizes);
