@@ -113,7 +113,7 @@ static gac_status solve(const gac_model *model, const gac_plan_options *options,
     plan_problem p;
     plan_answer a = { .sizes = out->sizes };
     bool least_bytes = options->max_time_ms > 0;
-    gac_status status = gac_problem_create(model, options, &p, err);
+    gac_status status = gac_problem_create(model, options, 0, &p, err);
     if (status != GAC_OK)
         return status;
     status = least_bytes ? gac_problem_least_bytes(&p, options->max_time_ms, &a, err)
@@ -223,7 +223,7 @@ gac_status gac_plan_front(const gac_model *model, const gac_plan_options *option
                           gac_error *err)
 {
     plan_problem p;
-    gac_status status = gac_problem_create(model, options, &p, err);
+    gac_status status = gac_problem_create(model, options, 0, &p, err);
     if (status != GAC_OK)
         return status;
     status = p.joint ? whole_front(&p, out, err) : front_at_limits(&p, out, err);

@@ -106,14 +106,16 @@ typedef struct plan_problem {
     int32_t *order;        /* (n_groups): groups by class */
     plan_class *classes;
     int32_t n_classes;
+    int64_t max_combinations;
     bool joint, priced;
     double base_ms;     /* of what no class changes */
     int64_t base_bytes; /* growth with the first candidate everywhere */
     int64_t *sizes;     /* (n_dims): to try sizes in */
 } plan_problem;
 
+/* max_combinations is the most of one class; 0: 4096. */
 gac_status gac_problem_create(const gac_model *model, const gac_plan_options *options,
-                              plan_problem *out, gac_error *err);
+                              int64_t max_combinations, plan_problem *out, gac_error *err);
 void gac_problem_dispose(plan_problem *p);
 
 /* Whether a group has more than one candidate. */

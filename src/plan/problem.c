@@ -5,8 +5,8 @@
 
 #include "plan/plan_internal.h"
 
-/* Combinations of one class: enough for the ranks and the width of one layer. */
-enum { MAX_COMBINATIONS = 4096 };
+/* Of one class: enough for the ranks and the width of one layer. */
+enum { DEFAULT_COMBINATIONS = 4096 };
 
 static bool lists_create(link_lists *lists, int32_t n_lists, size_t n_items)
 {
@@ -166,9 +166,9 @@ static void find_owners(plan_problem *p, int32_t *root)
 static void add_class(plan_problem *p, const int32_t *groups, int32_t n)
 {
     int64_t product = 1;
-    for (int32_t k = 0; k < n && product <= MAX_COMBINATIONS; k++)
+    for (int32_t k = 0; k < n && product <= p->max_combinations; k++)
         product *= p->groups.groups[groups[k]].n_sizes;
-    if (product <= MAX_COMBINATIONS) {
+    if (product <= p->max_combinations) {
         p->classes[p->n_classes++] = (plan_class){ n, groups, (int32_t)product, NULL };
         return;
     }
@@ -294,9 +294,10 @@ static gac_status take_in(plan_problem *p, gac_error *err)
 }
 
 gac_status gac_problem_create(const gac_model *model, const gac_plan_options *options,
-                              plan_problem *out, gac_error *err)
+                              int64_t max_combinations, plan_problem *out, gac_error *err)
 {
     *out = (plan_problem){ .model = model, .options = options };
+    out->max_combinations = max_combinations > 0 ? max_combinations : DEFAULT_COMBINATIONS;
     gac_status status = gac_plan_groups(model, options, &out->groups, err);
     if (status != GAC_OK)
         return status;

@@ -254,8 +254,7 @@ static void check_proof(const planned *p, const gac_plan *plan, int64_t max, tal
 {
     plan_problem problem;
     best_of best;
-    assert_ok(gac_problem_create(p->m.model, &p->options, &problem, err));
-    t->n_apart += !problem.joint;
+    assert_ok(gac_problem_create(p->m.model, &p->options, 0, &problem, err));
     if (try_all(p, &problem.groups, max, plan->limit_pct, INFINITY, &best)) {
         t->n_tried++;
         if (plan->bound > best.ms + ROUNDING)
@@ -277,7 +276,7 @@ static void check_target(planned *p, double now_ms, int64_t max, tally *t)
     double limit_ms = p->options.max_time_ms * (1 + ROUNDING) + 1e-6;
     gac_status status = gac_plan_create(p->m.model, &p->options, &plan, NULL);
     assert_true(status == GAC_OK || status == GAC_CHECK);
-    assert_ok(gac_problem_create(p->m.model, &p->options, &problem, err));
+    assert_ok(gac_problem_create(p->m.model, &p->options, 0, &problem, err));
     bool tried = try_all(p, &problem.groups, max, 0, p->options.max_time_ms, &best);
     if (status == GAC_OK) {
         double bytes = (double)gac_checkpoint_size_bytes(p->m.checkpoint);
@@ -298,6 +297,33 @@ static void check_target(planned *p, double now_ms, int64_t max, tally *t)
     p->options.max_time_ms = 0;
 }
 
+/* The same where no groups are priced together: what is proved then is less, and
+ * never wrong. */
+static void check_apart(const planned *p, double now_ms, int64_t max, tally *t)
+{
+    plan_problem problem;
+    best_of best;
+    int64_t sizes[N_DIMS];
+    plan_answer a = { .sizes = sizes };
+    double bytes = (double)gac_checkpoint_size_bytes(p->m.checkpoint);
+    double limit_ms = now_ms * (0.4 + (double)below(700) / 1000);
+    assert_ok(gac_problem_create(p->m.model, &p->options, 1, &problem, err));
+    if (!problem.joint &&
+        try_all(p, &problem.groups, max, p->options.max_overhead_pct, limit_ms, &best)) {
+        t->n_apart++;
+        assert_ok(gac_problem_least_ms(&problem, gac_problem_limit(&problem), &a, err));
+        assert_true(a.bytes <= (double)gac_problem_limit(&problem));
+        assert_true(a.bound <= best.ms + ROUNDING && a.ms >= best.ms - ROUNDING);
+        assert_true(!a.proved || a.ms <= best.ms + ROUNDING);
+        if (gac_problem_least_bytes(&problem, limit_ms, &a, NULL) == GAC_OK) {
+            assert_true(a.ms <= limit_ms * (1 + ROUNDING) + 1e-6);
+            assert_true(a.bound <= best.pct * bytes / 100 + 0.5);
+            assert_true(!a.proved || 100 * a.bytes / bytes <= best.pct + 1e-9);
+        }
+    }
+    gac_problem_dispose(&problem);
+}
+
 /* Every point of a front is the best of its growth. */
 static void check_front(const planned *p, int64_t max, tally *t)
 {
@@ -306,7 +332,7 @@ static void check_front(const planned *p, int64_t max, tally *t)
     best_of best;
     double bytes = (double)gac_checkpoint_size_bytes(p->m.checkpoint);
     assert_ok(gac_plan_front(p->m.model, &p->options, &front, err));
-    assert_ok(gac_problem_create(p->m.model, &p->options, &problem, err));
+    assert_ok(gac_problem_create(p->m.model, &p->options, 0, &problem, err));
     assert_true(front.n_points > 0);
     for (int64_t i = 0; i < front.n_points; i += 1 + front.n_points / 4) {
         double pct = 100 * (double)front.points[i].cost / bytes;
@@ -377,6 +403,7 @@ static void check_round(planned *p, int round, int64_t max, tally *t)
         check_strategies(p, &plan);
         check_single_changes(p, &plan, &groups);
         check_proof(p, &plan, max, t);
+        check_apart(p, plan.now_ms, max, t);
         check_target(p, plan.now_ms, max, t);
         if (round % 8 == 0)
             check_front(p, max, t);
@@ -401,7 +428,7 @@ static void random_plans_hold(void **state)
     for (int round = 0; round < 300; round++)
         check_round(draw(round), round, 300, &t);
     tell(&t);
-    assert_true(t.n_plans > 200 && t.n_tried > 100);
+    assert_true(t.n_plans > 200 && t.n_tried > 100 && t.n_apart > 40);
     assert_true(t.n_optimal > t.n_plans / 2 && t.n_unmoved < t.n_plans / 2);
     assert_true(t.n_reached > 60 && t.n_fronts > 10);
 }
@@ -410,10 +437,10 @@ static void joined_plans_hold(void **state)
 {
     tally t = { 0 };
     (void)state;
-    for (int round = 0; round < 12; round++)
+    for (int round = 0; round < 4; round++)
         check_round(draw_joined(round), round, 1 << 14, &t);
     tell(&t);
-    assert_true(t.n_plans >= 10 && t.n_apart == t.n_plans && t.n_tried > 4);
+    assert_true(t.n_plans >= 3 && t.n_apart > 0 && t.n_tried > 0);
 }
 
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
