@@ -480,6 +480,52 @@ static void tied_heads_move_together(void **state)
     advised_free(a);
 }
 
+/* Sizes that must stay equal get one that suits the stricter of their places:
+ * quantisation groups run along k, where o_proj sees v heads and nothing sees q
+ * and k heads. */
+static void tied_sizes_suit_the_stricter(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    shape.kept_head = 14;
+    advised *a = advise(&shape, 1, 128, GAC_DEFAULT_WORKLOAD);
+    check_advice(a);
+    assert_int_equal(advice_on(a, "layers.1.self_attn.v_head")->suggest, 32); /* 4 heads */
+    assert_int_equal(advice_on(a, "layers.1.self_attn.qk_head")->suggest, 32);
+    advised_free(a);
+    a = advise(&shape, 1, 0, GAC_DEFAULT_WORKLOAD);
+    assert_int_equal(advice_on(a, "layers.1.self_attn.qk_head")->suggest, 16);
+    advised_free(a);
+}
+
+/* Heads of k and v go to the GPUs too, whole ones: attention in decode, which
+ * reads them, is timed with a GPU's share of them. */
+static void kv_heads_are_shared_out(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t n_gpus, n_q, n_kv;
+    } cases[] = { { 1, 8, 4 }, { 2, 4, 2 }, { 4, 2, 1 }, { 8, 1, 1 } };
+    small_llama shape = { 1, 128, 8, 4, 64, 256, 80, -1, 0, 0, 0 };
+    double last_ms = INFINITY;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        advised *a = advise(&shape, cases[i].n_gpus, 0, "decode:16@4096");
+        const gac_phase *phase = &a->workload.phases[0];
+        for (int32_t k = 0; k < gac_model_n_ops(a->m.model); k++) {
+            const gac_op *op = gac_model_op(a->m.model, k);
+            if (op->kind != GAC_OP_SDPA)
+                continue;
+            gac_sdpa_shape seen = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
+            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &seen);
+            double ms = gac_plan_op_ms(a->m.model, &a->target, phase, op, NULL);
+            assert_true(ms > 0 && fabs(ms - us / 1e3) < 1e-12);
+            assert_true(i == 3 || ms < 0.9 * last_ms);
+            last_ms = ms;
+        }
+        advised_free(a);
+    }
+}
+
 static void overhead_counts_every_place(void **state)
 {
     (void)state;
@@ -575,6 +621,8 @@ int main(void)
         in_scratch(heads_go_to_gpus_whole),
         in_scratch(copied_heads_are_whole),
         in_scratch(tied_heads_move_together),
+        in_scratch(tied_sizes_suit_the_stricter),
+        in_scratch(kv_heads_are_shared_out),
         in_scratch(overhead_counts_every_place),
         in_scratch(overhead_multiplies_axes),
     };

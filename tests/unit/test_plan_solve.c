@@ -443,13 +443,140 @@ static void joined_plans_hold(void **state)
     assert_true(t.n_plans >= 3 && t.n_apart > 0 && t.n_tried > 0);
 }
 
+/* An MLP of one aligned width whose GEMMs would take factor times as long with 8
+ * more. */
+static planned *open_wide(double error_pct, double factor)
+{
+    small_llama shape = { 1, 512, 4, 4, 128, 4096, 80, -1, 0, 0, 0 };
+    planned *p = open_model(&shape, make_rates(error_pct, 1), "prefill:1x4096");
+    add_point(p, (gac_gemm_call){ 4096, 4096 + 8, 512 }, factor);
+    add_point(p, (gac_gemm_call){ 4096, 512, 4096 + 8 }, factor);
+    take_rates(p);
+    return p;
+}
+
+/* An aligned size moves for more than the stated error, and never for less. */
+static void aligned_sizes_stay_for_less(void **state)
+{
+    (void)state;
+    static const struct {
+        double error_pct, factor;
+        bool moves;
+    } cases[] = { { 0, 0.99, true }, { 4, 0.99, false },  { 4, 0.97, false }, { 4, 0.5, true },
+                  { -1, 0.5, true }, { -1, 0.92, false }, { 60, 0.5, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gac_plan plan;
+        planned *p = open_wide(cases[i].error_pct, cases[i].factor);
+        assert_ok(gac_plan_create(p->m.model, &p->options, &plan, err));
+        if ((plan.n_changed > 0) != cases[i].moves)
+            fail_msg("error %g, factor %g: %d changes", cases[i].error_pct, cases[i].factor,
+                     plan.n_changed);
+        assert_true(plan.optimal && plan.bound == plan.planned_ms);
+        assert_int_equal(plan.margin_stated, cases[i].error_pct >= 0);
+        /* A target that only gains below the margin would reach is not reached. */
+        p->options.max_time_ms = plan.now_ms * (1 - 1e-4);
+        gac_plan_dispose(&plan);
+        gac_status status = gac_plan_create(p->m.model, &p->options, &plan, NULL);
+        assert_int_equal(status, cases[i].moves ? GAC_OK : GAC_CHECK);
+        gac_plan_dispose(&plan);
+        planned_free(p);
+    }
+}
+
+/* A rank and a width on one tensor: bytes of both grow by the product, which is
+ * more than the limit where each alone would fit. */
+static void rank_and_width_on_one_tensor(void **state)
+{
+    (void)state;
+    small_llama shape = { 1, 512, 4, 4, 128, 4093, 80, 509, 0, 0, 0 };
+    static const gac_plan_rule rule = { "*.self_attn.*rank", 512 };
+    planned *p = open_model(&shape, make_rates(1, 1), "prefill:1x4096");
+    int64_t sizes[N_DIMS];
+    int n_optimal = 0;
+    p->options.rules = &rule;
+    p->options.n_rules = 1;
+    for (int32_t i = 0; i < p->n_dims; i++) {
+        const gac_dim *d = gac_model_dim(p->m.model, i);
+        sizes[i] = d->role == GAC_ROLE_RANK || d->role == GAC_ROLE_MLP_WIDTH ? (d->size + 7) / 8 * 8
+                                                                             : d->size;
+    }
+    double whole_pct = pct_of(p, sizes);
+    for (int i = 0; i <= 20; i++) {
+        gac_plan plan;
+        plan_problem problem;
+        best_of best;
+        p->options.max_overhead_pct = whole_pct * (0.9 + 0.0051 * i);
+        assert_ok(gac_plan_create(p->m.model, &p->options, &plan, err));
+        assert_ok(gac_problem_create(p->m.model, &p->options, 0, &problem, err));
+        assert_true(try_all(p, &problem.groups, 5000, plan.limit_pct, INFINITY, &best));
+        assert_true(plan.overhead_pct <= p->options.max_overhead_pct);
+        assert_true(plan.bound <= best.ms + ROUNDING);
+        assert_true(!plan.optimal || plan.planned_ms <= best.ms + ROUNDING);
+        n_optimal += plan.optimal;
+        gac_problem_dispose(&problem);
+        gac_plan_dispose(&plan);
+    }
+    assert_int_equal(n_optimal, 21);
+    planned_free(p);
+}
+
+static void any_limit_is_a_limit(void **state)
+{
+    (void)state;
+    static const double limits[] = { 0, 1e-300, 1e18, 1e300 };
+    small_llama shape = { 1, 512, 4, 4, 128, 4093, 80, -1, 0, 0, 0 };
+    planned *p = open_model(&shape, make_rates(1, 1), "prefill:1x4096");
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        gac_plan plan;
+        p->options.max_overhead_pct = limits[i];
+        assert_ok(gac_plan_create(p->m.model, &p->options, &plan, err));
+        assert_int_equal(plan.n_changed, i < 2 ? 0 : 1);
+        gac_plan_dispose(&plan);
+    }
+    planned_free(p);
+}
+
+/* A target or workload left at zero is an error, or not a number; never a crash. */
+static void empty_targets_are_refused(void **state)
+{
+    (void)state;
+    const small_llama shape = SMALL_LLAMA_INIT;
+    planned *p = open_model(&shape, make_rates(1, 1), "decode:1@64");
+    const gac_phase *phase = &p->workload.phases[0];
+    const gac_target none = { 0 }, no_gpus = { p->contract, GAC_DTYPE_F16, 0, 0 },
+                     no_dtype = { p->contract, GAC_DTYPE_I8, 1, 0 };
+    const gac_target *const targets[] = { &none, &no_gpus, &no_dtype };
+    static gac_dim_advice advice[N_DIMS];
+    gac_plan plan;
+    gac_front front;
+    gac_plan_shapes shapes;
+    for (int i = 0; i < 3; i++) {
+        assert_true(isnan(gac_plan_time_ms(p->m.model, targets[i], phase, NULL, NULL)));
+        p->options.target = *targets[i];
+        assert_fails(gac_plan_create(p->m.model, &p->options, &plan, err), GAC_USAGE, "");
+        assert_fails(gac_plan_front(p->m.model, &p->options, &front, err), GAC_USAGE, "");
+        assert_fails(gac_plan_list_shapes(p->m.model, &p->options, &shapes, err), GAC_USAGE, "");
+        assert_fails(gac_plan_advise(p->m.model, targets[i], &p->workload, advice, err), GAC_USAGE,
+                     "");
+    }
+    assert_true(isnan(gac_plan_rest_ms(p->m.model, &none, phase)));
+    p->options.target = (gac_target){ p->contract, GAC_DTYPE_F16, 1, 0 };
+    assert_true(isnan(gac_plan_time_ms(p->m.model, &p->options.target, NULL, NULL, NULL)));
+    p->options.workload = NULL;
+    assert_fails(gac_plan_create(p->m.model, &p->options, &plan, err), GAC_USAGE, "workload");
+    assert_fails(gac_plan_advise(p->m.model, &p->options.target, NULL, advice, err), GAC_USAGE,
+                 "workload");
+    planned_free(p);
+}
+
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scratch(random_plans_hold),
-        in_scratch(joined_plans_hold),
+        in_scratch(random_plans_hold),           in_scratch(joined_plans_hold),
+        in_scratch(aligned_sizes_stay_for_less), in_scratch(rank_and_width_on_one_tensor),
+        in_scratch(any_limit_is_a_limit),        in_scratch(empty_targets_are_refused),
     };
     return cmocka_run_group_tests_name("plan_solve", tests, NULL, NULL);
 }
