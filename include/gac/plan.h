@@ -257,9 +257,10 @@ typedef struct gac_plan_shapes {
     size_t n_sdpa;
 } gac_plan_shapes;
 
-/* Every operator shape whose time gac_plan_create looks up when it solves: each
- * dimension at each of its candidate sizes with all others at their suggested
- * sizes, and the model as it is. Dispose of *out. */
+/* The operator shapes that decide what gac_plan_create chooses from when it solves:
+ * each dimension at each of its candidate sizes with all others at their suggested
+ * sizes, and the model as it is. Shapes of two sizes that are both not the
+ * suggested ones are left out. Dispose of *out. */
 gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *options,
                                 gac_plan_shapes *out, gac_error *err);
 void gac_plan_shapes_dispose(gac_plan_shapes *shapes); /* NULL is fine */
