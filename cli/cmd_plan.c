@@ -56,6 +56,16 @@ static gac_status parse(cli *c, int argc, char **argv, plan_command *o, bool *do
     return GAC_OK;
 }
 
+/* Why a plan changes nothing. */
+static const char *no_change(const gac_plan_options *options)
+{
+    if (!options->solve)
+        return "no change: every size that can grow is one that the strategy asks for";
+    if (options->max_time_ms > 0)
+        return "no change: the time is within the target as it is";
+    return "no change pays: none gains more than the margin within the limit";
+}
+
 static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model,
                            const gac_plan *plan)
 {
@@ -66,6 +76,8 @@ static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model
     json_object_set_new(
         body, "objective_unit",
         json_string(o->args.options.solve && o->args.options.max_time_ms > 0 ? "bytes" : "ms"));
+    if (plan->n_changed == 0)
+        json_object_set_new(body, "note", json_string(no_change(&o->args.options)));
     json_object_update(result, body);
     json_decref(body);
     return result;
@@ -77,6 +89,7 @@ static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
     gac_new_file *file;
     char *head = NULL;
     json_t *dims = json_incref(json_object_get(result, "dims"));
+    json_object_del(result, "dims"); /* they come last */
     json_object_set_new(result, "dims", json_array());
     gac_status status =
         gac_json_text(result, JSON_INDENT(1) | JSON_REAL_PRECISION(12), &head, NULL, &c->error);
@@ -109,6 +122,37 @@ static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
     return gac_new_file_commit(file, &c->error);
 }
 
+/* What solve went by, and what is proved of its answer. */
+static void print_proof(const plan_command *o, const gac_plan *plan)
+{
+    bool least_bytes = o->args.options.max_time_ms > 0;
+    printf("margin     %.3g %%, %s: a smaller gain counts as none\n", plan->margin_pct,
+           plan->margin_stated ? "the contract's stated error"
+                               : "assumed, since the contract states no error");
+    if (!least_bytes && plan->limit_pct < o->args.options.max_overhead_pct)
+        printf("limit      %.3f %% more bytes: up to %g %% more, the best found is %.3f ms, which "
+               "is within the margin\n",
+               plan->limit_pct, o->args.options.max_overhead_pct, plan->best_ms);
+    printf("solve      %s: objective %.6g, bound %.6g %s\n",
+           plan->optimal ? "proved optimal" : "not proved optimal", plan->objective, plan->bound,
+           least_bytes ? "bytes" : "ms");
+}
+
+static void print_plan(const plan_command *o, const gac_model *model, const gac_plan *plan)
+{
+    const gac_plan_options *options = &o->args.options;
+    if (plan->n_changed > 0)
+        cli_print_changes(model, plan->sizes);
+    else
+        printf("  %s\n", no_change(options));
+    printf("\nbytes      %+.3f %%\n", plan->overhead_pct);
+    printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan->now_ms,
+           plan->planned_ms, plan->now_ms > 0 ? plan->planned_ms / plan->now_ms : 1,
+           o->args.workload_text, gac_contract_name(o->args.contract));
+    if (options->solve)
+        print_proof(o, plan);
+}
+
 static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
 {
     gac_plan plan;
@@ -121,15 +165,7 @@ static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
     if (status == GAC_OK && c->json) {
         status = gac_json_print(stdout, result, &c->error);
     } else if (status == GAC_OK) {
-        cli_print_changes(model, plan.sizes);
-        printf("\nbytes      %+.3f %%\n", plan.overhead_pct);
-        printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan.now_ms,
-               plan.planned_ms, plan.now_ms > 0 ? plan.planned_ms / plan.now_ms : 1,
-               o->args.workload_text, gac_contract_name(o->args.contract));
-        if (o->args.options.solve)
-            printf("solve      %s: objective %.6g, bound %.6g %s\n",
-                   plan.optimal ? "proved optimal" : "stopped before a proof", plan.objective,
-                   plan.bound, o->args.options.max_time_ms > 0 ? "bytes" : "ms");
+        print_plan(o, model, &plan);
         if (o->out)
             printf("written    %s\n", o->out);
     }

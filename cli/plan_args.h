@@ -32,7 +32,8 @@ typedef struct plan_args {
 
 #define PLAN_ARGS_HELP \
     "  --strategy S         minimal (next multiple of 8; the default), optimal (of 16),\n" \
-    "                       predefined, tradeoff, or solve: the best by prediction, proved\n" \
+    "                       predefined, tradeoff, or solve: the best by prediction, proved;\n" \
+    "                       a gain below the contract's stated error counts as none\n" \
     "  --max-overhead PCT   solve: growth in bytes; tradeoff: growth of a size (default 10)\n" \
     "  --time-target T      solve for least bytes with the workload within T: 12.5ms, or 0.4x\n" \
     "                       of what it takes now\n" \

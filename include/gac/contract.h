@@ -111,6 +111,12 @@ typedef struct gac_runtime {
 /* False when the contract says nothing of a runtime. */
 bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out);
 
+/* The median error, in percent, that the contract states for its predictions in
+ * dtype of the operators that see a size at a place: GEMMs or attention. False
+ * when it states none that is at least 0 and below 100. */
+bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_seen seen,
+                               double *out_pct);
+
 /* What a contract may say of its own predictions before they are called rough. */
 #define GAC_ROUGH_MEDIAN_PCT 10.0
 #define GAC_ROUGH_P95_PCT 25.0

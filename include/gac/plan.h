@@ -67,7 +67,8 @@ typedef struct gac_target {
 
 /* What the contract's runtime adds to one pass of phase beside GEMM and
  * attention, in milliseconds; 0 when the contract says nothing of one. Taken at
- * the sizes as they are: padding hardly changes it. */
+ * the sizes as they are: padding hardly changes it. This and the next are NaN
+ * for a target without a contract or with fewer than 1 GPU, and for no phase. */
 double gac_plan_rest_ms(const gac_model *model, const gac_target *target, const gac_phase *phase);
 
 /* Predicted time in milliseconds of one pass of phase on one GPU: that, and the
@@ -92,7 +93,9 @@ typedef struct gac_dim_advice {
     const char *rule;  /* what is broken: "contract", "tensor-parallel", "quant-group", or NULL */
 } gac_dim_advice;
 
-/* Judges every dimension. advice has room for gac_model_n_dims entries. */
+/* Judges every dimension. advice has room for gac_model_n_dims entries. This and
+ * all that plans below is GAC_USAGE for a target without a contract, with a dtype
+ * that the contract does not serve or with fewer than 1 GPU, and for no workload. */
 gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
                            const gac_workload *workload, gac_dim_advice *advice, gac_error *err);
 
@@ -167,7 +170,8 @@ void gac_front_dispose(gac_front *front); /* NULL is fine */
 /* ---- Plans -------------------------------------------------------------- */
 
 /* A size that is fixed from outside for every dimension whose name matches
- * pattern (* and ? as in file names). */
+ * pattern (* and ? as in file names); at most 4 times the present one or 4096,
+ * whichever is more. */
 typedef struct gac_plan_rule {
     const char *pattern;
     int64_t size;
@@ -187,29 +191,44 @@ typedef struct gac_plan_options {
     int32_t n_rules;
 } gac_plan_options;
 
+/* What a larger size must gain, in percent, where the contract states no errors:
+ * as much as a contract may be off before it is called rough. */
+#define GAC_DEFAULT_MARGIN_PCT GAC_ROUGH_MEDIAN_PCT
+
 /* Sizes for every dimension of a model, and what is known of the choice. */
 typedef struct gac_plan {
     char strategy[16];
     int64_t *sizes; /* (n_dims) */
     int32_t n_dims;
-    bool optimal;     /* solve: proved, bound equals objective */
-    double objective; /* solve: what was made least, in ms or bytes, by the additive model */
-    double bound;
+    int32_t n_changed;         /* dimensions that grow */
+    bool optimal;              /* solve: proved, bound equals objective */
+    double objective;          /* planned_ms; the growth in bytes where max_time_ms was the limit */
+    double bound;              /* solve: nothing to choose from has less; 0 otherwise */
     double now_ms, planned_ms; /* the workload, as the contract predicts it */
     double overhead_pct;
+    double margin_pct;  /* solve: what a larger size must gain to be chosen */
+    bool margin_stated; /* by the contract; else the default */
+    double limit_pct;   /* solve for time: the growth that bound is of, at most max_overhead_pct */
+    double best_ms;     /* solve for time: the least predicted time found within max_overhead_pct */
 } gac_plan;
 
-/* Chooses sizes. Dimensions that must stay equal move together. solve is exact
- * for times that add up over dimensions: each dimension's operators are timed
- * with all others at their suggested sizes. The growth in bytes never exceeds
- * the limit; where axes of one tensor grow together, optimal may be false and
- * bound below objective. Dispose of *out. */
+/* Chooses sizes. Dimensions that must stay equal move together.
+ *
+ * solve prices sizes together, never one by one, and counts a gain below
+ * margin_pct as none. A larger size is chosen from only if the operators that
+ * see its dimension gain more than that over the smaller ones. Of these sizes it
+ * finds the least planned_ms with at most limit_pct more bytes: that is
+ * max_overhead_pct, or the growth of a plain plan (no change, or the next multiple
+ * of 8 or of 16 where a size is misaligned) that is within margin_pct of best_ms.
+ * optimal: no such sizes, nor plain plan, are faster. docs/repair.md says it at
+ * length. Dispose of *out. */
 gac_status gac_plan_create(const gac_model *model, const gac_plan_options *options, gac_plan *out,
                            gac_error *err);
 void gac_plan_dispose(gac_plan *plan);
 
-/* All choices of time against growth in bytes that no other beats. cost is
- * bytes, value is ms. */
+/* All choices of time against growth in bytes that no other beats, of the sizes
+ * that solve chooses from. cost is bytes, value is ms, both of sizes priced
+ * together. */
 gac_status gac_plan_front(const gac_model *model, const gac_plan_options *options, gac_front *out,
                           gac_error *err);
 
@@ -218,7 +237,8 @@ gac_status gac_plan_front(const gac_model *model, const gac_plan_options *option
 struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model);
 
 /* Takes a plan back, however it was edited: names must be the model's, from
- * its sizes, to not smaller. source names it in errors. */
+ * its sizes, to not smaller, and not larger than 4 times from or 4096, whichever
+ * is more. source names it in errors. */
 gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model, const char *source,
                               gac_plan *out, gac_error *err);
 
@@ -237,9 +257,10 @@ typedef struct gac_plan_shapes {
     size_t n_sdpa;
 } gac_plan_shapes;
 
-/* Every operator shape whose time gac_plan_create looks up when it solves: each
- * dimension at each of its candidate sizes with all others at their suggested
- * sizes, and the model as it is. Dispose of *out. */
+/* The operator shapes that decide what gac_plan_create chooses from when it solves:
+ * each dimension at each of its candidate sizes with all others at their suggested
+ * sizes, and the model as it is. Shapes of two sizes that are both not the
+ * suggested ones are left out. Dispose of *out. */
 gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *options,
                                 gac_plan_shapes *out, gac_error *err);
 void gac_plan_shapes_dispose(gac_plan_shapes *shapes); /* NULL is fine */

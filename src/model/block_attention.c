@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "model/model_internal.h"
+#include "model/rotary.h"
 
 static const char tied_rescaled[] =
     "exact alone, but the runtime has one head size for q, k and v: it moves with qk_head";
@@ -13,6 +14,9 @@ static const char norm_reason[] =
     "a norm over the head size (q_norm, k_norm) would average over the zeros";
 static const char scalar_reason[] =
     "the config states softmax scale or a partial rotation apart from the head size";
+static const char type_reason[] =
+    "the config's type of rotary embedding cannot be stated for another head size";
+static const char odd_reason[] = "an odd head size has no halves to rotate";
 static const char unknown_reason[] =
     "model_type is not known, so neither is what the runtime derives from the head size";
 
@@ -182,7 +186,7 @@ static gac_status bind_head_norms(builder *b, const attention_spec *spec, int32_
     return GAC_OK;
 }
 
-static void judge_head(const builder *b, const attention_spec *spec, bool normed,
+static void judge_head(const builder *b, const attention_spec *spec, int64_t size, bool normed,
                        gac_exactness *exactness, const char **reason)
 {
     *exactness = GAC_REFUSED;
@@ -199,6 +203,10 @@ static void judge_head(const builder *b, const attention_spec *spec, bool normed
                json_object_get(json_object_get(b->config, "rope_scaling"),
                                "partial_rotary_factor")) {
         *reason = scalar_reason;
+    } else if (spec->rotary && !gac_rotary_can_restate(gac_rotary_type(b->config))) {
+        *reason = type_reason;
+    } else if (spec->rotary && size % 2 != 0) {
+        *reason = odd_reason;
     } else {
         *exactness = GAC_RESCALED;
         *reason = rotary_reason;
@@ -241,7 +249,7 @@ static gac_status settle_heads(builder *b, const attention_spec *spec, const hea
     if (status != GAC_OK)
         return status;
     gac_dim *qk = &b->dims[dims[0]].dim, *v = &b->dims[dims[1]].dim;
-    judge_head(b, spec, normed, &exactness, &reason);
+    judge_head(b, spec, h->qk_size, normed, &exactness, &reason);
     if (qk->exactness != GAC_REFUSED) {
         qk->exactness = exactness;
         qk->reason = reason;

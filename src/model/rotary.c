@@ -13,6 +13,22 @@ const char *gac_rotary_key(const json_t *config)
     return json_is_object(json_object_get(config, "rope_parameters")) ? "rope_parameters" : NULL;
 }
 
+const char *gac_rotary_type(const json_t *config)
+{
+    const char *key = gac_rotary_key(config);
+    const json_t *settings = key ? json_object_get(config, key) : NULL;
+    const char *type = json_string_value(json_object_get(settings, "rope_type"));
+    if (!type)
+        type = json_string_value(json_object_get(settings, "type"));
+    return type ? type : "default";
+}
+
+bool gac_rotary_can_restate(const char *type)
+{
+    return strcmp(type, "default") == 0 || strcmp(type, "linear") == 0 ||
+           strcmp(type, "llama3") == 0;
+}
+
 bool gac_rotary_check(const json_t *config, const json_t *settings, const char *type, char *text,
                       size_t size)
 {

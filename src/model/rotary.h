@@ -12,6 +12,13 @@
  * in transformers, else rope_parameters. NULL where a config has neither. */
 const char *gac_rotary_key(const json_t *config);
 
+/* The type of rotary embedding that a config states: default where it states none.
+ * Borrowed. */
+const char *gac_rotary_type(const json_t *config);
+
+/* Whether a repair can state the frequencies of that type for another head size. */
+bool gac_rotary_can_restate(const char *type);
+
 /* What a config or its rotary settings, which may be NULL, state has to be a
  * number, and what the type needs has to be stated: a default in its place would
  * be wrong. False with the fault in text. */

@@ -261,6 +261,9 @@ gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
                            const gac_workload *workload, gac_dim_advice *advice, gac_error *err)
 {
     int32_t n_dims = gac_model_n_dims(model);
+    gac_status status = gac_plan_check_target(target, workload, err);
+    if (status != GAC_OK)
+        return status;
     units *u = calloc((size_t)n_dims + 1, sizeof *u);
     if (!u)
         return gac_error_no_memory(err);
@@ -270,7 +273,7 @@ gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
             .aligned = true, .penalty = 1, .seen = GAC_SEEN_COUNT, .runs_as = GAC_DTYPE_COUNT
         };
     }
-    gac_status status = gather(model, target, u, advice, err);
+    status = gather(model, target, u, advice, err);
     if (status == GAC_OK)
         status = conclude(model, u, advice, err);
     if (status == GAC_OK)

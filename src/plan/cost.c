@@ -64,6 +64,31 @@ int64_t gac_plan_gemm_rows(const gac_phase *phase, const gac_op *op, double *cal
     return rows < 1 ? 1 : rows > 1e12 ? (int64_t)1e12 : (int64_t)llround(rows);
 }
 
+gac_status gac_plan_check_target(const gac_target *target, const gac_workload *workload,
+                                 gac_error *err)
+{
+    gac_dtype served;
+    if (!target || !target->contract)
+        return gac_error_set(err, GAC_USAGE, "planning needs a target with a contract");
+    if (target->n_gpus < 1 || target->quant_group < 0)
+        return gac_error_set(err, GAC_USAGE,
+                             "a target needs at least 1 GPU and a quantisation group of at least "
+                             "0, not %lld and %lld",
+                             (long long)target->n_gpus, (long long)target->quant_group);
+    if (!gac_contract_dtype(target->contract, target->dtype, &served))
+        return gac_error_set(err, GAC_USAGE, "contract %s does not serve the target's dtype",
+                             gac_contract_name(target->contract));
+    if (!workload || workload->n_phases < 1 || workload->n_phases > GAC_MAX_PHASES)
+        return gac_error_set(err, GAC_USAGE, "planning needs a workload of 1 to %d phases",
+                             GAC_MAX_PHASES);
+    return GAC_OK;
+}
+
+static bool can_time(const gac_target *target, const gac_phase *phase)
+{
+    return target && target->contract && target->n_gpus >= 1 && phase;
+}
+
 static double gemm_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
                       const gac_op *op, const int64_t *sizes)
 {
@@ -132,6 +157,8 @@ static double hidden_size(const gac_model *model)
 double gac_plan_rest_ms(const gac_model *model, const gac_target *target, const gac_phase *phase)
 {
     gac_runtime runtime;
+    if (!can_time(target, phase))
+        return NAN;
     if (!gac_contract_runtime(target->contract, &runtime))
         return 0;
     double layers = (double)gac_model_n_layers(model), batch = (double)phase->batch;
@@ -153,6 +180,8 @@ double gac_plan_rest_ms(const gac_model *model, const gac_target *target, const 
 double gac_plan_time_ms(const gac_model *model, const gac_target *target, const gac_phase *phase,
                         const int64_t *sizes, double *op_time_ms)
 {
+    if (!can_time(target, phase))
+        return NAN;
     double sum_ms = gac_plan_rest_ms(model, target, phase);
     for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
         double time_ms = gac_plan_op_ms(model, target, phase, gac_model_op(model, i), sizes);
@@ -161,6 +190,17 @@ double gac_plan_time_ms(const gac_model *model, const gac_target *target, const 
         sum_ms += time_ms;
     }
     return sum_ms;
+}
+
+double gac_plan_total_ms(const gac_model *model, const gac_plan_options *options,
+                         const int64_t *sizes)
+{
+    double sum = 0;
+    const gac_workload *w = options->workload;
+    for (int p = 0; p < w->n_phases; p++)
+        sum += w->phases[p].weight *
+               gac_plan_time_ms(model, &options->target, &w->phases[p], sizes, NULL);
+    return sum;
 }
 
 /* Elements of one tensor with the given sizes. extra holds, for each of its

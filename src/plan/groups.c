@@ -1,5 +1,4 @@
-/* Which dimensions move together, what sizes they may take, and what each
- * size costs in bytes and time. */
+/* Which dimensions move together, and what sizes they may take. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +6,7 @@
 #include "plan/plan_internal.h"
 
 /* Candidates beyond the next aligned size: enough to reach tile sizes. */
-enum { MAX_CANDIDATES = 32, N_STEPS = 16 };
+enum { N_STEPS = 16 };
 
 typedef struct grouping {
     const gac_model *model;
@@ -108,9 +107,26 @@ static gac_status cannot(const grouping *g, const plan_group *group, const char 
                          gac_model_dim(g->model, group->dims[0])->name, what, (long long)size);
 }
 
+int64_t gac_plan_most(int64_t size)
+{
+    enum { MOST_TIMES = 4, ALWAYS_ALLOWED = 4096 };
+    int64_t most = size > INT32_MAX / MOST_TIMES ? INT32_MAX : size * MOST_TIMES;
+    return most > ALWAYS_ALLOWED ? most : ALWAYS_ALLOWED;
+}
+
+static gac_status cannot_exceed(const grouping *g, const plan_group *group, int64_t size,
+                                int64_t most)
+{
+    return gac_error_set(
+        g->err, GAC_USAGE,
+        "%s: cannot be set to %lld: a plan may ask for 4 times the present size, or "
+        "for 4096, whichever is more, so for %lld at most",
+        gac_model_dim(g->model, group->dims[0])->name, (long long)size, (long long)most);
+}
+
 static bool add_size(plan_group *group, int64_t size)
 {
-    if (size > INT32_MAX || group->n_sizes == MAX_CANDIDATES)
+    if (size > INT32_MAX || group->n_sizes == GAC_MAX_CANDIDATES)
         return false;
     if (group->n_sizes == 0 || group->sizes[group->n_sizes - 1] < size)
         group->sizes[group->n_sizes++] = size;
@@ -143,7 +159,7 @@ static gac_status choose_sizes(const grouping *g, plan_group *group)
 {
     group_facts f;
     gac_status status = gather_facts(g, group, &f);
-    group->sizes = calloc(MAX_CANDIDATES, sizeof *group->sizes);
+    group->sizes = calloc(GAC_MAX_CANDIDATES, sizeof *group->sizes);
     if (status == GAC_OK && !group->sizes)
         status = gac_error_no_memory(g->err);
     if (status != GAC_OK)
@@ -153,145 +169,11 @@ static gac_status choose_sizes(const grouping *g, plan_group *group)
         return add_candidates(g, group, &f);
     if (f.fixed < f.largest || (f.fixed != f.largest && !f.movable))
         return cannot(g, group, "cannot be set to", f.fixed);
+    if (f.fixed > gac_plan_most(f.largest))
+        return cannot_exceed(g, group, f.fixed, gac_plan_most(f.largest));
     add_size(group, f.fixed);
     group->reference = f.fixed;
     return GAC_OK;
-}
-
-/* Growth in bytes when a group takes a size, everything else as the pricing
- * has it. */
-static gac_status price_bytes(const grouping *g, int32_t at, int64_t size, int64_t *out)
-{
-    const plan_group *group = &g->out->groups[at];
-    const gac_checkpoint *c = gac_model_checkpoint(g->model);
-    double sum = 0;
-    for (int32_t k = 0; k < group->n_dims; k++) {
-        const gac_dim *d = gac_model_dim(g->model, group->dims[k]);
-        for (int32_t p = 0; p < d->n_places; p++) {
-            const gac_place *place = &d->places[p];
-            const gac_tensor *t = gac_checkpoint_tensor(c, place->tensor);
-            double bytes =
-                (double)(place->n_slices * (size - d->size)) * gac_dtype_bits(t->dtype) / 8;
-            for (int32_t a = 0; a < t->n_axes; a++)
-                if (a != place->axis)
-                    bytes *= (double)t->shape[a] +
-                             (double)g->out->slack[(size_t)place->tensor * 3 + (size_t)a];
-            sum += bytes;
-        }
-    }
-    if (!(sum < 4e18))
-        return gac_error_set(g->err, GAC_USAGE, "the growth in bytes overflows");
-    *out = (int64_t)(sum + 0.5);
-    return GAC_OK;
-}
-
-static gac_status measure_slack(grouping *g, pricing price)
-{
-    plan_groups *out = g->out;
-    int32_t n_tensors = gac_checkpoint_n_tensors(gac_model_checkpoint(g->model));
-    out->slack = calloc((size_t)n_tensors * 3 + 1, sizeof *out->slack);
-    if (!out->slack)
-        return gac_error_no_memory(g->err);
-    for (int32_t i = 0; i < gac_model_n_dims(g->model) && price == PRICE_ABOVE; i++) {
-        const gac_dim *d = gac_model_dim(g->model, i);
-        const plan_group *group = &out->groups[out->group_of[i]];
-        int64_t growth = group->sizes[group->n_sizes - 1] - d->size;
-        for (int32_t p = 0; p < d->n_places && growth > 0; p++)
-            out->slack[(size_t)d->places[p].tensor * 3 + (size_t)d->places[p].axis] +=
-                d->places[p].n_slices * growth;
-    }
-    return GAC_OK;
-}
-
-/* Operators by group: an operator is in the list of every group it sees. */
-typedef struct op_lists {
-    int32_t *first; /* (n_groups), -1 where there is none */
-    int32_t *op, *next;
-} op_lists;
-
-static gac_status list_ops(const grouping *g, op_lists *lists)
-{
-    int32_t n = 0, n_ops = gac_model_n_ops(g->model);
-    for (int32_t i = 0; i < n_ops; i++)
-        n += gac_model_op(g->model, i)->n_terms;
-    lists->first = calloc((size_t)g->out->n_groups + 1, sizeof *lists->first);
-    lists->op = calloc((size_t)n + 1, sizeof *lists->op);
-    lists->next = calloc((size_t)n + 1, sizeof *lists->next);
-    if (!lists->first || !lists->op || !lists->next)
-        return gac_error_no_memory(g->err);
-    for (int32_t i = 0; i < g->out->n_groups; i++)
-        lists->first[i] = -1;
-    n = 0;
-    for (int32_t i = 0; i < n_ops; i++) {
-        const gac_op *op = gac_model_op(g->model, i);
-        for (int32_t t = 0; t < op->n_terms; t++) {
-            int32_t *first = &lists->first[g->out->group_of[op->terms[t].dim]];
-            if (*first >= 0 && lists->op[*first] == i)
-                continue;
-            lists->op[n] = i;
-            lists->next[n] = *first;
-            *first = n++;
-        }
-    }
-    return GAC_OK;
-}
-
-/* Time of a group's operators in the workload with the given sizes. */
-static double group_ms(const grouping *g, const op_lists *lists, int32_t at, const int64_t *sizes)
-{
-    double sum = 0;
-    const gac_workload *w = g->options->workload;
-    for (int32_t r = lists->first[at]; r >= 0; r = lists->next[r])
-        for (int p = 0; p < w->n_phases; p++)
-            sum +=
-                w->phases[p].weight * gac_plan_op_ms(g->model, &g->options->target, &w->phases[p],
-                                                     gac_model_op(g->model, lists->op[r]), sizes);
-    return sum;
-}
-
-static void set_group(const plan_group *group, int64_t size, int64_t *sizes)
-{
-    for (int32_t k = 0; k < group->n_dims; k++)
-        sizes[group->dims[k]] = size;
-}
-
-static gac_status price_group(const grouping *g, const op_lists *lists, int32_t at, int64_t *sizes)
-{
-    plan_group *group = &g->out->groups[at];
-    gac_status status = GAC_OK;
-    group->choices = calloc((size_t)group->n_sizes + 1, sizeof *group->choices);
-    if (!group->choices)
-        return gac_error_no_memory(g->err);
-    for (int32_t k = 0; k < group->n_sizes && status == GAC_OK; k++) {
-        set_group(group, group->sizes[k], sizes);
-        group->choices[k].value = group_ms(g, lists, at, sizes);
-        status = price_bytes(g, at, group->sizes[k], &group->choices[k].cost);
-    }
-    set_group(group, group->reference, sizes);
-    g->out->base_ms -= group_ms(g, lists, at, sizes);
-    return status;
-}
-
-static gac_status price_all(grouping *g, pricing price)
-{
-    op_lists lists = { NULL, NULL, NULL };
-    const gac_workload *w = g->options->workload;
-    int64_t *sizes = calloc((size_t)gac_model_n_dims(g->model) + 1, sizeof *sizes);
-    gac_status status = sizes ? measure_slack(g, price) : gac_error_no_memory(g->err);
-    if (status == GAC_OK)
-        status = list_ops(g, &lists);
-    for (int32_t i = 0; i < g->out->n_groups && status == GAC_OK; i++)
-        set_group(&g->out->groups[i], g->out->groups[i].reference, sizes);
-    for (int p = 0; p < w->n_phases && status == GAC_OK; p++)
-        g->out->base_ms += w->phases[p].weight * gac_plan_time_ms(g->model, &g->options->target,
-                                                                  &w->phases[p], sizes, NULL);
-    for (int32_t i = 0; i < g->out->n_groups && status == GAC_OK; i++)
-        status = price_group(g, &lists, i, sizes);
-    free(sizes);
-    free(lists.first);
-    free(lists.op);
-    free(lists.next);
-    return status;
 }
 
 /* A rule that matches nothing is a slip of the pen. */
@@ -310,7 +192,7 @@ static gac_status check_rules(const gac_model *model, const gac_plan_options *op
     return GAC_OK;
 }
 
-gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options, pricing price,
+gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *options,
                            plan_groups *out, gac_error *err)
 {
     size_t n = (size_t)gac_model_n_dims(model) + 1;
@@ -321,6 +203,8 @@ gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *optio
     gac_status status =
         g.leader && g.units ? check_rules(model, options, err) : gac_error_no_memory(err);
     if (status == GAC_OK)
+        status = gac_plan_check_target(&options->target, options->workload, err);
+    if (status == GAC_OK)
         status = gac_plan_units(model, &options->target, g.units, err);
     if (status == GAC_OK) {
         find_leaders(&g);
@@ -328,8 +212,6 @@ gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *optio
     }
     for (int32_t i = 0; i < out->n_groups && status == GAC_OK; i++)
         status = choose_sizes(&g, &out->groups[i]);
-    if (status == GAC_OK && price != PRICE_NONE)
-        status = price_all(&g, price);
     free(g.leader);
     free(g.units);
     if (status != GAC_OK)
@@ -337,15 +219,19 @@ gac_status gac_plan_groups(const gac_model *model, const gac_plan_options *optio
     return status;
 }
 
+void gac_plan_set_group(const plan_group *group, int64_t size, int64_t *sizes)
+{
+    for (int32_t k = 0; k < group->n_dims; k++)
+        sizes[group->dims[k]] = size;
+}
+
 void gac_plan_groups_dispose(plan_groups *groups)
 {
     for (int32_t i = 0; groups->groups && i < groups->n_groups; i++) {
         free(groups->groups[i].dims);
         free(groups->groups[i].sizes);
-        free(groups->groups[i].choices);
     }
     free(groups->groups);
     free(groups->group_of);
-    free(groups->slack);
     *groups = (plan_groups){ 0 };
 }

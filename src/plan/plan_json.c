@@ -18,10 +18,18 @@ struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model)
                               json_pack("{s:s, s:I, s:I}", "name", d->name, "from",
                                         (json_int_t)d->size, "to", (json_int_t)plan->sizes[i]));
     }
-    return json_pack("{s:s, s:b, s:f, s:f, s:f, s:f, s:f, s:o}", "strategy", plan->strategy,
-                     "optimal", plan->optimal, "objective", plan->objective, "bound", plan->bound,
-                     "overhead_pct", plan->overhead_pct, "now_ms", plan->now_ms, "planned_ms",
-                     plan->planned_ms, "dims", dims);
+    bool solve = strcmp(plan->strategy, "solve") == 0, for_time = solve && plan->best_ms > 0;
+    return json_pack("{s:s, s:b, s:f, s:f, s:o*, s:s*, s:o*, s:o*, s:f, s:f, s:f, s:i, s:o}",
+                     "strategy", plan->strategy, "optimal", plan->optimal, "objective",
+                     plan->objective, "bound", plan->bound, "margin_pct",
+                     solve ? json_real(plan->margin_pct) : NULL, "margin_basis",
+                     !solve                ? NULL
+                     : plan->margin_stated ? "contract"
+                                           : "default",
+                     "limit_pct", for_time ? json_real(plan->limit_pct) : NULL, "best_ms",
+                     for_time ? json_real(plan->best_ms) : NULL, "overhead_pct", plan->overhead_pct,
+                     "now_ms", plan->now_ms, "planned_ms", plan->planned_ms, "n_dims_changed",
+                     (int)plan->n_changed, "dims", dims);
 }
 
 static gac_status bad_plan(const char *source, size_t index, const char *name, const char *what,
@@ -52,6 +60,15 @@ static gac_status take_dim(const json_t *entry, size_t index, const gac_model *m
         return bad_plan(source, index, name, "\"from\" is not the size the model has", err);
     if (json_integer_value(to) < json_integer_value(from))
         return bad_plan(source, index, name, "\"to\" is smaller than \"from\"", err);
+    int64_t most = gac_plan_most(json_integer_value(from));
+    if (json_integer_value(to) > most) {
+        char what[160];
+        snprintf(what, sizeof what,
+                 "\"to\" is %lld; a plan may ask for 4 times \"from\", or for 4096, whichever is "
+                 "more, so for %lld at most",
+                 (long long)json_integer_value(to), (long long)most);
+        return bad_plan(source, index, name, what, err);
+    }
     out->sizes[dim] = json_integer_value(to);
     return GAC_OK;
 }

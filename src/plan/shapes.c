@@ -62,12 +62,6 @@ static bool sees(const gac_op *op, const plan_groups *groups, int32_t group)
     return false;
 }
 
-static void set_group(const plan_group *group, int64_t size, int64_t *sizes)
-{
-    for (int32_t k = 0; k < group->n_dims; k++)
-        sizes[group->dims[k]] = size;
-}
-
 static int by_gemm(const void *a, const void *b)
 {
     const gac_gemm_call *x = a, *y = b;
@@ -121,11 +115,11 @@ static gac_status add_group(shape_list *l, const plan_groups *groups, int32_t at
         if (!sees(op, groups, at))
             continue;
         for (int32_t k = 0; k < group->n_sizes && status == GAC_OK; k++) {
-            set_group(group, group->sizes[k], sizes);
+            gac_plan_set_group(group, group->sizes[k], sizes);
             status = add_op(l, op, sizes);
         }
     }
-    set_group(group, group->reference, sizes);
+    gac_plan_set_group(group, group->reference, sizes);
     settle(l);
     return status;
 }
@@ -136,14 +130,14 @@ gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *
     plan_groups groups;
     shape_list l = { .model = model, .options = options, .out = out, .err = err };
     *out = (gac_plan_shapes){ 0 };
-    gac_status status = gac_plan_groups(model, options, PRICE_NONE, &groups, err);
+    gac_status status = gac_plan_groups(model, options, &groups, err);
     if (status != GAC_OK)
         return status;
     int64_t *sizes = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *sizes);
     if (!sizes)
         status = gac_error_no_memory(err);
     for (int32_t i = 0; i < groups.n_groups && status == GAC_OK; i++)
-        set_group(&groups.groups[i], groups.groups[i].reference, sizes);
+        gac_plan_set_group(&groups.groups[i], groups.groups[i].reference, sizes);
     for (int32_t i = 0; i < gac_model_n_ops(model) && status == GAC_OK; i++) {
         status = add_op(&l, gac_model_op(model, i), NULL);
         if (status == GAC_OK)

@@ -45,14 +45,10 @@ static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
     char q[80], text[160];
     const char *key = gac_rotary_key(config);
     const json_t *settings = key ? json_object_get(config, key) : NULL;
-    const char *type = json_string_value(json_object_get(settings, "rope_type"));
-    if (!type)
-        type = json_string_value(json_object_get(settings, "type"));
-    *out = (rotary){ .type = type ? type : "default", .settings = settings };
+    *out = (rotary){ .type = gac_rotary_type(config), .settings = settings };
     out->base =
         gac_json_number_or(settings, "rope_theta", gac_json_number_or(config, "rope_theta", 10000));
-    if (strcmp(out->type, "default") != 0 && strcmp(out->type, "linear") != 0 &&
-        strcmp(out->type, "llama3") != 0)
+    if (!gac_rotary_can_restate(out->type))
         return gac_error_set(err, GAC_USAGE,
                              "rotary embedding of type \"%s\" cannot be stated for another head "
                              "size",

@@ -6,6 +6,12 @@ for strategy in minimal optimal predefined tradeoff solve; do
 done
 run plan m --contract "$SMALL" --strategy solve --max-overhead 3
 run plan m --contract "$SMALL" --strategy solve --time-target 0.95x
+run plan m --contract "$SMALL" --strategy solve --max-overhead 1e18 | tail -n 4
+run plan m --contract "$SMALL" --strategy solve --max-overhead 0
+run_json "n_dims_changed note overhead_pct limit_pct margin_basis optimal" \
+    plan m --contract "$SMALL" --strategy solve --max-overhead 0 --json
+run_json "." plan m --contract "$SMALL" --strategy solve --json
+run_json "margin_pct margin_basis" plan m --strategy solve --gpu a100 --json
 run plan p --contract "$SMALL" --uniform --strategy optimal
 run plan m --contract "$SMALL" --set 'layers.0.*rank=64' --set layers.1.mlp.width=200
 run plan m --contract "$SMALL" --strategy solve -o plan.json -q

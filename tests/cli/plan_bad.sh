@@ -7,6 +7,7 @@ run plan m --time-target 0.5x --contract "$SMALL"
 run plan m --strategy solve --time-target 0.0001ms --contract "$SMALL"
 run plan m --set width
 run plan m --set layers.0.mlp.width=8
+run plan m --set layers.0.mlp.width=2147483647
 run plan m --set hidden=256
 run plan m --set layers.0.mlp.wdith=200
 run plan m --allow refused

@@ -14,6 +14,8 @@ echo '{"schema":"gac.plan/1","dims":[{"name":"layers.9.mlp.width","from":1,"to":
 run repair m -o x --plan plan.json
 echo '{"schema":"gac.plan/1","dims":[{"name":"layers.0.mlp.width","from":192,"to":100}]}' >plan.json
 run repair m -o x --plan plan.json
+echo '{"schema":"gac.plan/1","dims":[{"name":"layers.0.mlp.width","from":192,"to":2147483647}]}' >plan.json
+run repair m -o x --plan plan.json
 echo '{"schema":"gac.plan/1","dims":[{"name":"vocab","from":80,"to":88}]}' >plan.json
 run repair m -o x --plan plan.json
 echo '{"schema":"gac.plan/1","dims":[{"name":"hidden","from":128,"to":136}]}' >plan.json

@@ -145,7 +145,10 @@ class Review(unittest.TestCase):
             with self.subTest(recipe):
                 self.assertLessEqual(solved["overhead_pct"], float(limit))
                 self.assertTrue(solved["optimal"])
-                self.assertLessEqual(solved["planned_ms"], minimal["planned_ms"] * (1 + 1e-6))
+                within = 1 - solved["margin_pct"] / 100
+                self.assertLessEqual(within * solved["planned_ms"], minimal["planned_ms"])
+                if solved["planned_ms"] > minimal["planned_ms"] * (1 + 1e-6):
+                    self.assertLess(solved["overhead_pct"], minimal["overhead_pct"])
 
     def test_the_present_time_is_a_reachable_target(self):
         for recipe in ("mixtral", "pruned-heads", "svdllm"):
@@ -185,6 +188,35 @@ class Review(unittest.TestCase):
         ck.config["rope_scaling"] = {"rope_type": "linear", "factor": 0}
         self.gac("repair", self.write(ck), "-o", self.path("fit"), "--allow", "rescaled",
                  "--set", "*_head=64", status=3)
+
+    def test_inspect_plan_and_repair_agree_on_rotations(self):
+        """A head whose rotation repair cannot state is refused by all three."""
+        numbers = {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 64}
+        for head, kind, allowed in ((20, "default", True), (20, "linear", True),
+                                    (20, "llama3", True), (20, "yarn", False),
+                                    (20, "dynamic", False), (20, "longrope", False),
+                                    (21, "default", False)):
+            for i, key in enumerate(("rope_scaling", "rope_parameters")):
+                with self.subTest(head=head, kind=kind, key=key):
+                    name = f"{head}{kind}{i}"
+                    ck = mk.llama_like(hidden=64, n_heads=4, n_kv_heads=2, head_dim=head, mlp=176)
+                    ck.config[key] = {"rope_type": kind, **numbers}
+                    directory = self.write(ck, name)
+                    dims = json.loads(self.gac("inspect", directory, "--json").stdout)["dims"]
+                    exactness = {d["exactness"] for d in dims if d["role"].endswith("_head")}
+                    self.assertEqual(exactness, {"rescaled" if allowed else "refused"})
+                    plan = self.path(name + ".json")
+                    self.gac("plan", directory, "--allow", "rescaled", "-o", plan)
+                    with open(plan, encoding="utf-8") as file:
+                        dims = json.load(file)["dims"]
+                    heads = {d["to"] for d in dims if d["name"].endswith("_head")}
+                    self.assertEqual(heads, {24} if allowed else set())
+                    self.gac("repair", directory, "--plan", plan, "--allow", "rescaled",
+                             "-o", self.path(name + "-fit"))
+                    if not allowed:
+                        self.gac("repair", directory, "-o", self.path("no"), "--allow",
+                                 "rescaled", "--set", "*_head=24", status=2)
 
     def test_overheads_that_the_docs_state(self):
         """docs/repair.md: 3.59 % and 6.66 % for the sizes of the demo."""

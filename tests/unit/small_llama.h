@@ -10,11 +10,14 @@ typedef struct small_llama {
     int64_t hidden, n_heads, n_kv_heads, head, width, vocab;
     int64_t rank;      /* of every linear, as SVD-LLM stores it; -1: dense */
     int64_t kept_head; /* rows per head of q, k and v; 0: as the config says */
+    /* How much wider each layer is than the one before, and how much larger the
+     * rank of each linear than that of the one before. */
+    int64_t width_step, rank_step;
 } small_llama;
 
 #define SMALL_LLAMA_INIT \
     { \
-        2, 64, 4, 2, 16, 176, 80, -1, 0 \
+        2, 64, 4, 2, 16, 176, 80, -1, 0, 0, 0 \
     }
 
 typedef struct small_list {
@@ -53,15 +56,21 @@ static inline void small_layer(small_list *list, const small_llama *s, int layer
 {
     int64_t head = s->kept_head ? s->kept_head : s->head;
     int64_t q = s->n_heads * head, kv = s->n_kv_heads * head;
+    int64_t width = s->width + layer * s->width_step;
+    const struct {
+        const char *block, *name;
+        int64_t n_out, n_in;
+    } linears[] = {
+        { "self_attn", "q", q, s->hidden },  { "self_attn", "k", kv, s->hidden },
+        { "self_attn", "v", kv, s->hidden }, { "self_attn", "o", s->hidden, q },
+        { "mlp", "gate", width, s->hidden }, { "mlp", "up", width, s->hidden },
+        { "mlp", "down", s->hidden, width },
+    };
     small_add(list, s->hidden, 0, "model.layers.%d.input_layernorm.weight", layer);
     small_add(list, s->hidden, 0, "model.layers.%d.post_attention_layernorm.weight", layer);
-    small_linear(list, layer, "self_attn", "q", q, s->hidden, s->rank);
-    small_linear(list, layer, "self_attn", "k", kv, s->hidden, s->rank);
-    small_linear(list, layer, "self_attn", "v", kv, s->hidden, s->rank);
-    small_linear(list, layer, "self_attn", "o", s->hidden, q, s->rank);
-    small_linear(list, layer, "mlp", "gate", s->width, s->hidden, s->rank);
-    small_linear(list, layer, "mlp", "up", s->width, s->hidden, s->rank);
-    small_linear(list, layer, "mlp", "down", s->hidden, s->width, s->rank);
+    for (int i = 0; i < 7; i++)
+        small_linear(list, layer, linears[i].block, linears[i].name, linears[i].n_out,
+                     linears[i].n_in, s->rank < 0 ? -1 : s->rank + (7 * layer + i) * s->rank_step);
 }
 
 /* Writes it in F16 under name. */

@@ -64,6 +64,40 @@ static void limits_are_kept(void **state)
     }
 }
 
+static void median_errors_are_read(void **state)
+{
+    static const struct {
+        const char *accuracy;
+        gac_dtype dtype;
+        gac_seen seen;
+        double error_pct; /* negative: none is stated */
+    } cases[] = {
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, 3.5 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_K, 3.5 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":0}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_K, 0 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_SEEN_SDPA_HEAD, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_BF16, GAC_SEEN_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":-1}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":100}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":\"3\"}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_I8, GAC_SEEN_GEMM_N, -1 },
+        /* F32 is served as BF16, and FP8 has BF16's attention. */
+        { "{\"gemm\":{\"BF16\":{\"median_pct\":4}}}", GAC_DTYPE_F32, GAC_SEEN_GEMM_N, 4 },
+        { "{\"sdpa\":{\"BF16\":{\"median_pct\":5}}}", GAC_DTYPE_F8_E4M3, GAC_SEEN_SDPA_HEAD, 5 },
+        { "[]", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double error_pct = -1;
+        gac_contract *contract = with_accuracy(cases[i].accuracy);
+        bool stated =
+            gac_contract_median_error(contract, cases[i].dtype, cases[i].seen, &error_pct);
+        if (stated != (cases[i].error_pct >= 0) || error_pct != cases[i].error_pct)
+            fail_msg("%s: %g", cases[i].accuracy, error_pct);
+        gac_contract_free(contract);
+    }
+}
+
 static void bundled_ones_are_not_rough(void **state)
 {
     (void)state;
@@ -84,6 +118,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(limits_are_kept),
+        cmocka_unit_test(median_errors_are_read),
         cmocka_unit_test(bundled_ones_are_not_rough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

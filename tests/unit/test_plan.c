@@ -289,7 +289,7 @@ static void odd_rank_is_misaligned(void **state)
 static void odd_rank_costs_time(void **state)
 {
     (void)state;
-    small_llama shape = { 1, 1024, 8, 8, 128, 2048, 80, 511, 0 };
+    small_llama shape = { 1, 1024, 8, 8, 128, 2048, 80, 511, 0, 0, 0 };
     advised *a = advise(&shape, 1, 0, "prefill:1x4096");
     check_advice(a);
     const gac_dim_advice *s = advice_on(a, "layers.0.mlp.gate_proj.rank");
@@ -304,7 +304,9 @@ static void odd_rank_costs_time(void **state)
 static void losses_add_up(void **state)
 {
     (void)state;
-    small_llama shape = { 1, 1024, 8, 4, 128, 2047, 80, 501, 0 }; /* both axes of some are odd */
+    small_llama shape = {
+        1, 1024, 8, 4, 128, 2047, 80, 501, 0, 0, 0
+    }; /* both axes of some are odd */
     advised *a = advise(&shape, 1, 0, "prefill:1x4096*2,decode:4@1024*3");
     int64_t sizes[128];
     double lost = 0, saved = 0;
@@ -326,7 +328,7 @@ static void losses_add_up(void **state)
 static void time_is_the_sum_of_operators(void **state)
 {
     (void)state;
-    small_llama shape = { 1, 1024, 8, 4, 128, 2048, 80, 501, 0 };
+    small_llama shape = { 1, 1024, 8, 4, 128, 2048, 80, 501, 0, 0, 0 };
     advised *a = advise(&shape, 1, 0, GAC_DEFAULT_WORKLOAD);
     int64_t sizes[128];
     double each[64], sum;
@@ -354,7 +356,7 @@ static void suggested_sizes_cost_no_more_than_bytes(void **state)
     static const int64_t ranks[] = { -1, 13, 60, 255, 500 }, widths[] = { 1000, 1365, 2047, 2048 };
     for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-            small_llama shape = { 1, 512, 4, 4, 128, widths[w], 80, ranks[r], 0 };
+            small_llama shape = { 1, 512, 4, 4, 128, widths[w], 80, ranks[r], 0, 0, 0 };
             advised *a = advise(&shape, 1, 0,
                                 "prefill:1x2048,prefill:8x512,decode:1@2048,"
                                 "decode:32@512");
@@ -378,7 +380,7 @@ static void suggested_sizes_cost_no_more_than_bytes(void **state)
 static void groups_and_gpus_multiply(void **state)
 {
     (void)state;
-    small_llama shape = { 1, 16, 2, 2, 8, 29568, 80, -1, 0 };
+    small_llama shape = { 1, 16, 2, 2, 8, 29568, 80, -1, 0, 0, 0 };
     static const struct {
         int64_t n_gpus, group, suggest;
         const char *rule;
@@ -416,7 +418,8 @@ static void heads_go_to_gpus_whole(void **state)
     } cases[] = { { 4, 4, 2, true },  { 4, 2, 4, true },   { 8, 2, 4, true },  { 6, 6, 4, false },
                   { 6, 3, 2, false }, { 12, 3, 4, false }, { 4, 4, 8, false }, { 1, 1, 2, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        small_llama shape = { 1, 128, cases[i].n_heads, cases[i].n_kv_heads, 64, 256, 80, -1, 0 };
+        small_llama shape = { 1, 128, cases[i].n_heads, cases[i].n_kv_heads, 64, 256, 80, -1, 0,
+                              0, 0 };
         advised *a = advise(&shape, cases[i].n_gpus, 0, GAC_DEFAULT_WORKLOAD);
         const gac_dim_advice *s = advice_on(a, "layers.0.self_attn.qk_head");
         check_advice(a);
@@ -433,7 +436,7 @@ static void heads_go_to_gpus_whole(void **state)
 static void copied_heads_are_whole(void **state)
 {
     (void)state;
-    small_llama shape = { 1, 128, 8, 2, 64, 256, 80, -1, 0 };
+    small_llama shape = { 1, 128, 8, 2, 64, 256, 80, -1, 0, 0, 0 };
     static const struct {
         const char *tensor;
         int64_t n, k;
@@ -475,6 +478,52 @@ static void tied_heads_move_together(void **state)
     assert_int_equal(a->advice[v].suggest, 16);
     assert_int_equal(a->advice[qk].suggest, 16);
     advised_free(a);
+}
+
+/* Sizes that must stay equal get one that suits the stricter of their places:
+ * quantisation groups run along k, where o_proj sees v heads and nothing sees q
+ * and k heads. */
+static void tied_sizes_suit_the_stricter(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    shape.kept_head = 14;
+    advised *a = advise(&shape, 1, 128, GAC_DEFAULT_WORKLOAD);
+    check_advice(a);
+    assert_int_equal(advice_on(a, "layers.1.self_attn.v_head")->suggest, 32); /* 4 heads */
+    assert_int_equal(advice_on(a, "layers.1.self_attn.qk_head")->suggest, 32);
+    advised_free(a);
+    a = advise(&shape, 1, 0, GAC_DEFAULT_WORKLOAD);
+    assert_int_equal(advice_on(a, "layers.1.self_attn.qk_head")->suggest, 16);
+    advised_free(a);
+}
+
+/* Heads of k and v go to the GPUs too, whole ones: attention in decode, which
+ * reads them, is timed with a GPU's share of them. */
+static void kv_heads_are_shared_out(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t n_gpus, n_q, n_kv;
+    } cases[] = { { 1, 8, 4 }, { 2, 4, 2 }, { 4, 2, 1 }, { 8, 1, 1 } };
+    small_llama shape = { 1, 128, 8, 4, 64, 256, 80, -1, 0, 0, 0 };
+    double last_ms = INFINITY;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        advised *a = advise(&shape, cases[i].n_gpus, 0, "decode:16@4096");
+        const gac_phase *phase = &a->workload.phases[0];
+        for (int32_t k = 0; k < gac_model_n_ops(a->m.model); k++) {
+            const gac_op *op = gac_model_op(a->m.model, k);
+            if (op->kind != GAC_OP_SDPA)
+                continue;
+            gac_sdpa_shape seen = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
+            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &seen);
+            double ms = gac_plan_op_ms(a->m.model, &a->target, phase, op, NULL);
+            assert_true(ms > 0 && fabs(ms - us / 1e3) < 1e-12);
+            assert_true(i == 3 || ms < 0.9 * last_ms);
+            last_ms = ms;
+        }
+        advised_free(a);
+    }
 }
 
 static void overhead_counts_every_place(void **state)
@@ -572,6 +621,8 @@ int main(void)
         in_scratch(heads_go_to_gpus_whole),
         in_scratch(copied_heads_are_whole),
         in_scratch(tied_heads_move_together),
+        in_scratch(tied_sizes_suit_the_stricter),
+        in_scratch(kv_heads_are_shared_out),
         in_scratch(overhead_counts_every_place),
         in_scratch(overhead_multiplies_axes),
     };

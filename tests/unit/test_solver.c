@@ -201,6 +201,50 @@ static void test_table(void **state)
         }
 }
 
+/* Many classes, all copies of the first few. */
+static void draw_copies(int seed)
+{
+    static const int kinds[] = { WEAK, RANDOM, SUBSET_SUM };
+    static const int64_t ranges[] = { 9, 60, 300, 25 };
+    random_state = (uint64_t)(40000 + seed);
+    int32_t n_first = 2 + (int32_t)below(4), n_classes = 12 + (int32_t)below(50);
+    int32_t max_choices = 2 + (int32_t)below(4);
+    draw_instance(kinds[seed % 3], n_first, max_choices, ranges[seed % 4]);
+    in.n_classes = n_classes;
+    in.least = in.most = 0;
+    for (int32_t i = 0; i < n_classes; i++) {
+        int32_t of = i < n_first ? i : (int32_t)below(n_first);
+        int64_t least = INT64_MAX, most = 0;
+        memmove(in.choices[i], in.choices[of], sizeof in.choices[i]);
+        in.classes[i] = (gac_choice_class){ in.choices[i], in.classes[of].n_choices };
+        for (int32_t j = 0; j < in.classes[i].n_choices; j++) {
+            least = in.choices[i][j].cost < least ? in.choices[i][j].cost : least;
+            most = in.choices[i][j].cost > most ? in.choices[i][j].cost : most;
+        }
+        in.least += least;
+        in.most += most;
+    }
+    in.budget = in.least + below(in.most - in.least + 1);
+}
+
+/* Windows and shifts decide what the search looks at among equal classes: one too
+ * narrow claims an optimum that is not one. With little room for states, no luck
+ * finds the optimum before the search does. Few draws tell: those after the first
+ * hundred do, each for a window that is too narrow in another way. */
+static void test_copies(void **state)
+{
+    static const int telling[] = { 513, 595, 1374, 2298, 3913, 5222, 5487, 5838 };
+    int n_telling = (int)(sizeof telling / sizeof *telling);
+    (void)state;
+    for (int k = 0; k < 100 + n_telling; k++) {
+        draw_copies(k < 100 ? k : telling[k - 100]);
+        double optimum = table();
+        assert_true(check(optimum, NULL));
+        for (int64_t room = 8; room <= 512; room *= 4)
+            check(optimum, &(gac_solve_options){ .max_states = room });
+    }
+}
+
 /* Little room, so that neither luck nor a complete list finds the optimum at
  * once: the answer may be unproved, but never wrong. */
 static void test_few_states(void **state)
@@ -344,10 +388,11 @@ static void test_front(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_brute_force), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_few_states),  cmocka_unit_test(test_time_limit),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_no_classes),  cmocka_unit_test(test_front),
+        cmocka_unit_test(test_brute_force),   cmocka_unit_test(test_table),
+        cmocka_unit_test(test_copies),        cmocka_unit_test(test_few_states),
+        cmocka_unit_test(test_time_limit),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_deterministic), cmocka_unit_test(test_no_classes),
+        cmocka_unit_test(test_front),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
