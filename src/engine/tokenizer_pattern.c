@@ -161,6 +161,7 @@ static bool translate(translation *t)
     return taken;
 }
 
+/* Leaves why alone when memory ran out. */
 static bool compile(gac_pattern *p, const byte_buffer *text, uint32_t options, char *why,
                     size_t why_bytes)
 {
@@ -173,11 +174,12 @@ static bool compile(gac_pattern *p, const byte_buffer *text, uint32_t options, c
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     p->code = pcre2_compile((PCRE2_SPTR)text->data, text->n, options, &code, &offset, context);
     pcre2_compile_context_free(context);
-    if (!p->code) {
+    if (!p->code && code != PCRE2_ERROR_HEAP_FAILED) {
         pcre2_get_error_message(code, message, sizeof message);
         snprintf(why, why_bytes, "has a pattern that does not compile: %s", (char *)message);
-        return false;
     }
+    if (!p->code)
+        return false;
     p->data = pcre2_match_data_create(1, NULL);
     p->context = pcre2_match_context_create(NULL);
     if (!p->data || !p->context)
@@ -193,12 +195,13 @@ gac_status gac_pattern_compile(const char *text, size_t n, bool literal, gac_pat
                                char *why, size_t why_bytes)
 {
     translation t = { .text = text, .n = n, .why = why, .why_bytes = why_bytes };
+    static const char no_memory[] = "needs more memory than there is";
     gac_status status = GAC_BAD_INPUT;
     gac_pattern *p = calloc(1, sizeof *p);
     /* Multi-line because ^ and $ are in Ruby. */
     uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
                                : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-    snprintf(why, why_bytes, "needs more memory than there is");
+    snprintf(why, why_bytes, "%s", no_memory);
     if (!p)
         return GAC_NO_RESOURCE;
     if (n == 0 || n > MAX_PATTERN_BYTES)
@@ -207,6 +210,7 @@ gac_status gac_pattern_compile(const char *text, size_t n, bool literal, gac_pat
         status = GAC_OK;
     gac_bytes_dispose(&t.out);
     if (status != GAC_OK) {
+        status = strcmp(why, no_memory) == 0 ? GAC_NO_RESOURCE : GAC_BAD_INPUT;
         gac_pattern_free(p);
         p = NULL;
     }
@@ -251,6 +255,8 @@ gac_status gac_pattern_next(pattern_walk *walk, bool *found, size_t *start, size
         int rc = match(walk);
         if (rc == PCRE2_ERROR_NOMATCH)
             return GAC_OK;
+        if (rc == PCRE2_ERROR_NOMEMORY)
+            return gac_error_no_memory(err);
         if (rc < 0)
             return gac_error_set(err, GAC_BAD_INPUT,
                                  "a pattern of the tokenizer takes too many steps on this text");

@@ -43,7 +43,7 @@ class Case:
     """A command, and how to prepare and to judge what it leaves in its folder."""
 
     def __init__(self, name, *arguments, target=None, setup=None, loose=False,
-                 blas=False, fake=False):
+                 blas=False, fake=False, honest=lambda folder: False):
         self.name = name
         self.arguments = arguments
         self.target = target      # what it writes
@@ -51,6 +51,7 @@ class Case:
         self.loose = loose        # stdout holds measured times
         self.blas = blas          # allocations may fail inside OpenBLAS
         self.fake = fake          # needs the GPU that is not there
+        self.honest = honest      # whether a result that differs says that memory was short
 
 
 def put_model(folder, name, model, n_files=2):
@@ -114,6 +115,12 @@ def with_llama2c(folder, gac):
             struct.pack("<fi", -i, 1) + bytes([97 + i]) for i in range(4)))
 
 
+def tells_of_memory(folder):
+    """A probe leaves out shapes for which there is no memory, and counts them."""
+    with open(os.path.join(folder, "out.json"), encoding="utf-8") as file:
+        return re.search(r'"n_no_memory": [1-9]', file.read()) is not None
+
+
 SMALL = os.path.join(ROOT, "tests", "data", "contracts", "small.json")
 CASES = [
     Case("help", "--help"),
@@ -148,7 +155,7 @@ CASES = [
     Case("generate", "generate", "tiny", "Once upon", "--max-tokens", "8", "--device", "reference",
          setup=with_tiny, loose=True),
     Case("probe", "probe", "-o", "out.json", "--quick", "--attention", "own", "--dtype", "F16",
-         target="out.json", loose=True, fake=True),
+         target="out.json", loose=True, fake=True, honest=tells_of_memory),
     Case("experiment", "experiment", "S1", "--quick", "-o", "out.json", target="out.json",
          loose=True, fake=True),
 ]
@@ -248,11 +255,12 @@ class Harness:
             result = self.run(folder, kind, at, on)
         except subprocess.TimeoutExpired:
             return "hangs"
-        wrong = self.judge(result, tree(folder, self.case.loose), kind, on)
+        wrong = self.judge(result, folder, kind, on)
         self.clean(folder)
         return wrong
 
-    def judge(self, result, found, kind, on):
+    def judge(self, result, folder, kind, on):
+        found = tree(folder, self.case.loose)
         said = result.stderr.decode(errors="replace")
         if result.returncode < 0:
             return f"killed by signal {-result.returncode}: {said[-300:]}"
@@ -261,7 +269,9 @@ class Harness:
                 return "exit 0 with another result"
             if kind == "unlink" and on:  # the hidden file of trying out the target
                 found = {k: v for k, v in found.items() if not k.startswith(".out")}
-            return None if found == self.after else "exit 0 with other files"
+            if found == self.after or (kind == "alloc" and self.case.honest(folder)):
+                return None
+            return "exit 0 with other files"
         if not support.one_line(said):
             return f"exit {result.returncode} with {said[-300:]!r}"
         if result.returncode not in (1, 4):
