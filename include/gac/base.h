@@ -72,8 +72,7 @@ gac_status gac_error_errno(gac_error *err, const char *path);
  * document of a hundred members does not check each. Instead the failure is
  * noted, per thread, and whoever turns a document into text or gives a file its
  * name asks first. gac_memory_lost notes one; gac_memory_check returns
- * GAC_NO_RESOURCE when one was noted and gac_error_no_memory has not told of it
- * since. */
+ * GAC_NO_RESOURCE, once, when one was noted. */
 void gac_memory_lost(void);
 gac_status gac_memory_check(gac_error *err);
 

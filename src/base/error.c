@@ -27,21 +27,8 @@ gac_status gac_error_errno(gac_error *err, const char *path)
                          gac_quote(q, sizeof q, path), strerror(code));
 }
 
-static _Thread_local bool memory_lost;
-
-void gac_memory_lost(void)
-{
-    memory_lost = true;
-}
-
-gac_status gac_memory_check(gac_error *err)
-{
-    return memory_lost ? gac_error_no_memory(err) : GAC_OK;
-}
-
 gac_status gac_error_no_memory(gac_error *err)
 {
-    memory_lost = false;
     return gac_error_set(err, GAC_NO_RESOURCE, "out of memory");
 }
 

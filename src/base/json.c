@@ -27,6 +27,20 @@ static gac_status unexpected(const gac_json_walk *walk, const char *wanted, gac_
                          wanted);
 }
 
+static _Thread_local bool memory_lost;
+
+void gac_memory_lost(void)
+{
+    memory_lost = true;
+}
+
+gac_status gac_memory_check(gac_error *err)
+{
+    bool lost = memory_lost;
+    memory_lost = false;
+    return lost ? gac_error_no_memory(err) : GAC_OK;
+}
+
 static json_malloc_t real_malloc;
 
 static void *watched_malloc(size_t n_bytes)

@@ -6,18 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/checkpoint_internal.h"
-
-typedef struct new_tensor {
-    const char *name;
-    const int64_t *shape;
-    int32_t n_axes;
-    gac_dtype dtype;
-    uint64_t size_bytes;
-    uint64_t n_written;
-    uint64_t offset; /* in its file, once laid out */
-    int32_t shard;   /* -1 before it is known */
-} new_tensor;
+#include "checkpoint/writer_header.h"
 
 typedef struct new_shard {
     const char *name;
@@ -230,79 +219,14 @@ static gac_status write_all(const gac_writer *w, int fd, const char *name, uint6
     return GAC_OK;
 }
 
-static int by_dtype_and_name(const void *a, const void *b)
-{
-    const new_tensor *x = *(new_tensor *const *)a, *y = *(new_tensor *const *)b;
-    int difference = gac_dtype_bits(y->dtype) - gac_dtype_bits(x->dtype);
-    return difference ? difference : strcmp(x->name, y->name);
-}
-
-/* {"dtype":…,"shape":[…],"data_offsets":[begin,end]} */
-static json_t *entry_json(const new_tensor *t, uint64_t begin)
-{
-    json_t *shape = json_array();
-    for (int32_t i = 0; i < t->n_axes; i++)
-        json_array_append_new(shape, json_integer(t->shape[i]));
-    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", gac_dtype_name(t->dtype), "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + t->size_bytes));
-}
-
-/* The header as JSON; offsets in the tensors are set, from the start of the data. */
-static gac_status header_text(const new_shard *shard, new_tensor **tensors, int32_t n, char **text,
-                              size_t *n_bytes, gac_error *err)
-{
-    uint64_t begin = 0;
-    json_t *object = json_object();
-    json_object_set(object, "__metadata__", shard->metadata);
-    for (int32_t i = 0; i < n; i++) {
-        json_object_set_new(object, tensors[i]->name, entry_json(tensors[i], begin));
-        tensors[i]->offset = begin;
-        begin += tensors[i]->size_bytes;
-    }
-    gac_status status = gac_json_text(object, JSON_COMPACT, text, n_bytes, err);
-    json_decref(object);
-    return status;
-}
-
-/* The header as it stands in the file: its length, its text, and spaces so that
- * the data behind it starts aligned. *header is malloc'ed. */
-static gac_status make_header(const gac_writer *w, const new_shard *shard, new_tensor **tensors,
-                              int32_t n, char **header, size_t *n_bytes, gac_error *err)
-{
-    char *text = NULL;
-    size_t length;
-    uint64_t padded = 0;
-    gac_status status = header_text(shard, tensors, n, &text, &length, err);
-    if (status != GAC_OK)
-        return status;
-    if (length > GAC_MAX_HEADER_BYTES ||
-        !gac_round_up_u64(8 + (uint64_t)length, w->options.data_alignment, &padded) ||
-        padded > 8 + GAC_MAX_HEADER_BYTES) {
-        free(text);
-        return gac_error_set(err, GAC_USAGE, "a header of %zu bytes is more than the format allows",
-                             length);
-    }
-    *n_bytes = (size_t)padded;
-    *header = malloc(*n_bytes);
-    if (*header) {
-        for (int i = 0; i < 8; i++)
-            (*header)[i] = (char)((padded - 8) >> (8 * i) & 0xff);
-        memcpy(*header + 8, text, length);
-        memset(*header + 8 + length, ' ', *n_bytes - 8 - length);
-    }
-    for (int32_t i = 0; i < n; i++)
-        tensors[i]->offset += padded;
-    free(text);
-    return *header ? GAC_OK : gac_error_no_memory(err);
-}
-
 static gac_status write_shard(gac_writer *w, const new_shard *shard, new_tensor **tensors,
                               int32_t n, gac_error *err)
 {
     char *text = NULL;
     size_t n_bytes = 0;
     int fd = -1;
-    gac_status status = make_header(w, shard, tensors, n, &text, &n_bytes, err);
+    gac_status status = gac_header_make(shard->metadata, w->options.data_alignment, tensors, n,
+                                        &text, &n_bytes, err);
     if (status == GAC_OK)
         status = create_inside(w, shard->name, &fd, err);
     uint64_t size = n_bytes;
@@ -356,6 +280,13 @@ static gac_status assign_shards(gac_writer *w, gac_error *err)
     return status;
 }
 
+static int by_dtype_and_name(const void *a, const void *b)
+{
+    const new_tensor *x = *(new_tensor *const *)a, *y = *(new_tensor *const *)b;
+    int difference = gac_dtype_bits(y->dtype) - gac_dtype_bits(x->dtype);
+    return difference ? difference : strcmp(x->name, y->name);
+}
+
 /* The tensors of a shard in the order of their data; the caller frees *out. */
 static gac_status shard_tensors(gac_writer *w, int32_t shard, new_tensor ***out, int32_t *n,
                                 gac_error *err)
@@ -394,7 +325,8 @@ static gac_status rewrite_header(gac_writer *w, int32_t shard, gac_error *err)
     new_tensor **tensors = NULL;
     gac_status status = shard_tensors(w, shard, &tensors, &n, err);
     if (status == GAC_OK)
-        status = make_header(w, &w->shards[shard], tensors, n, &header, &n_bytes, err);
+        status = gac_header_make(w->shards[shard].metadata, w->options.data_alignment, tensors, n,
+                                 &header, &n_bytes, err);
     if (status == GAC_OK)
         status = write_all(w, w->fd, w->shards[shard].name, 0, header, n_bytes, err);
     free(header);
