@@ -183,13 +183,19 @@ static bool same_shape(const gac_tensor *t, const tensor_map *map)
     return true;
 }
 
+static bool same_tensor(const gac_tensor *a, const gac_tensor *b)
+{
+    return a->dtype == b->dtype && a->n_axes == b->n_axes &&
+           memcmp(a->shape, b->shape, (size_t)a->n_axes * sizeof *a->shape) == 0;
+}
+
 /* A tensor that was scaled must have its original kept, to the byte. */
 static gac_status check_kept(comparison *c, int32_t tensor)
 {
     const gac_tensor *t = gac_checkpoint_tensor(c->original, tensor);
     int32_t kept = c->kept ? gac_checkpoint_find(c->kept, t->name) : -1;
     c->out->rescaled = true;
-    if (kept < 0 || gac_checkpoint_tensor(c->kept, kept)->size_bytes != t->size_bytes) {
+    if (kept < 0 || !same_tensor(gac_checkpoint_tensor(c->kept, kept), t)) {
         c->out->lossless = false;
         differ(c->out, t->name, "was scaled, and its original is not kept", 0);
         return GAC_OK;
