@@ -302,6 +302,7 @@ static gac_status keep_originals(rewrite *w)
         return gac_error_no_memory(w->err);
     gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
     options.no_sync = w->options->no_sync;
+    options.like = w->checkpoint;
     gac_status status = gac_writer_create(path, &options, &keeper, w->err);
     free(path);
     for (int pass = 0; pass < 2 && status == GAC_OK; pass++) {
