@@ -284,16 +284,21 @@ static gac_status check_tensor(comparison *c, int32_t i)
     return status;
 }
 
+/* Opens the kept originals. Where there are none, or none that can be read, each
+ * scaled tensor lacks its own. */
 static gac_status open_kept(comparison *c)
 {
     char *path;
+    gac_error local = GAC_ERROR_INIT;
     if (!gac_record_is_rescaled(c->record))
         return GAC_OK;
     if (asprintf(&path, "%s/%s", gac_checkpoint_path(c->repaired), GAC_ORIGINALS_NAME) < 0)
         return gac_error_no_memory(c->err);
-    gac_status status = gac_checkpoint_open(path, NULL, &c->kept, c->err);
+    gac_status status = gac_checkpoint_open(path, NULL, &c->kept, &local);
     free(path);
-    return status;
+    return status == GAC_OK || status == GAC_BAD_INPUT
+               ? GAC_OK
+               : gac_error_set(c->err, status, "%s", local.text);
 }
 
 /* The hash of an original tensor is made while it is compared. */

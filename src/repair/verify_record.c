@@ -41,7 +41,8 @@ static bool starts_here(const comparison *c, const json_t *record, const json_t 
     return true;
 }
 
-/* Sizes after a record and all that follow it in the chain. */
+/* Sizes after a record and all before it in the chain; each link must start from
+ * the sizes that the one before it led to. */
 static void apply_steps(comparison *c, const json_t *record)
 {
     size_t i;
@@ -49,10 +50,13 @@ static void apply_steps(comparison *c, const json_t *record)
     if (record != c->step)
         apply_steps(c, json_object_get(record, "before"));
     json_array_foreach(json_object_get(record, "dims"), i, dim) {
-        int32_t index =
-            gac_model_find_dim(c->model, json_string_value(json_object_get(dim, "name")));
+        const char *name = json_string_value(json_object_get(dim, "name"));
+        int32_t index = name ? gac_model_find_dim(c->model, name) : -1;
+        json_int_t from = json_integer_value(json_object_get(dim, "from"));
         json_int_t to = json_integer_value(json_object_get(dim, "to"));
-        if (index >= 0 && to > 0 && to <= INT32_MAX)
+        if (index < 0 || from != c->sizes[index])
+            record_differs(c, "has links that do not fit each other");
+        else if (to > 0 && to <= INT32_MAX)
             c->sizes[index] = to;
     }
 }
