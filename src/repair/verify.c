@@ -374,6 +374,8 @@ gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
     if (status == GAC_OK)
         status = check_tensors(&c, progress);
     if (status == GAC_OK)
+        status = gac_verify_chain(&c);
+    if (status == GAC_OK)
         status = gac_memory_check(err);
     gac_places_dispose(&c.places);
     gac_checkpoint_close(c.kept);

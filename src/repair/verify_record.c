@@ -187,3 +187,39 @@ gac_status gac_verify_record(comparison *c)
         status = check_record(c);
     return status;
 }
+
+/* Whether the records move the elements of an original tensor as its dimensions do. */
+static gac_status compare_maps(comparison *c, const history *told, int32_t tensor, bool *same,
+                               gac_error *err)
+{
+    tensor_map found = { .last = -1 }, expected = { .last = -1 };
+    const gac_tensor *t = gac_checkpoint_tensor(c->original, tensor);
+    int32_t to = gac_checkpoint_find(c->repaired, t->name);
+    if (to < 0)
+        return GAC_OK;
+    gac_status status = gac_history_map(told, c->repaired, to, &found, err);
+    if (status == GAC_OK)
+        status = gac_map_create(&c->places, tensor, t->shape, c->sizes, &expected, err);
+    *same = *same && status == GAC_OK && gac_map_equal(&found, &expected);
+    gac_map_dispose(&found);
+    gac_map_dispose(&expected);
+    return status;
+}
+
+gac_status gac_verify_chain(comparison *c)
+{
+    bool same = true;
+    history told;
+    gac_error local = GAC_ERROR_INIT;
+    if (!c->step || c->step == c->record)
+        return GAC_OK;
+    gac_status status = gac_history_create(c->record, c->step, c->repaired, &told, &local);
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(c->original) && status == GAC_OK && same; i++)
+        status = compare_maps(c, &told, i, &same, &local);
+    gac_history_dispose(&told);
+    if (status != GAC_OK && status != GAC_BAD_INPUT)
+        return gac_error_set(c->err, status, "%s", local.text);
+    if (status != GAC_OK || !same)
+        record_differs(c, "has other places than the original gives");
+    return GAC_OK;
+}

@@ -53,6 +53,12 @@ def contents(folder):
     return found
 
 
+def sealed(metadata, record):
+    """The metadata of a file with another record, and the checksum that belongs to it."""
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+    return {**metadata, "gac_repair": text, "gac_repair_xxh3": xxh3(text.encode())}
+
+
 class SameModelCase(RepairCase):
     """An original, its repair, and ways to change the repair."""
 
@@ -229,10 +235,9 @@ class Records(SameModelCase):
 
     def put_record(self, record, seal):
         """seal: with the checksum that belongs to it."""
-        text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
-        metadata = {**self.metadata, "gac_repair": text}
-        if seal:
-            metadata["gac_repair_xxh3"] = xxh3(text.encode())
+        metadata = sealed(self.metadata, record)
+        if not seal:
+            metadata = {**self.metadata, "gac_repair": metadata["gac_repair"]}
         support.write_tensors(self.file, self.tensors, metadata)
 
     def test_checksums(self):
@@ -399,9 +404,35 @@ class Chains(SameModelCase):
         for steps in ((("mlp_width", 2), ("mlp_width", 8)),  # one dimension twice
                       (("mlp_width", 2), ("rank", 8)),       # two that have nothing in common
                       (("rank", 5), ("none", 0)),            # the last changes nothing
-                      (("none", 0), ("rank", 5))):           # the first
+                      (("none", 0), ("rank", 5)),            # the first
+                      (("mlp_width", 2), ("rank", 8), ("mlp_width", 8))):
             self.check(*steps)
             self.fresh()
+
+
+    def test_a_link_changed(self):
+        """A place removed or changed in one link, whichever, with the right checksum."""
+        self.original = self.write(mk.svdllm_modify(mk.small_base(mlp=150, n_layers=1), 0.8))
+        middle, self.out = self.path("middle"), self.path("out")
+        self.ok("repair", self.original, "-o", middle, "--no-sync", "--plan",
+                self.plan(self.original, "mlp_width", 2))
+        self.ok("repair", middle, "-o", self.out, "--no-sync", "--plan",
+                self.plan(middle, "rank", 8))
+        path, tensors, metadata = self.header()
+        others = sorted(os.listdir(self.folder))
+        for last, halves in ((True, False), (False, False), (True, True), (False, True)):
+            with self.subTest(last=last, halves=halves):
+                record = json.loads(metadata["gac_repair"])
+                places = (record if last else record["before"])["dims"][0]["places"]
+                if halves:  # the same shapes, zeros elsewhere, where the size is even
+                    places[0][4] = 2
+                else:
+                    places.pop()
+                support.write_tensors(path, tensors, sealed(metadata, record))
+                for original in (self.original, middle):
+                    self.refused(5, "verify", original, self.out, says="record")
+                self.assertEqual(self.undo().returncode, 3)
+                self.nothing_left(others)
 
 
 class Undo(SameModelCase):
