@@ -302,6 +302,7 @@ static gac_status keep_originals(rewrite *w)
         return gac_error_no_memory(w->err);
     gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
     options.no_sync = w->options->no_sync;
+    options.like = w->checkpoint;
     gac_status status = gac_writer_create(path, &options, &keeper, w->err);
     free(path);
     for (int pass = 0; pass < 2 && status == GAC_OK; pass++) {
@@ -557,7 +558,7 @@ gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
         status = gac_error_set(err, GAC_BAD_INPUT, "%s: was not repaired by gac",
                                gac_quote(q, sizeof q, gac_checkpoint_path(checkpoint)));
     if (status == GAC_OK)
-        status = gac_history_create(w.record, checkpoint, &done, err);
+        status = gac_history_create(w.record, NULL, checkpoint, &done, err);
     if (status == GAC_OK && gac_record_is_rescaled(w.record))
         status = open_originals(&w);
     if (status == GAC_OK)

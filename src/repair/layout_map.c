@@ -234,6 +234,20 @@ void gac_map_invert(tensor_map *map)
     }
 }
 
+bool gac_map_equal(const tensor_map *a, const tensor_map *b)
+{
+    bool equal = a->n_axes == b->n_axes;
+    for (int32_t i = 0; i < a->n_axes && equal; i++) {
+        const axis_map *x = &a->axes[i], *y = &b->axes[i];
+        equal = x->n_from == y->n_from && x->n_to == y->n_to && x->n_runs == y->n_runs;
+        /* Runs that go on are one, so equal maps have equal runs. */
+        for (int32_t k = 0; k < x->n_runs && equal; k++)
+            equal = x->runs[k].from == y->runs[k].from && x->runs[k].to == y->runs[k].to &&
+                    x->runs[k].length == y->runs[k].length;
+    }
+    return equal;
+}
+
 void gac_map_dispose(tensor_map *map)
 {
     for (int32_t a = 0; map->axes && a < map->n_axes; a++)

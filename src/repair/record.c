@@ -341,13 +341,15 @@ static gac_status read_record(const json_t *record, const gac_checkpoint *c, pla
     return status;
 }
 
-gac_status gac_history_create(const json_t *record, const gac_checkpoint *checkpoint, history *out,
-                              gac_error *err)
+gac_status gac_history_create(const json_t *record, const json_t *first,
+                              const gac_checkpoint *checkpoint, history *out, gac_error *err)
 {
     const json_t *chain[MAX_CHAIN];
     int32_t n = 0;
-    for (; is_record(record) && n < MAX_CHAIN; record = json_object_get(record, "before"))
+    while (is_record(record) && n < MAX_CHAIN) {
         chain[n++] = record;
+        record = record == first ? NULL : json_object_get(record, "before");
+    }
     *out = (history){ .n = n };
     out->lists = calloc((size_t)n + 1, sizeof *out->lists);
     out->sizes = calloc((size_t)n + 1, sizeof *out->sizes);
@@ -395,6 +397,8 @@ gac_status gac_history_map(const history *h, const gac_checkpoint *checkpoint, i
     for (int32_t i = 0; i < h->n && status == GAC_OK; i++) {
         tensor_map step;
         status = gac_map_create(&h->lists[i], tensor, shape, h->sizes[i], &step, err);
+        if (status == GAC_USAGE) /* nobody asked for these sizes: the record has them */
+            status = bad_record(checkpoint, "does not fit its tensors", err);
         for (int32_t a = 0; a < t->n_axes && status == GAC_OK; a++)
             shape[a] = step.axes[a].n_to;
         if (i == 0) {

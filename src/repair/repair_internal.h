@@ -70,6 +70,8 @@ gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t 
 gac_status gac_map_follow(tensor_map *map, const tensor_map *next, gac_error *err);
 /* Source and target change places. */
 void gac_map_invert(tensor_map *map);
+/* Whether both move the same elements to the same places. */
+bool gac_map_equal(const tensor_map *a, const tensor_map *b);
 void gac_map_dispose(tensor_map *map);
 
 /* Rows: extents of the last changed axis. Calls visit for each group of rows
@@ -156,15 +158,17 @@ bool gac_record_counts(const json_t *record, int32_t n_tensors);
 gac_status gac_prove_original(const char *path, const json_t *record, gac_progress *progress,
                               bool *proved, gac_error *err);
 
-/* From the very original of a repaired checkpoint to what it is now, over all
- * records of a chain. */
+/* From an original of a repaired checkpoint to what it is now, over the records of
+ * a chain. */
 typedef struct history {
     place_list *lists; /* oldest first */
     int64_t **sizes;
     int32_t n;
 } history;
-gac_status gac_history_create(const json_t *record, const gac_checkpoint *checkpoint, history *out,
-                              gac_error *err);
+/* first is the record of the chain that starts at the original; NULL: the oldest,
+ * which starts at the very original. */
+gac_status gac_history_create(const json_t *record, const json_t *first,
+                              const gac_checkpoint *checkpoint, history *out, gac_error *err);
 void gac_history_dispose(history *h);
 gac_status gac_history_map(const history *h, const gac_checkpoint *checkpoint, int32_t tensor,
                            tensor_map *out, gac_error *err);

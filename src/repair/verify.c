@@ -183,13 +183,19 @@ static bool same_shape(const gac_tensor *t, const tensor_map *map)
     return true;
 }
 
+static bool same_tensor(const gac_tensor *a, const gac_tensor *b)
+{
+    return a->dtype == b->dtype && a->n_axes == b->n_axes &&
+           memcmp(a->shape, b->shape, (size_t)a->n_axes * sizeof *a->shape) == 0;
+}
+
 /* A tensor that was scaled must have its original kept, to the byte. */
 static gac_status check_kept(comparison *c, int32_t tensor)
 {
     const gac_tensor *t = gac_checkpoint_tensor(c->original, tensor);
     int32_t kept = c->kept ? gac_checkpoint_find(c->kept, t->name) : -1;
     c->out->rescaled = true;
-    if (kept < 0 || gac_checkpoint_tensor(c->kept, kept)->size_bytes != t->size_bytes) {
+    if (kept < 0 || !same_tensor(gac_checkpoint_tensor(c->kept, kept), t)) {
         c->out->lossless = false;
         differ(c->out, t->name, "was scaled, and its original is not kept", 0);
         return GAC_OK;
@@ -278,16 +284,21 @@ static gac_status check_tensor(comparison *c, int32_t i)
     return status;
 }
 
+/* Opens the kept originals. Where there are none, or none that can be read, each
+ * scaled tensor lacks its own. */
 static gac_status open_kept(comparison *c)
 {
     char *path;
+    gac_error local = GAC_ERROR_INIT;
     if (!gac_record_is_rescaled(c->record))
         return GAC_OK;
     if (asprintf(&path, "%s/%s", gac_checkpoint_path(c->repaired), GAC_ORIGINALS_NAME) < 0)
         return gac_error_no_memory(c->err);
-    gac_status status = gac_checkpoint_open(path, NULL, &c->kept, c->err);
+    gac_status status = gac_checkpoint_open(path, NULL, &c->kept, &local);
     free(path);
-    return status;
+    return status == GAC_OK || status == GAC_BAD_INPUT
+               ? GAC_OK
+               : gac_error_set(c->err, status, "%s", local.text);
 }
 
 /* The hash of an original tensor is made while it is compared. */
@@ -362,6 +373,8 @@ gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
         status = gac_verify_files(&c);
     if (status == GAC_OK)
         status = check_tensors(&c, progress);
+    if (status == GAC_OK)
+        status = gac_verify_chain(&c);
     if (status == GAC_OK)
         status = gac_memory_check(err);
     gac_places_dispose(&c.places);

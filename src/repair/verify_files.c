@@ -50,7 +50,25 @@ static void compare_objects(comparison *c, const char *path, const json_t *expec
         }
 }
 
-/* Values are compared, not their spelling: 10000 is 10000.0. */
+/* Values are compared, not their spelling: 10000 is 10000.0. Doubles cannot tell
+ * large integers apart. */
+static void compare_numbers(comparison *c, const char *path, const json_t *expected,
+                            const json_t *found)
+{
+    char what[120];
+    if (json_is_integer(expected) && json_is_integer(found)) {
+        long long a = json_integer_value(expected), b = json_integer_value(found);
+        snprintf(what, sizeof what, "is %lld and must be %lld", b, a);
+        if (a != b)
+            config_differs(c, path, what);
+    } else {
+        double a = json_number_value(expected), b = json_number_value(found);
+        snprintf(what, sizeof what, "is %.17g and must be %.17g", b, a);
+        if (a != b)
+            config_differs(c, path, what);
+    }
+}
+
 static void compare_values(comparison *c, const char *path, const json_t *expected,
                            const json_t *found)
 {
@@ -64,11 +82,7 @@ static void compare_values(comparison *c, const char *path, const json_t *expect
             compare_values(c, below, json_array_get(expected, i), json_array_get(found, i));
         }
     } else if (json_is_number(expected) && json_is_number(found)) {
-        char what[120];
-        double a = json_number_value(expected), b = json_number_value(found);
-        snprintf(what, sizeof what, "is %.17g and must be %.17g", b, a);
-        if (a != b)
-            config_differs(c, path, what);
+        compare_numbers(c, path, expected, found);
     } else if (!json_equal(expected, found)) {
         config_differs(c, path, "has another value than the repair gives it");
     }

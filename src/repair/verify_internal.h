@@ -27,6 +27,9 @@ void gac_differ(gac_verification *out, const char *format, ...) GAC_PRINTF(2, 3)
  * of the original to these sizes would record. */
 gac_status gac_verify_record(comparison *c);
 
+/* Holds the places in a chain of records against the original's. */
+gac_status gac_verify_chain(comparison *c);
+
 /* Holds the config against what the repair must have written. */
 gac_status gac_verify_config(comparison *c);
 

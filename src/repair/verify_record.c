@@ -21,12 +21,16 @@ static void record_differs(comparison *c, const char *what)
     gac_differ(c->out, "the record of the repair %s", what);
 }
 
-/* Whether every dimension that a record changed has in the original the size it
- * was changed from. */
-static bool starts_here(const comparison *c, const json_t *record)
+/* Whether a record tells of a repair of the original: what was done before is what
+ * the original itself tells of (own, or NULL), and every dimension that was changed
+ * has in it the size it was changed from. */
+static bool starts_here(const comparison *c, const json_t *record, const json_t *own)
 {
     size_t i;
     json_t *dim;
+    const json_t *before = json_object_get(record, "before");
+    if (own ? !json_equal(before, own) : json_is_object(before))
+        return false;
     json_array_foreach(json_object_get(record, "dims"), i, dim) {
         const char *name = json_string_value(json_object_get(dim, "name"));
         int32_t index = name ? gac_model_find_dim(c->model, name) : -1;
@@ -37,7 +41,8 @@ static bool starts_here(const comparison *c, const json_t *record)
     return true;
 }
 
-/* Sizes after a record and all that follow it in the chain. */
+/* Sizes after a record and all before it in the chain; each link must start from
+ * the sizes that the one before it led to. */
 static void apply_steps(comparison *c, const json_t *record)
 {
     size_t i;
@@ -45,10 +50,13 @@ static void apply_steps(comparison *c, const json_t *record)
     if (record != c->step)
         apply_steps(c, json_object_get(record, "before"));
     json_array_foreach(json_object_get(record, "dims"), i, dim) {
-        int32_t index =
-            gac_model_find_dim(c->model, json_string_value(json_object_get(dim, "name")));
+        const char *name = json_string_value(json_object_get(dim, "name"));
+        int32_t index = name ? gac_model_find_dim(c->model, name) : -1;
+        json_int_t from = json_integer_value(json_object_get(dim, "from"));
         json_int_t to = json_integer_value(json_object_get(dim, "to"));
-        if (index >= 0 && to > 0 && to <= INT32_MAX)
+        if (index < 0 || from != c->sizes[index])
+            record_differs(c, "has links that do not fit each other");
+        else if (to > 0 && to <= INT32_MAX)
             c->sizes[index] = to;
     }
 }
@@ -77,19 +85,67 @@ static void check_sizes(comparison *c)
     }
 }
 
+/* Whether a list has an element that equals value. */
+static bool has_equal(const json_t *list, const json_t *value)
+{
+    size_t i;
+    json_t *element;
+    json_array_foreach(list, i, element)
+        if (json_equal(element, value))
+            return true;
+    return false;
+}
+
+/* Whether two lists of different elements have the same ones: the order follows that
+ * of the tensors in their files, which says nothing. */
+static bool same_elements(const json_t *expected, const json_t *found)
+{
+    size_t i;
+    json_t *element;
+    if (json_array_size(expected) != json_array_size(found))
+        return false;
+    json_array_foreach(expected, i, element)
+        if (!has_equal(found, element))
+            return false;
+    return true;
+}
+
+static bool same_dims(const json_t *expected, const json_t *found)
+{
+    static const char *const keys[] = { "name", "from", "to" };
+    size_t i;
+    json_t *dim;
+    if (json_array_size(expected) != json_array_size(found))
+        return false;
+    json_array_foreach(expected, i, dim) {
+        const json_t *other = json_array_get(found, i);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            if (!json_equal(json_object_get(dim, keys[k]), json_object_get(other, keys[k])))
+                return false;
+        if (!same_elements(json_object_get(dim, "places"), json_object_get(other, "places")))
+            return false;
+    }
+    return true;
+}
+
 /* The last record tells all that this repair did, so it can be made again. */
 static gac_status check_record(comparison *c)
 {
-    static const char *const keys[] = { "dims", "rescaled", "config", "config_xxh3", "before" };
+    static const char *const keys[] = { "dims", "rescaled", "config", "before", "config_xxh3" };
     json_t *expected = NULL;
     gac_status status = gac_record_create(c->original, c->model, c->sizes,
                                           gac_record_widths(c->record), &expected, c->err);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && status == GAC_OK; i++)
-        if (!json_equal(json_object_get(c->record, keys[i]), json_object_get(expected, keys[i]))) {
+    /* Only the last of them is new since version 0.1. */
+    size_t n_keys = sizeof keys / sizeof *keys - (c->out->old_record ? 1 : 0);
+    for (size_t i = 0; i < n_keys && status == GAC_OK; i++) {
+        const json_t *a = json_object_get(expected, keys[i]);
+        const json_t *b = json_object_get(c->record, keys[i]);
+        if (i == 0 ? !same_dims(a, b) : !json_equal(a, b)) {
             char what[64];
             snprintf(what, sizeof what, "has another \"%s\" than the original gives", keys[i]);
             record_differs(c, what);
         }
+    }
     json_decref(expected);
     return status;
 }
@@ -103,9 +159,15 @@ gac_status gac_verify_record(comparison *c)
         return status;
     c->out->has_record = c->record != NULL;
     /* A repair of a repair has a chain of records; the original may be any link. */
-    for (const json_t *r = c->record; json_is_object(r) && !c->step;
+    json_t *own = NULL;
+    if (c->record)
+        status = gac_record_find(c->original, &own, c->err);
+    for (const json_t *r = c->record; json_is_object(r) && !c->step && status == GAC_OK;
          r = json_object_get(r, "before"))
-        c->step = starts_here(c, r) ? r : NULL;
+        c->step = starts_here(c, r, own) ? r : NULL;
+    json_decref(own);
+    if (status != GAC_OK)
+        return status;
     if (c->step)
         apply_steps(c, c->record);
     else
@@ -113,15 +175,51 @@ gac_status gac_verify_record(comparison *c)
     if (c->record && !c->step)
         record_differs(c, "tells of another original");
     check_sizes(c);
-    if (!c->step || !gac_record_has_checksums(c->step)) {
-        c->out->old_record = c->step != NULL;
+    if (!c->step)
         return GAC_OK;
-    }
-    if (!gac_record_counts(c->step, gac_checkpoint_n_tensors(c->original)))
-        record_differs(c, "has checksums of another number of tensors");
-    else
+    c->out->old_record = !gac_record_has_checksums(c->step);
+    bool counts = gac_record_counts(c->step, gac_checkpoint_n_tensors(c->original));
+    if (!c->out->old_record && counts)
         status = gac_tensor_ranks(c->original, &c->ranks, c->err);
+    else if (!c->out->old_record)
+        record_differs(c, "has checksums of another number of tensors");
     if (status == GAC_OK && c->step == c->record && c->out->lossless)
         status = check_record(c);
     return status;
+}
+
+/* Whether the records move the elements of an original tensor as its dimensions do. */
+static gac_status compare_maps(comparison *c, const history *told, int32_t tensor, bool *same,
+                               gac_error *err)
+{
+    tensor_map found = { .last = -1 }, expected = { .last = -1 };
+    const gac_tensor *t = gac_checkpoint_tensor(c->original, tensor);
+    int32_t to = gac_checkpoint_find(c->repaired, t->name);
+    if (to < 0)
+        return GAC_OK;
+    gac_status status = gac_history_map(told, c->repaired, to, &found, err);
+    if (status == GAC_OK)
+        status = gac_map_create(&c->places, tensor, t->shape, c->sizes, &expected, err);
+    *same = *same && status == GAC_OK && gac_map_equal(&found, &expected);
+    gac_map_dispose(&found);
+    gac_map_dispose(&expected);
+    return status;
+}
+
+gac_status gac_verify_chain(comparison *c)
+{
+    bool same = true;
+    history told;
+    gac_error local = GAC_ERROR_INIT;
+    if (!c->step || c->step == c->record)
+        return GAC_OK;
+    gac_status status = gac_history_create(c->record, c->step, c->repaired, &told, &local);
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(c->original) && status == GAC_OK && same; i++)
+        status = compare_maps(c, &told, i, &same, &local);
+    gac_history_dispose(&told);
+    if (status != GAC_OK && status != GAC_BAD_INPUT)
+        return gac_error_set(c->err, status, "%s", local.text);
+    if (status != GAC_OK || !same)
+        record_differs(c, "has other places than the original gives");
+    return GAC_OK;
 }

@@ -2,11 +2,16 @@
  *
  * GAC_FAULT_CALL=read|write|sync|rename|mkdir|truncate|open|close names the
  * kind, GAC_FAULT_AT=N the N-th of that kind from 1 (0: none), GAC_FAULT_ERRNO
- * the error. GAC_FAULT_COUNT=FILE gets the number of calls of that kind. */
+ * the error. With GAC_FAULT_SIGNAL=N the call does not fail, and the program gets
+ * that signal. GAC_FAULT_COUNT=FILE gets the number of calls of that kind.
+ * GAC_FAULT_LOG=FILE gets a line "sync PATH" or "rename FROM" for each that
+ * succeeds. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +29,23 @@ static int fails(const char *kind)
         return 0;
     if (++n_calls != (at ? atol(at) : 0))
         return 0;
+    const char *number = getenv("GAC_FAULT_SIGNAL");
+    if (number) {
+        raise(atoi(number));
+        return 0;
+    }
     errno = atoi(getenv("GAC_FAULT_ERRNO"));
     return 1;
+}
+
+static void write_log(const char *what, const char *path)
+{
+    const char *to = getenv("GAC_FAULT_LOG");
+    FILE *file = to ? fopen(to, "a") : NULL;
+    if (file) {
+        fprintf(file, "%s %s\n", what, path);
+        fclose(file);
+    }
 }
 
 __attribute__((destructor)) static void tell(void)
@@ -72,14 +92,24 @@ ssize_t pwrite64(int fd, const void *buffer, size_t n, off64_t offset)
 
 int fsync(int fd)
 {
+    char link[64], path[PATH_MAX];
     NEXT(fsync);
-    return fails("sync") ? -1 : next(fd);
+    if (fails("sync") || next(fd) != 0)
+        return -1;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = 0;
+    write_log("sync", path);
+    return 0;
 }
 
 int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
 {
     NEXT(renameat2);
-    return fails("rename") ? -1 : next(a, from, b, to, flags);
+    if (fails("rename") || next(a, from, b, to, flags) != 0)
+        return -1;
+    write_log("rename", from);
+    return 0;
 }
 
 int mkdir(const char *path, mode_t mode)

@@ -23,12 +23,12 @@ import time
 import unittest
 
 import repair_support as support
+import shim
 import tally
 from small_models import MODELS, mk
 
 OPTIONS = argparse.Namespace()
 SEED = 20263
-HERE = os.path.dirname(os.path.abspath(__file__))
 WAIT_S = 60
 
 
@@ -442,24 +442,15 @@ class FailingCalls(FaultCase):
     @classmethod
     def setUpClass(cls):
         cls.holder = tempfile.TemporaryDirectory(prefix="gac-faults-")
-        cls.shim = os.path.join(cls.holder.name, "fault_shim.so")
-        compiler = os.environ.get("CC", "cc")
-        built = subprocess.run([compiler, "-shared", "-fPIC", "-o", cls.shim,
-                                os.path.join(HERE, "fault_shim.c"), "-ldl"], capture_output=True,
-                               text=True, check=False)
-        if built.returncode:
-            raise unittest.SkipTest("cannot build the shim: " + built.stderr)
+        cls.shim = shim.build(cls.holder.name)
 
     @classmethod
     def tearDownClass(cls):
         cls.holder.cleanup()
 
     def fault(self, kind, at, code, *args):
-        asan = os.environ.get("ASAN_OPTIONS", "")
-        env = {**os.environ, "LD_PRELOAD": self.shim, "GAC_FAULT_CALL": kind,
-               "GAC_FAULT_AT": str(at), "GAC_FAULT_ERRNO": str(code),
-               "GAC_FAULT_COUNT": os.path.join(self.holder.name, "count"),
-               "ASAN_OPTIONS": asan + ":verify_asan_link_order=0"}
+        env = shim.environment(self.shim, call=kind, at=at, errno=code,
+                               count=os.path.join(self.holder.name, "count"))
         return self.gac(*args, "-q", env=env)
 
     def n_calls(self):

@@ -9,6 +9,7 @@ import sys
 
 import repair_support as support
 from repair_case import main, RepairCase, SEED
+from small_models import mk
 
 
 class Detects(RepairCase):
@@ -88,6 +89,78 @@ class Detects(RepairCase):
         other, _ = self.make("gpt2", folder="other")
         self.assertIn(self.gac("verify", self.original, other).returncode, (3, 5))
         self.assertIn(self.gac("verify", other, self.original).returncode, (3, 5))
+
+
+class Large(RepairCase):
+    """Tensors and rows of more than the 4 MiB that are held in memory at a time."""
+
+    def setUp(self):
+        super().setUp()
+        self.width, self.wider, hidden = 8300, 8320, 64
+
+        def mlp(ck, _, layer):
+            ck.add(layer + ".mlp.gate.weight", 2, hidden)
+            ck.add(layer + ".mlp.experts.gate_up_proj", 2, 2 * self.width, hidden)
+            ck.add(layer + ".mlp.experts.down_proj", 2, hidden, self.width)
+        ck = mk.llama_like(model_type="qwen3_moe", architecture="Qwen3MoeForCausalLM", n_layers=1,
+                           hidden=hidden, qk_norm=True, add_mlp=mlp, num_experts=2, tied=True,
+                           vocab=36900, num_experts_per_tok=1, mlp_only_layers=[],
+                           moe_intermediate_size=self.width, dtype="F32")
+        # Random where it matters: no two rows are alike.
+        block = self.rng.randbytes((1 << 20) + 3)
+        self.tensors = {name: (dtype, shape, (block * (1 + support.n_bytes(dtype, shape) //
+                                                       len(block)))[:support.n_bytes(dtype, shape)])
+                        for name, (dtype, shape) in ck.tensors.items()}
+        self.original, self.out = self.path("in"), self.path("out")
+        support.write_folder(self.original, self.tensors, json.dumps(ck.config))
+        self.graph = self.gac.graph(self.original)
+        self.dims = {n: self.wider for n, d in self.graph.items() if d["size"] == self.width}
+        self.ok("repair", self.original, "-o", self.out, "--no-sync", "--plan", self.write_plan(
+            {n: (self.width, self.wider) for n in self.dims}))
+        self.file = os.path.join(self.out, "model.safetensors")
+        self.fused = next(n for n in self.tensors if n.endswith("gate_up_proj"))
+
+    def damaged(self, name, at):
+        """Changes one byte of a tensor of the repair, and back again: what verify says."""
+        header, start = support.read_header(self.file)
+        with open(self.file, "r+b") as file:
+            file.seek(start + header[name]["data_offsets"][0] + at)
+            old = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([old ^ 1]))
+            file.flush()
+            answer = self.gac("verify", self.original, self.out, "--json")
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([old]))
+        self.assertEqual(answer.returncode, 5, answer.stdout)
+        self.assertIn(name, answer.stderr)
+        return json.loads(answer.stdout)
+
+    def test_long_rows(self):
+        row = 2 * self.wider * 64 * 4
+        self.assertGreater(row, 4 << 20)
+        wanted = support.enlarged(self.tensors, self.graph, self.dims)
+        found = support.read_folder(self.out)
+        for name, tensor in wanted.items():  # not assertEqual, which would print it
+            self.assertTrue(found[name] == tensor, name)
+        self.ok("verify", self.original, self.out)
+        gap = self.width * 64 * 4  # behind the gate's rows of an expert
+        for at, pad in ((gap, True), (row + gap, True), (row - 1, True), (2 * row - 1, True),
+                        (0, False), (gap - 1, False), (row, False), (row + gap - 1, False),
+                        (row + self.wider * 64 * 4, False)):
+            with self.subTest(byte=at):
+                answer = self.damaged(self.fused, at)
+                self.assertEqual((answer["pads_zero"], answer["lossless"]), (not pad, pad))
+        self.ok("repair", self.out, "-o", self.path("back"), "--undo", "--no-sync")
+        self.assertTrue(support.read_folder(self.path("back")) == self.tensors)
+
+    def test_unchanged(self):
+        name = "model.embed_tokens.weight"
+        size = len(self.tensors[name][2])
+        self.assertGreater(size, 9_000_000)
+        for at in (0, 4 << 20, 8 << 20, size - 1):
+            with self.subTest(byte=at):
+                self.assertFalse(self.damaged(name, at)["lossless"])
 
 
 class ConfigDetects(RepairCase):

@@ -1,5 +1,5 @@
-/* Scaling of stored elements: the rest of repair is tested on whole
- * checkpoints, in tests/repair. */
+/* Scaling of stored elements, and progress: the rest of repair is tested on
+ * whole checkpoints, in tests/repair. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "repair/repair_internal.h"
+#include "scratch.h"
+#include "small_llama.h"
 
 /* The value of a half, from its definition. */
 static double half_value(uint16_t bits)
@@ -83,12 +85,91 @@ static void wider_types_multiply(void **state)
     assert_int_equal(byte, 1);
 }
 
+/* What progress was told; the linker calls these in place of the library's. */
+static struct {
+    char kinds[120]; /* of work that was started */
+    uint64_t total, n_done;
+    int n_short; /* pieces of work that ended short of their total */
+} told;
+
+void __wrap_gac_progress_start(gac_progress *progress, const char *what, const char *unit,
+                               uint64_t total);
+void __wrap_gac_progress_step(gac_progress *progress, uint64_t n_done);
+void __wrap_gac_progress_finish(gac_progress *progress);
+
+void __wrap_gac_progress_start(gac_progress *progress, const char *what, const char *unit,
+                               uint64_t total)
+{
+    (void)progress, (void)unit;
+    size_t n = strlen(told.kinds);
+    snprintf(told.kinds + n, sizeof told.kinds - n, "%s ", what);
+    told.total = total;
+    told.n_done = 0;
+    assert_true(total > 0);
+}
+
+void __wrap_gac_progress_step(gac_progress *progress, uint64_t n_done)
+{
+    (void)progress;
+    assert_true(n_done >= told.n_done);
+    told.n_done = n_done;
+}
+
+void __wrap_gac_progress_finish(gac_progress *progress)
+{
+    (void)progress;
+    told.n_short += told.n_done != told.total;
+}
+
+static void assert_told(const char *kinds)
+{
+    assert_string_equal(told.kinds, kinds);
+    assert_int_equal(told.n_short, 0);
+    memset(&told, 0, sizeof told);
+}
+
+static void progress_ends_at_its_total(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    gac_verification v;
+    gac_checkpoint *repaired = NULL;
+    gac_repair_options options = GAC_REPAIR_OPTIONS_INIT;
+    shape.width = 172;
+    small_llama_write("in", &shape);
+    small_model in = small_open("in");
+    int32_t n_dims = gac_model_n_dims(in.model);
+    int64_t *sizes = calloc((size_t)n_dims, sizeof *sizes);
+    for (int32_t i = 0; i < n_dims; i++) {
+        const gac_dim *d = gac_model_dim(in.model, i);
+        sizes[i] = d->role == GAC_ROLE_MLP_WIDTH ? 176 : d->size;
+    }
+    memset(&told, 0, sizeof told);
+    assert_ok(
+        gac_repair_apply(in.checkpoint, in.model, sizes, scratch_path("out"), &options, NULL, err));
+    assert_told("writing ");
+    small_model out = small_open("out");
+    memset(&told, 0, sizeof told);
+    assert_ok(gac_repair_verify(in.checkpoint, in.model, out.checkpoint, out.model, NULL, &v, err));
+    assert_string_equal(v.difference, "");
+    assert_told("comparing ");
+    assert_ok(gac_checkpoint_open(scratch_path("out"), NULL, &repaired, err));
+    memset(&told, 0, sizeof told);
+    assert_ok(gac_repair_undo(repaired, scratch_path("back"), &options, NULL, err));
+    assert_told("writing checking ");
+    gac_checkpoint_close(repaired);
+    small_close(&out);
+    small_close(&in);
+    free(sizes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(factor_one_changes_nothing),
         cmocka_unit_test(halves_round_to_nearest),
         cmocka_unit_test(wider_types_multiply),
+        cmocka_unit_test_setup_teardown(progress_ends_at_its_total, scratch_create, scratch_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
