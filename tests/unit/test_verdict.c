@@ -222,6 +222,8 @@ static void summaries(void **state)
     assert_string_equal(summary_of("weaker,reproduced"), "weaker");
     assert_string_equal(summary_of("weaker,stronger"), "mixed");
     assert_string_equal(summary_of("contradicted,reproduced"), "mixed");
+    assert_string_equal(summary_of("contradicted,stronger"), "mixed");
+    assert_string_equal(summary_of("contradicted,weaker"), "mixed");
     assert_string_equal(summary_of("contradicted,unpublished"), "contradicted");
     assert_string_equal(summary_of("unpublished"), "unpublished");
     assert_string_equal(summary_of("not measured,unpublished"), "not measured");
