@@ -30,7 +30,7 @@ check:
 	@CC=clang CXX=clang++ cmake -G Ninja -S . -B build/fuzz -DGAC_TESTS=OFF -DGAC_FUZZ=ON \
 	    -DCMAKE_BUILD_TYPE=Debug >/dev/null
 	@cmake --build build/fuzz -j $(JOBS)
-	@ctest --test-dir build/check --output-on-failure -j $(JOBS)
+	@ctest --test-dir build/check --output-on-failure --timeout 7200 -j $(JOBS)
 
 demo: build/gac
 	@tools/setup.sh demo

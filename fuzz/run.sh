@@ -24,7 +24,7 @@ export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1:${UBSAN_OPTIONS:-}"
 
 start() { # target
     mkdir -p "$work/corpus/$1" "$work/findings/$1"
-    "$work/fuzz_$1" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=32768 \
+    "$work/fuzz_$1" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -max_len=32768 \
         -dict="$here/dictionary.txt" -artifact_prefix="$work/findings/$1/" \
         -print_final_stats=1 "$work/corpus/$1" "$work/seeds/$1" >"$work/$1.log" 2>&1
 }

@@ -39,9 +39,10 @@ typedef struct gac_device_info {
 
 /* Opens "cpu", "cuda" (the first GPU) or "cuda:N". A plug-in is looked for in
  * GAC_BACKEND_PATH (the file itself, or the folder that holds it) if that is
- * set, else beside the program and in ../lib/gac and ../lib from there.
- * GAC_NO_RESOURCE with the reason when there is no plug-in, it does not load,
- * it speaks another version, or there is no GPU; GAC_USAGE for other names. */
+ * set, else beside the program and in ../lib/gac and ../lib from there; without
+ * /proc only GAC_BACKEND_PATH counts. GAC_NO_RESOURCE with the reason when there
+ * is no plug-in, it does not load, it speaks another version, or there is no GPU;
+ * GAC_USAGE for other names. */
 gac_status gac_device_open(const char *name, gac_device **out, gac_error *err);
 void gac_device_close(gac_device *device);                            /* NULL is fine */
 const gac_device_info *gac_device_describe(const gac_device *device); /* borrowed */

@@ -27,7 +27,8 @@ static uint32_t hash_name(const gac_namemap *map, const char *name, size_t n)
         h = mix(h ^ word, map->seed[1]);
     }
     uint64_t word = 0;
-    memcpy(&word, name, n);
+    if (n > 0)
+        memcpy(&word, name, n);
     h = mix(h ^ word, map->seed[1]);
     return (uint32_t)(h ^ (h >> 32));
 }
@@ -55,7 +56,7 @@ static struct gac_namemap_slot *probe(const gac_namemap *map, const char *name, 
 {
     uint32_t i = hash & (map->n_slots - 1);
     while (map->slots[i].name && (map->slots[i].hash != hash || strlen(map->slots[i].name) != n ||
-                                  memcmp(map->slots[i].name, name, n) != 0))
+                                  (n > 0 && memcmp(map->slots[i].name, name, n) != 0)))
         i = (i + 1) & (map->n_slots - 1);
     return &map->slots[i];
 }

@@ -20,7 +20,7 @@ void gac_namemap_dispose(gac_namemap *map);
 gac_status gac_namemap_add(gac_namemap *map, const char *name, int32_t number, int32_t *existing,
                            gac_error *err);
 int32_t gac_namemap_find(const gac_namemap *map, const char *name); /* or -1 */
-/* Likewise for a name of n bytes that does not end in NUL. */
+/* Likewise for a name of n bytes that does not end in NUL; NULL where n is 0. */
 int32_t gac_namemap_find_n(const gac_namemap *map, const char *name, size_t n);
 
 #endif

@@ -30,17 +30,26 @@ bool gac_device_parse_cuda(const char *name, int *index)
     return true;
 }
 
-static gac_status load_cuda(const gac_backend **out, gac_error *err)
+/* The folder of the running program; false where /proc does not say. */
+static bool own_folder(char *folder, size_t size)
 {
-    char folder[PATH_MAX] = "";
-    char *path = NULL;
-    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    folder[n > 0 ? n : 0] = '\0';
+    ssize_t n = readlink("/proc/self/exe", folder, size);
+    if (n <= 0 || (size_t)n >= size)
+        return false;
+    folder[n] = '\0';
     char *slash = strrchr(folder, '/');
     if (slash)
         *slash = '\0';
+    return slash != NULL;
+}
+
+static gac_status load_cuda(const gac_backend **out, gac_error *err)
+{
+    char folder[PATH_MAX];
+    char *path = NULL;
+    bool known = own_folder(folder, sizeof folder);
     gac_status status =
-        gac_plugin_find("cuda", getenv("GAC_BACKEND_PATH"), slash ? folder : ".", &path, err);
+        gac_plugin_find("cuda", getenv("GAC_BACKEND_PATH"), known ? folder : NULL, &path, err);
     if (status == GAC_OK)
         status = gac_plugin_load("cuda", path, out, err);
     free(path);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define QUOTED_BYTES 384
 
@@ -13,10 +14,11 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-static bool exists(const char *path)
+/* Anything else may make the loader wait for ever, as a FIFO does. */
+static bool is_file(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
 /* FOLDER/BETWEENlibgac_NAME.so, malloc'ed; NULL when out of memory. */
@@ -32,12 +34,13 @@ static gac_status find_chosen(const char *name, const char *chosen, char **path,
     char *found = is_folder(chosen) ? plugin_path(chosen, "", name) : strdup(chosen);
     if (!found)
         return gac_error_no_memory(err);
-    if (!exists(found)) {
+    if (!is_file(found)) {
+        bool there = access(found, F_OK) == 0;
         gac_quote(quoted, sizeof quoted, found);
         free(found);
         return gac_error_set(err, GAC_NO_RESOURCE,
-                             "no GPU plug-in: %s, named by GAC_BACKEND_PATH, does not exist",
-                             quoted);
+                             "no GPU plug-in: %s, named by GAC_BACKEND_PATH, %s", quoted,
+                             there ? "is not a file" : "does not exist");
     }
     *path = found;
     return GAC_OK;
@@ -49,11 +52,15 @@ gac_status gac_plugin_find(const char *name, const char *chosen, const char *fol
     static const char *const places[] = { "", "../lib/gac/", "../lib/" };
     if (chosen && *chosen)
         return find_chosen(name, chosen, path, err);
+    if (!folder)
+        return gac_error_set(err, GAC_NO_RESOURCE,
+                             "no GPU plug-in: without /proc the program does not know where it "
+                             "lies; set GAC_BACKEND_PATH");
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         char *found = plugin_path(folder, places[i], name);
         if (!found)
             return gac_error_no_memory(err);
-        if (exists(found)) {
+        if (is_file(found)) {
             *path = found;
             return GAC_OK;
         }

@@ -6,7 +6,8 @@
 
 /* Where libgac_NAME.so is. chosen is what GAC_BACKEND_PATH says: a file, a
  * folder, or NULL or "" for neither; then folder, the program's, is looked in,
- * and ../lib/gac and ../lib from there. *path is malloc'ed. */
+ * and ../lib/gac and ../lib from there. folder is NULL where it is not known.
+ * *path is malloc'ed. */
 gac_status gac_plugin_find(const char *name, const char *chosen, const char *folder, char **path,
                            gac_error *err);
 

@@ -203,10 +203,8 @@ gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, js
 /* All published values that claims name exist, all expressions evaluate. */
 gac_status exp_claims_check(const gac_experiment *experiment, const exp_plan *plan, gac_error *err);
 /* One word for the whole, and how many claims got which verdict. Arithmetic
- * does not count towards the word; "measured" is how many claims have a value
- * from a measurement. */
-json_t *exp_summary(const json_t *claims);
-/* Likewise, where one contradicted claim makes the whole contradicted. */
+ * does not count towards the word; one contradicted claim makes the whole
+ * contradicted; "measured" is how many claims have a value from a measurement. */
 json_t *exp_summarise(const json_t *claims);
 /* The published time of a variant of a case in milliseconds, or NaN. */
 double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, int32_t at,

@@ -5,8 +5,9 @@
                 [--slack N] [CASE…]
 
 A bad checkpoint must give exit code 3, nothing on stdout and one line on
-stderr. Big ones must stay within 5 s and 1 GiB; --slack multiplies both, for
-builds with sanitizers. With --rewrite, good ones are opened by it too.
+stderr. Big ones must stay within 10 s of CPU time, which other programs on the
+machine hardly change, and 1 GiB; --slack multiplies both, for builds with
+sanitizers. With --rewrite, good ones are opened by it too.
 """
 
 import argparse
@@ -16,16 +17,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import make_bad
 import make_bad_big
 import make_bad_gguf
 
-MAX_SECONDS = 5
+MAX_SECONDS = 10  # of CPU time; the slowest takes 3
 MAX_BYTES = 1 << 30
 # A hang must end the test; a slow machine must not.
-KILL_SECONDS = 120
+KILL_SECONDS = 900
 SMALL_BYTES = 256 << 20
 SANITIZER_WORDS = ("Sanitizer", "runtime error", "SUMMARY:", "ERROR:")
 
@@ -34,14 +34,13 @@ class Result:
     def __init__(self, command, folder):
         out_path, err_path = os.path.join(folder, ".out"), os.path.join(folder, ".err")
         with open(out_path, "wb") as out, open(err_path, "wb") as err:
-            started = time.monotonic()
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
             killer = threading.Timer(KILL_SECONDS, process.kill)
             killer.start()
             _, status, usage = os.wait4(process.pid, 0)
             killer.cancel()
-            self.seconds = time.monotonic() - started
         process.returncode = self.code = os.waitstatus_to_exitcode(status)
+        self.seconds = usage.ru_utime + usage.ru_stime
         self.max_bytes = usage.ru_maxrss * 1024
         with open(out_path, "rb") as file:
             self.out = file.read(1 << 20)

@@ -25,6 +25,8 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
         "original_max_position_embeddings": 128}
+# The first pair that is slowed down lies between two: 1.3, which is rounded down.
+YARN_LONG = {**YARN, "original_max_position_embeddings": 4096}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0,
             "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 1.5, 2.0, 3.0],
             "original_max_position_embeddings": 256}
@@ -44,6 +46,8 @@ def variants():
             "llama-dynamic": ("LlamaConfig", {"rope_parameters": dynamic}),
             "llama-llama3": ("LlamaConfig", {"rope_parameters": LLAMA3}),
             "llama-yarn": ("LlamaConfig", {"rope_parameters": YARN}),
+            "llama-yarn-long": ("LlamaConfig", {"rope_parameters": YARN_LONG,
+                                                "max_position_embeddings": 16384}),
             "llama-longrope": ("LlamaConfig", {"rope_parameters": LONGROPE}),
             "mistral": ("MistralConfig", {"sliding_window": None}),
             "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),

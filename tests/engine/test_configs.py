@@ -69,7 +69,7 @@ class ConfigCase(unittest.TestCase):
             write_tensors(path, tensors)
 
     def gac(self, *args):
-        return subprocess.run([OPTIONS.gac, *map(str, args)], capture_output=True, timeout=120,
+        return subprocess.run([OPTIONS.gac, *map(str, args)], capture_output=True, timeout=600,
                               check=False, encoding="utf-8")
 
     def generate(self):

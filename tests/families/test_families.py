@@ -25,7 +25,7 @@ GAC = None  # set by main
 
 
 def gac(*args):
-    return subprocess.run([GAC, *args], capture_output=True, text=True, timeout=120)
+    return subprocess.run([GAC, *args], capture_output=True, text=True, timeout=600)
 
 
 def spell(*patterns):

@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -82,7 +81,7 @@ for path in map(str.rstrip, sys.stdin):
         sys.exit(0)
     if n == 3 and mode == "dumb":  # says nothing any more, and lives on
         os.close(1)
-        time.sleep(100)
+        time.sleep(1000)
     if n == 3 and mode == "heir":  # someone else holds its pipes
         if os.fork() == 0:
             time.sleep(20)
@@ -99,7 +98,7 @@ for path in map(str.rstrip, sys.stdin):
     print(json.dumps({"machine": {"gpu": "G", "torch": "9.9", "device": request["device"]},
                       "jobs": jobs, "checks": []}), flush=True)
     if n == 2 and mode == "deaf":
-        time.sleep(100)
+        time.sleep(1000)
 """
 
 
@@ -256,7 +255,7 @@ class Full(Case):
                    ASKED=self.path("asked"))
         done = subprocess.run([GAC, "probe", "-q", "--quick", "-o", self.path("c.json"),
                                "--attention", "pytorch"], capture_output=True, text=True, env=env,
-                              timeout=60)
+                              timeout=600)
         self.assertEqual(done.returncode, status, done.stderr)
         return done if status else self.load("c.json")
 
@@ -532,10 +531,15 @@ class Modes(Case):
         self.assertEqual(noise["n_throttled"], 0)
 
     def test_a_clock_that_stays_down_does_not_take_all_the_time(self):
-        start = time.monotonic()
-        contract = self.probe("--attention", "own", "--max-time", "10", fake="strained")
-        self.assertLess(time.monotonic() - start, 15)  # not 0.1 s for each of thousands of points
-        self.assertGreater(contract["noise"]["n_unsettled"], 10)
+        """Twice 1 s, a tenth of the time, may go into waiting, at least 0.1 s at a point."""
+        contract = self.probe("--attention", "own", "--max-time", "10", "--raw",
+                              self.path("raw.json"), fake="strained")
+        points = self.load("raw.json")["points"]
+        n_waited = sum(point.get("n_unsettled", 0) > 0 for point in points
+                       if point["phase"] != "copy and noise floor")
+        self.assertIn(n_waited, range(1, 23))
+        self.assertGreater(len(points), 200)
+        self.assertGreater(contract["noise"]["n_unsettled"], 0)
         self.assertTrue(any("not waited for all the time" in s for s in contract["sources"]))
 
     def test_power_limit_is_counted(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the tokenizers that gac convert writes.
 
-    test_gguf_tokenizer.py --gac build/gac [--data FOLDER]
+    test_gguf_tokenizer.py --gac build/gac [CASE...]
 
 Byte-level: tokenizers trained here go into a GGUF file, and what comes out must
 give the same ids. Scored: what comes out must give the ids that joining the
@@ -11,7 +11,6 @@ pair of the highest score gives, computed here from that definition.
 import argparse
 import json
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from tokenizers import models as tokenizer_models
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
 import gguf_models as models  # noqa: E402
+import llama2c_models  # noqa: E402
 import tally  # noqa: E402
 
 OPTIONS = argparse.Namespace()
@@ -36,12 +36,8 @@ NASTY = ["", " ", "   ", "\n\n\r\n\t x", "a" * 3000, "日本語のテキスト�
          "(It was 1984, 12345)", "\u2581x \u2581"]
 
 
-def corpus(n_bytes=400_000):
-    path = os.path.join(OPTIONS.data, "wikitext-2", "wiki.test.raw")
-    if not os.path.exists(path):
-        raise unittest.SkipTest(f"{path} is not here")
-    with open(path, encoding="utf-8") as file:
-        return file.read(n_bytes).splitlines(keepends=True)
+def corpus(n_characters=None):
+    return llama2c_models.read_text(n_characters).splitlines(keepends=True)
 
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -215,54 +211,31 @@ class ScoredTest(Case):
                 self.assertEqual(ours.decode(ours.encode(text).ids), text)
 
     def test_gguf(self):
-        """A vocabulary of words' pieces, scored by rank."""
-        trained = Tokenizer(tokenizer_models.BPE())
-        trained.pre_tokenizer = pre_tokenizers.Metaspace()
-        trained.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=1500,
-                                                                  show_progress=False))
-        pieces = [trained.id_to_token(i) for i in range(trained.get_vocab_size())]
-        longer = [p for p in pieces if len(p) > 1]
-        tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *longer,
-                  *(p for p in pieces if len(p) == 1)]
-        kinds = [2, 3, 3, *[6] * 256, *[1] * len(pieces)]
-        scores = [0.0] * 259 + [-float(i) for i in range(len(pieces))]
+        tokens, scores = llama2c_models.vocabulary(1500)
 
         def add(writer):
             writer.add_tokenizer_model("llama")
             writer.add_token_list(tokens)
             writer.add_token_scores(scores)
-            writer.add_token_types(kinds)
+            writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)])
             writer.add_bos_token_id(1)
             writer.add_eos_token_id(2)
         self.convert(add, len(tokens))
         self.check(tokens, scores, [*(t[:300] for t in corpus(60_000)), *NASTY])
         self.assertEqual(self.read("tokenizer_config.json")["unk_token"], "<unk>")
 
-    def test_stories(self):
-        folder = os.path.join(OPTIONS.data, "stories260K")
-        model = os.path.join(folder, "stories260K.bin")
-        if not os.path.exists(model):
-            self.skipTest(f"{model} is not here")
-        path = os.path.join(folder, "tok512.bin")
+    def test_llama2c(self):
+        tokens, scores = llama2c_models.vocabulary(seed=3)
+        model, path = (os.path.join(self.folder.name, n) for n in ("model.bin", "tokenizer.bin"))
+        llama2c_models.write_model(model, len(tokens))
+        llama2c_models.write_tokenizer(path, tokens, scores)
         self.gac(model, "--tokenizer", path)
-        tokens, scores = [], []
-        with open(path, "rb") as file:
-            file.read(4)
-            while head := file.read(8):
-                score, size = struct.unpack("<fi", head)
-                tokens.append(file.read(size).decode().replace(" ", "\u2581"))
-                scores.append(score)
-        self.assertEqual(len(tokens), 512)
-        self.check(tokens, scores, [*(t[:300] for t in corpus(60_000)), *NASTY,
-                                    "Once upon a time, there was a little girl."])
-        story = self.tokenizer().encode("Once upon a time")
-        self.assertEqual(story.ids, [1, 403, 407, 261, 378])
+        self.check(tokens, scores, [*(t[:300] for t in corpus(60_000)), *NASTY])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gac", required=True)
-    parser.add_argument("--data", default=os.path.join(HERE, "..", "..", "..", "shared", "data"))
     parser.add_argument("cases", nargs="*")
     parser.parse_args(namespace=OPTIONS)
     return tally.run(OPTIONS.cases)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks gac convert on llama2.c's stories260K.
+"""Checks gac convert on a model in llama2.c's format.
 
-    test_llama2c.py --gac build/gac [--data FOLDER]
+    test_llama2c.py --gac build/gac [CASE...]
 
 Both conventions are computed here, straight from their definitions: the
 llama2.c file with neighbouring pairs rotated, the Hugging Face directory with
@@ -21,9 +21,9 @@ import numpy as np
 from safetensors import safe_open
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import llama2c_models as models  # noqa: E402
 import tally  # noqa: E402
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 OPTIONS = argparse.Namespace()
 
 
@@ -75,23 +75,7 @@ def forward(weights, shape, tokens, rotate):
         h = rms_norm(x, weights["mlp_norm"][i])
         gate = h @ weights["gate"][i].T
         x = x + (gate / (1 + np.exp(-gate)) * (h @ weights["up"][i].T)) @ weights["down"][i].T
-    return rms_norm(x, weights["norm"]) @ weights["embed"].T
-
-
-def read_llama2c(path):
-    with open(path, "rb") as file:
-        dim, hidden, n_layers, n_heads, n_kv_heads, vocab, _ = struct.unpack("<7i", file.read(28))
-        kv = dim // n_heads * n_kv_heads
-        weights = {}
-        for name, sizes in (("embed", (vocab, dim)), ("att_norm", (n_layers, dim)),
-                            ("q", (n_layers, dim, dim)), ("k", (n_layers, kv, dim)),
-                            ("v", (n_layers, kv, dim)), ("o", (n_layers, dim, dim)),
-                            ("mlp_norm", (n_layers, dim)), ("gate", (n_layers, hidden, dim)),
-                            ("down", (n_layers, dim, hidden)), ("up", (n_layers, hidden, dim)),
-                            ("norm", (dim,))):
-            data = np.fromfile(file, "<f4", int(np.prod(sizes)))
-            weights[name] = data.reshape(sizes).astype(np.float64)
-    return weights, (dim, n_layers, n_heads, n_kv_heads)
+    return rms_norm(x, weights["norm"]) @ weights.get("lm_head", weights["embed"]).T
 
 
 HF_NAMES = {
@@ -112,6 +96,8 @@ def read_hugging_face(folder):
     for short, long in HF_NAMES.items():
         weights[short] = np.stack(
             [tensors.pop(f"model.layers.{i}.{long}.weight") for i in range(n_layers)])
+    if not config["tie_word_embeddings"]:
+        weights["lm_head"] = tensors.pop("lm_head.weight")
     if tensors:
         raise AssertionError(f"tensors left over: {sorted(tensors)}")
     return weights, (config["hidden_size"], n_layers, config["num_attention_heads"],
@@ -121,13 +107,17 @@ def read_hugging_face(folder):
 class Llama2cTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model = os.path.join(OPTIONS.data, "stories260K.bin")
-        cls.tokenizer = os.path.join(OPTIONS.data, "tok512.bin")
-        if not os.path.exists(cls.model):
-            raise unittest.SkipTest(f"{cls.model} is not here")
         cls.folder = tempfile.TemporaryDirectory()
-        cls.out = os.path.join(cls.folder.name, "stories260K")
+        cls.model = os.path.join(cls.folder.name, "model.bin")
+        cls.tokenizer = os.path.join(cls.folder.name, "tokenizer.bin")
+        tokens, scores = models.vocabulary()
+        cls.vocab = len(tokens)
+        models.write_tokenizer(cls.tokenizer, tokens, scores)
+        cls.weights = models.write_model(cls.model, cls.vocab)
+        cls.n_bytes = sum(4 * w.size for w in cls.weights.values())
+        cls.out = os.path.join(cls.folder.name, "out")
         cls.convert(cls.model, cls.out)
+        cls.files = sorted(os.listdir(cls.folder.name))
 
     @classmethod
     def tearDownClass(cls):
@@ -143,40 +133,50 @@ class Llama2cTest(unittest.TestCase):
 
     def test_config(self):
         _, _, config = read_hugging_face(self.out)
-        self.assertEqual(config["intermediate_size"], 172)
-        self.assertEqual(config["num_key_value_heads"], 4)
+        self.assertEqual(config["intermediate_size"], models.WIDTH)
+        self.assertEqual(config["num_key_value_heads"], models.N_KV_HEADS)
         self.assertTrue(config["tie_word_embeddings"])
 
     def test_byte_count(self):
         path = os.path.join(self.out, "model.safetensors")
         with open(path, "rb") as file:
             header = struct.unpack("<Q", file.read(8))[0]
-        tables = 2 * 512 * 4 * 4  # cosines and sines are left out
-        self.assertEqual(os.path.getsize(path) - 8 - header, 1056540 - 28 - tables)
+        self.assertEqual(os.path.getsize(path) - 8 - header, self.n_bytes)
+        self.assertEqual(os.path.getsize(self.model), 28 + self.n_bytes + models.TABLE_BYTES)
 
-    def test_same_function(self):
+    def check_function(self, weights, out):
         tokens = np.array([1, 403, 407, 261, 378, 5, 511, 0, 37, 99])
-        ours, shape = read_llama2c(self.model)
-        theirs, hf_shape, _ = read_hugging_face(self.out)
-        self.assertEqual(shape, hf_shape)
-        expected = forward(ours, shape, tokens, rotate_pairs)
+        theirs, shape, _ = read_hugging_face(out)
+        self.assertEqual(shape, (models.DIM, models.N_LAYERS, models.N_HEADS, models.N_KV_HEADS))
+        expected = forward(weights, shape, tokens, rotate_pairs)
         got = forward(theirs, shape, tokens, rotate_halves)
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
-        unconverted = forward(ours, shape, tokens, rotate_halves)
+        unconverted = forward(weights, shape, tokens, rotate_halves)
         self.assertGreater(np.abs(unconverted - expected).max(), 0.1)
+
+    def test_same_function(self):
+        self.check_function(self.weights, self.out)
+
+    def test_untied(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model, out = os.path.join(folder, "untied.bin"), os.path.join(folder, "out")
+            weights = models.write_model(model, self.vocab, tied=False, seed=5)
+            self.convert(model, out)
+            self.check_function(weights, out)
 
     def test_bad_sizes_are_refused(self):
         with open(self.model, "rb") as file:
             data = file.read()
         bad = os.path.join(self.folder.name, "bad.bin")
         for change in (data[:-4], data + b"\0", data[:20], struct.pack("<i", -1) + data[4:],
-                       struct.pack("<i", 65) + data[4:]):
+                       struct.pack("<i", models.DIM + 1) + data[4:]):
             with open(bad, "wb") as file:
                 file.write(change)
             message = self.convert(bad, os.path.join(self.folder.name, "refused"), 3)
             self.assertIn("bad.bin", message)
             self.assertEqual(message.count("\n"), 1)
-        self.assertEqual(sorted(os.listdir(self.folder.name)), ["bad.bin", "stories260K"])
+        os.unlink(bad)
+        self.assertEqual(sorted(os.listdir(self.folder.name)), self.files)
 
     def test_existing_target_is_refused(self):
         self.assertIn("exists", self.convert(self.model, self.out, 1))
@@ -186,8 +186,8 @@ class Llama2cTest(unittest.TestCase):
             data = file.read()
         bad = os.path.join(self.folder.name, "bad_tok.bin")
         out = os.path.join(self.folder.name, "refused")
-        for change, word in ((data[:-1], "token 511"), (data + b"\0", "behind"),
-                             (data[:8], "512 tokens"),
+        for change, word in ((data[:-1], f"token {self.vocab - 1}"),
+                             (data + b"\0", "behind"), (data[:8], f"{self.vocab} tokens"),
                              (data[:4] + struct.pack("<fi", float("nan"), 5) + data[12:], "score"),
                              (data[:8] + struct.pack("<i", -1) + data[12:], "token 0"),
                              (data.replace(b"the", b"\xff\xfex", 1), "UTF-8")):
@@ -218,16 +218,15 @@ class Llama2cTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         inspected = json.loads(result.stdout)
         self.assertEqual(inspected["checkpoint"]["family"], "llama")
-        self.assertEqual(inspected["checkpoint"]["bytes"], 1056540 - 28 - 2 * 512 * 4 * 4)
+        self.assertEqual(inspected["checkpoint"]["bytes"], self.n_bytes)
         widths = [d for d in inspected["dims"] if d["role"] == "mlp_width"]
-        self.assertEqual([d["size"] for d in widths], [172] * 5)
+        self.assertEqual([d["size"] for d in widths],
+                         [models.WIDTH] * models.N_LAYERS)
         self.assertFalse(any(d["aligned"] for d in widths))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default=os.path.join(
-        HERE, "..", "..", "..", "shared", "data", "stories260K"))
     parser.add_argument("--gac", required=True)
     parser.add_argument("cases", nargs="*")
     parser.parse_args(namespace=OPTIONS)

@@ -74,7 +74,7 @@ class ReferenceCase(unittest.TestCase):
 
     def run_rewrite(self, *arguments):
         return subprocess.run([OPTIONS.rewrite, *arguments], capture_output=True, check=False,
-                              timeout=60)
+                              timeout=600)
 
     def list_ours(self, path):
         result = self.run_rewrite("--list", path)
@@ -324,7 +324,7 @@ class Interrupted(ReferenceCase):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         for options in ([], ["--max-shard-bytes", "1"]):
             result = subprocess.run([OPTIONS.rewrite, self.source, self.path("out"), *options],
-                                    capture_output=True, check=False, timeout=60,
+                                    capture_output=True, check=False, timeout=600,
                                     preexec_fn=limit, restore_signals=False)
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertEqual(result.stderr.count(b"\n"), 1, result.stderr)
@@ -374,7 +374,7 @@ class Config(ReferenceCase):
             "num_key_value_heads": n_heads, "num_hidden_layers": 2, "vocab_size": vocab,
             "tie_word_embeddings": False}).encode())
         result = subprocess.run([OPTIONS.gac, "inspect", "--json", self.path("llama")],
-                                capture_output=True, check=False, timeout=60)
+                                capture_output=True, check=False, timeout=600)
         self.assertEqual(result.returncode, 0, result.stderr)
         checkpoint = json.loads(result.stdout)["checkpoint"]
         n_bytes = sum(len(t[3]) for t in tensors)

@@ -29,7 +29,7 @@ class Gac:
 
     def __call__(self, *args, **options):
         return subprocess.run([self.path, *map(str, args)], capture_output=True, text=True,
-                              timeout=120, check=False, **options)
+                              timeout=600, check=False, **options)
 
     def json(self, *args):
         result = self(*args, "--json", "-q")

@@ -4,6 +4,7 @@
  *   no-gpu         opening says that there is none
  *   throttle       every 5th look at the card finds it too hot
  *   hot            every look does
+ *   brake          every look finds the hardware slowing it down
  *   power          every look finds it at its power limit
  *   dip            the clock is lower, and calls longer, from the 2nd to the 9th look
  *   capped         from the 2nd look on, for good
@@ -116,7 +117,8 @@ static gac_status fake_telemetry(void *state, gac_telemetry *out, gac_error *err
                             .memory_clock_mhz = 3201,
                             .temperature_c = hot ? 92 : 45,
                             .power_w = 480.0,
-                            .throttle = hot ? GAC_THROTTLE_THERMAL
+                            .throttle = hot                        ? GAC_THROTTLE_THERMAL
+                                        : is_mode(device, "brake") ? GAC_THROTTLE_HARDWARE
                                         : is_mode(device, "power") || is_mode(device, "strained")
                                             ? GAC_THROTTLE_POWER
                                             : 0 };

@@ -1,4 +1,5 @@
 /* What gac_contract_diff notices, each by a copy in which one thing is changed. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,8 @@
 #include <jansson.h>
 
 #include <gac/contract.h>
+
+#include "contract/contract_tally.h"
 
 static gac_contract *h200; /* the bundled one */
 
@@ -516,6 +519,17 @@ static void the_whole_is_told_once(void **state)
     json_decref(diff);
 }
 
+/* The one in the middle; between two, the geometric mean, since they are ratios. */
+static void medians_of_ratios(void **state)
+{
+    (void)state;
+    double odd[] = { 9, 1, 2 }, even[] = { 8, 1, 9, 2 }, two[] = { 0.5, 8 };
+    assert_float_equal(gac_sweep_median(odd, 3), 2, 1e-12);
+    assert_float_equal(gac_sweep_median(even, 4), 4, 1e-12);
+    assert_float_equal(gac_sweep_median(two, 2), 2, 1e-12);
+    assert_true(isnan(gac_sweep_median(two, 0)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,7 +540,7 @@ int main(void)
         cmocka_unit_test(every_n_is_compared),    cmocka_unit_test(odd_sizes_are_compared),
         cmocka_unit_test(every_k_is_compared),    cmocka_unit_test(steps_are_compared),
         cmocka_unit_test(attention_is_compared),  cmocka_unit_test(few_sizes_do_not_flood),
-        cmocka_unit_test(the_whole_is_told_once),
+        cmocka_unit_test(the_whole_is_told_once), cmocka_unit_test(medians_of_ratios),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -1,3 +1,5 @@
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,6 +27,17 @@ static const gac_task_spec small_sdpa = { .kind = GAC_TASK_SDPA,
                                           .sdpa = { .shape = { 2, 4, 2, 5, 9, 7, 11, true },
                                                     .stored_head = 16 },
                                           .n_sets = 1 };
+
+static bool no_proc;
+
+/* Takes the place of the C library's in this program. */
+ssize_t readlink(const char *path, char *to, size_t size)
+{
+    if (!no_proc || strncmp(path, "/proc/", 6) != 0)
+        return readlinkat(AT_FDCWD, path, to, size);
+    errno = ENOENT;
+    return -1;
+}
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 
@@ -134,6 +147,42 @@ static void plugins_are_looked_for(void **state)
     assert_string_equal(found, FAKE_FOLDER "/libgac_cuda.so");
     free(found);
     assert_int_equal(rmdir(gac) | rmdir(lib) | rmdir(bin) | rmdir(root), 0);
+}
+
+/* Without /proc the program does not know its folder, and takes no plug-in from
+ * the current one. */
+static void no_plugin_from_the_current_folder(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/gac-plugin-XXXXXX", path[64], *before = getcwd(NULL, 0);
+    assert_non_null(before);
+    assert_non_null(mkdtemp(root));
+    snprintf(path, sizeof path, "%s/libgac_cuda.so", root);
+    assert_int_equal(symlink(FAKE_FOLDER "/libgac_cuda.so", path), 0);
+    assert_int_equal(chdir(root), 0);
+    no_proc = true;
+    assert_non_null(strstr(refused("cuda", NULL, NULL, GAC_NO_RESOURCE), "without /proc"));
+    no_proc = false;
+    assert_int_equal(chdir(before), 0);
+    free(before);
+    assert_int_equal(unlink(path) | rmdir(root), 0);
+}
+
+/* A FIFO would never open. */
+static void plugins_are_files(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/gac-plugin-XXXXXX", path[64], *found = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    assert_non_null(mkdtemp(root));
+    snprintf(path, sizeof path, "%s/libgac_cuda.so", root);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(300); /* ends a test that hangs */
+    assert_non_null(strstr(refused("cuda", path, NULL, GAC_NO_RESOURCE), "is not a file"));
+    assert_non_null(strstr(refused("cuda", root, NULL, GAC_NO_RESOURCE), "is not a file"));
+    alarm(0);
+    assert_int_equal(gac_plugin_find("cuda", NULL, root, &found, &err), GAC_NO_RESOURCE);
+    assert_int_equal(unlink(path) | rmdir(root), 0);
 }
 
 static void fake_works_and_describes_itself(void **state)
@@ -523,6 +572,8 @@ int main(void)
         cmocka_unit_test(plugins_that_do_not_load),
         cmocka_unit_test(device_names),
         cmocka_unit_test(plugins_are_looked_for),
+        cmocka_unit_test(no_plugin_from_the_current_folder),
+        cmocka_unit_test(plugins_are_files),
         cmocka_unit_test(fake_works_and_describes_itself),
         cmocka_unit_test(declines_and_kernels),
         cmocka_unit_test(cpu_says_what_it_cannot),

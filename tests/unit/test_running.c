@@ -112,6 +112,9 @@ static void test_perplexity(void **state)
     assert_ok(gac_engine_perplexity(engine, ids, 21, &options, &p, err)); /* one id left over */
     assert_int_equal(p.n_tokens, 16);
     assert_int_equal(p.n_windows, 4);
+    assert_ok(gac_engine_perplexity(engine, ids, 22, &options, &p, err)); /* two left over */
+    assert_int_equal(p.n_tokens, 17);
+    assert_int_equal(p.n_windows, 5);
     assert_ok(gac_engine_perplexity(engine, ids, N, NULL, &p, err)); /* as long as fits */
     assert_int_equal(p.window, 16);
     assert_int_equal(p.n_tokens, 15 + 6);

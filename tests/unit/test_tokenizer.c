@@ -180,6 +180,8 @@ static void bad_models_are_refused(void **state)
     refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\",1]]}}", "expected a string");
     refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}",
             "$.model.merges[0]: names a piece that is not in the vocabulary");
+    refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\" \"]}}",
+            "$.model.merges[0]: names a piece that is not in the vocabulary");
     refused("{\"model\":{\"dropout\":0.1}}", "$.model.dropout");
     refused("{\"model\":{\"end_of_word_suffix\":\"</w>\"}}", "$.model.end_of_word_suffix: is not");
     refused("{\"model\":{\"byte_fallback\":3}}", "$.model.byte_fallback: must be true or false");

@@ -199,41 +199,6 @@ static void shares_move_by_whole_cases(void **state)
     assert_int_equal(exp_judge_share(0.5, 0.4, 0.4, 0.6, 0.02), EXP_AMBIGUOUS);
 }
 
-static const char *summary_of(const char *verdicts)
-{
-    static char word[40];
-    json_t *claims = json_array();
-    char *copy = strdup(verdicts), *rest = copy, *one;
-    while ((one = strsep(&rest, ",")) != NULL)
-        json_array_append_new(claims, json_pack("{s:s}", "verdict", one));
-    json_t *summary = exp_summary(claims);
-    snprintf(word, sizeof word, "%s", json_string_value(json_object_get(summary, "verdict")));
-    json_decref(summary);
-    json_decref(claims);
-    free(copy);
-    return word;
-}
-
-static void summaries(void **state)
-{
-    (void)state;
-    assert_string_equal(summary_of("reproduced,reproduced"), "reproduced");
-    assert_string_equal(summary_of("reproduced,stronger,unpublished"), "stronger");
-    assert_string_equal(summary_of("weaker,reproduced"), "weaker");
-    assert_string_equal(summary_of("weaker,stronger"), "mixed");
-    assert_string_equal(summary_of("contradicted,reproduced"), "mixed");
-    assert_string_equal(summary_of("contradicted,unpublished"), "contradicted");
-    assert_string_equal(summary_of("unpublished"), "unpublished");
-    assert_string_equal(summary_of("not measured,unpublished"), "not measured");
-    assert_string_equal(summary_of("arithmetic,unpublished"), "unpublished");
-    assert_string_equal(summary_of("arithmetic,contradicted"), "contradicted");
-    assert_string_equal(summary_of("arithmetic,not measured"), "not measured");
-    assert_string_equal(summary_of("arithmetic"), "arithmetic");
-    assert_string_equal(summary_of("ambiguous,unpublished"), "ambiguous");
-    assert_string_equal(summary_of("ambiguous,reproduced"), "reproduced");
-    assert_string_equal(summary_of("ambiguous,stronger,weaker"), "mixed");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,7 +212,6 @@ int main(void)
         cmocka_unit_test(arithmetic_is_exact),
         cmocka_unit_test(what_has_no_value_is_not_judged),
         cmocka_unit_test(shares),
-        cmocka_unit_test(summaries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

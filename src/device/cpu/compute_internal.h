@@ -62,6 +62,7 @@ struct gac_cpu_compute {
     const gac_cpu_arithmetic *arithmetic;
     const gac_cpu_kernels *kernels;
     gac_pool *pool;
+    int n_blas_threads; /* for which gac_blas_open was called */
     int64_t max_rows;
     int32_t *ids;                      /* (batch, n_new) of the pass */
     int64_t batch, n_new, n_past;      /* of the pass */

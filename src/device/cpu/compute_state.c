@@ -73,6 +73,7 @@ static void close_compute(void *state)
     free(compute->outputs.data);
     free(compute->logits.data);
     free(compute->ids);
+    gac_blas_close(compute->n_blas_threads);
     gac_pool_free(compute->pool);
     free(compute);
 }
@@ -94,6 +95,11 @@ static gac_status open_compute(const gac_cpu_arithmetic *arithmetic,
         if (!compute->scratch || !compute->ids)
             status = no_memory("tokens", options->max_rows, 1, sizeof *compute->ids, err);
     }
+    if (status == GAC_OK && !arithmetic->exact) {
+        int n_threads = gac_pool_threads(compute->pool);
+        status = gac_blas_open(n_threads, err);
+        compute->n_blas_threads = status == GAC_OK ? n_threads : 0;
+    }
     if (status != GAC_OK) {
         close_compute(compute);
         return status;
@@ -113,8 +119,7 @@ static gac_status open_cpu(void *device, const gac_compute_options *options, voi
                            gac_error *err)
 {
     (void)device;
-    gac_status status = gac_blas_load(err);
-    return status == GAC_OK ? open_compute(&gac_cpu_fast, options, state, err) : status;
+    return open_compute(&gac_cpu_fast, options, state, err);
 }
 
 /* Vectors of any length do as well here. */
