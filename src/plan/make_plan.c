@@ -5,11 +5,9 @@
 
 #include "plan/plan_internal.h"
 
-/* The strategy's size for the largest of a group, fitted to the deployment; with
- * only_misaligned, aligned groups keep theirs. */
-static gac_status apply_strategy(const gac_model *model, const gac_plan_options *options,
-                                 gac_strategy strategy, bool only_misaligned,
-                                 const plan_groups *groups, int64_t *sizes, gac_error *err)
+gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_options *options,
+                                   gac_strategy strategy, bool only_misaligned,
+                                   const plan_groups *groups, int64_t *sizes, gac_error *err)
 {
     dim_units *units = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *units);
     gac_status status =
@@ -55,9 +53,9 @@ static gac_status prefer_fewer_bytes(const plan_problem *p, int64_t limit_bytes,
         for (int32_t k = 0; k < groups.n_groups && status == GAC_OK; k++)
             gac_plan_set_group(&groups.groups[k], groups.groups[k].sizes[0], a->sizes);
         if (status == GAC_OK && i > 0)
-            status = apply_strategy(p->model, p->options,
-                                    i == 1 ? GAC_STRATEGY_MINIMAL : GAC_STRATEGY_OPTIMAL, true,
-                                    &groups, a->sizes, err);
+            status = gac_plan_apply_strategy(p->model, p->options,
+                                             i == 1 ? GAC_STRATEGY_MINIMAL : GAC_STRATEGY_OPTIMAL,
+                                             true, &groups, a->sizes, err);
         if (status == GAC_OK)
             status = gac_problem_settle(p, a, err);
         if (a->bytes <= (double)limit_bytes)
@@ -143,8 +141,8 @@ gac_status gac_plan_create(const gac_model *model, const gac_plan_options *optio
         status = gac_error_no_memory(err);
     else
         status = options->solve ? solve(model, options, out, err)
-                                : apply_strategy(model, options, options->strategy, false, &groups,
-                                                 out->sizes, err);
+                                : gac_plan_apply_strategy(model, options, options->strategy, false,
+                                                          &groups, out->sizes, err);
     if (status == GAC_OK)
         status = gac_plan_overhead_pct(model, out->sizes, &out->overhead_pct, err);
     if (status == GAC_OK) {

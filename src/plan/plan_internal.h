@@ -168,4 +168,10 @@ gac_status gac_problem_least_ms(plan_problem *p, int64_t limit_bytes, plan_answe
 gac_status gac_problem_least_bytes(plan_problem *p, double limit_ms, plan_answer *out,
                                    gac_error *err);
 
+/* The strategy's size for the largest of each group, fitted to the deployment; with
+ * only_misaligned, aligned groups keep theirs. */
+gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_options *options,
+                                   gac_strategy strategy, bool only_misaligned,
+                                   const plan_groups *groups, int64_t *sizes, gac_error *err);
+
 #endif

@@ -124,6 +124,18 @@ static gac_status add_group(shape_list *l, const plan_groups *groups, int32_t at
     return status;
 }
 
+/* Every operator at the sizes of a plain strategy. */
+static gac_status add_plan(shape_list *l, const plan_groups *groups, gac_strategy strategy,
+                           int64_t *sizes)
+{
+    gac_status status =
+        gac_plan_apply_strategy(l->model, l->options, strategy, true, groups, sizes, l->err);
+    for (int32_t i = 0; i < gac_model_n_ops(l->model) && status == GAC_OK; i++)
+        status = add_op(l, gac_model_op(l->model, i), sizes);
+    settle(l);
+    return status;
+}
+
 gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *options,
                                 gac_plan_shapes *out, gac_error *err)
 {
@@ -145,6 +157,11 @@ gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *
     }
     for (int32_t i = 0; i < groups.n_groups && status == GAC_OK; i++)
         status = add_group(&l, &groups, i, sizes);
+    /* The plans that solve compares its own with. */
+    if (status == GAC_OK)
+        status = add_plan(&l, &groups, GAC_STRATEGY_MINIMAL, sizes);
+    if (status == GAC_OK)
+        status = add_plan(&l, &groups, GAC_STRATEGY_OPTIMAL, sizes);
     settle(&l);
     free(sizes);
     gac_plan_groups_dispose(&groups);

@@ -29,6 +29,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(ROOT, "tests", "repair"), os.path.join(ROOT, "tests", "bad")]
 import make_bad_gguf as made  # noqa: E402
 import repair_support as support  # noqa: E402
+import shim  # noqa: E402
 from small_models import MODELS  # noqa: E402
 
 KINDS = ("alloc", "read", "write", "open", "stat", "readdir", "mmap", "sync", "rename", "close",
@@ -203,6 +204,7 @@ class Harness:
             case.setup(self.pristine, options.gac)
         self.before = tree(self.pristine)
         self.folders = []
+        self.n_inside = 0  # runs that ended inside OpenBLAS
         folder = self.new_folder()
         result = self.run(folder, "none", 0, False)
         if result.returncode != 0:
@@ -231,11 +233,10 @@ class Harness:
         self.folders.append(folder)
 
     def run(self, folder, kind, at, on, count=None):
-        env = {**os.environ, "GAC_BACKEND_PATH": self.options.fake, "LD_PRELOAD": self.options.shim,
-               "GAC_FAULT_CALL": kind, "GAC_FAULT_AT": str(at), "GAC_FAULT_ON": "1" if on else "0",
-               "GAC_FAULT_ERRNO": str(errno.EIO)}
-        if count:
-            env["GAC_FAULT_COUNT"] = count
+        settings = {"count": count} if count else {}
+        env = shim.environment(self.options.shim, call=kind, at=at, on=int(on), errno=errno.EIO,
+                               **settings)
+        env["GAC_BACKEND_PATH"] = self.options.fake
         return subprocess.run([self.options.gac, *self.case.arguments], cwd=folder, env=env,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
                               check=False)
@@ -262,6 +263,10 @@ class Harness:
     def judge(self, result, folder, kind, on):
         found = tree(folder, self.case.loose)
         said = result.stderr.decode(errors="replace")
+        if self.case.blas and kind == "alloc" and result.returncode not in (0, 4):
+            # The runtime library that OpenBLAS needs ends the process itself, or crashes.
+            self.n_inside += 1
+            return None if found == self.before else "left files behind"
         if result.returncode < 0:
             return f"killed by signal {-result.returncode}: {said[-300:]}"
         if result.returncode == 0:
@@ -307,7 +312,8 @@ def run_case(options, case, kinds, pool):
             if result:
                 wrong.append({"at": at, "on": on, "what": result})
         rows.append({"case": case.name, "call": kind, "calls": n_calls, "runs": len(jobs),
-                     "wrong": wrong[:20], "n_wrong": len(wrong)})
+                     "wrong": wrong[:20], "n_wrong": len(wrong), "n_inside_blas": harness.n_inside})
+        harness.n_inside = 0
         if jobs:
             print(f"{'ok' if not wrong else 'WRONG':6}{case.name:18}{kind:9}{n_calls:7} calls"
                   f"{len(jobs):7} runs{len(wrong):6} wrong", flush=True)
@@ -329,9 +335,7 @@ def main():
     options = parser.parse_args()
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
-        options.shim = os.path.join(folder, "fault_shim.so")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", os.path.join(HERE, "fault_shim.c"),
-                        "-o", options.shim], check=True)
+        options.shim = shim.build(folder, "-DFAULT_ALLOC")
         options.fake = os.path.join(folder, "libgac_cuda.so")
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE",
                         "-I" + os.path.join(ROOT, "include"), "-I" + os.path.join(ROOT, "src"),

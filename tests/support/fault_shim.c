@@ -3,14 +3,19 @@
  * GAC_FAULT_CALL names the kind (alloc, read, write, open, stat, readdir, mmap,
  * sync, rename, close, unlink, mkdir, truncate, chmod, thread), GAC_FAULT_AT=N the
  * N-th call of that kind from 1 (0: none), GAC_FAULT_ON=1 all from then on too,
- * GAC_FAULT_ERRNO the error (ENOMEM for alloc). GAC_FAULT_COUNT=FILE gets the
- * number of calls of that kind. */
+ * GAC_FAULT_ERRNO the error (ENOMEM for alloc). With GAC_FAULT_SIGNAL=N the call
+ * does not fail, and the program gets that signal. GAC_FAULT_COUNT=FILE gets the
+ * number of calls of that kind, GAC_FAULT_LOG=FILE a line "sync PATH" or "rename
+ * FROM" for each that succeeds. Allocations fail only if this is compiled with
+ * FAULT_ALLOC, which no sanitizer can stand. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,16 +28,18 @@
 
 static atomic_long n_calls;
 static long fail_at;
-static int fail_on, fail_errno;
+static int fail_on, fail_errno, fail_signal;
 static const char *kind = "";
 
 __attribute__((constructor)) static void begin(void)
 {
     const char *call = getenv("GAC_FAULT_CALL"), *at = getenv("GAC_FAULT_AT");
     const char *on = getenv("GAC_FAULT_ON"), *error = getenv("GAC_FAULT_ERRNO");
+    const char *number = getenv("GAC_FAULT_SIGNAL");
     fail_at = at ? atol(at) : 0;
     fail_on = on && *on == '1';
     fail_errno = error ? atoi(error) : EIO;
+    fail_signal = number ? atoi(number) : 0;
     n_calls = 0;
     kind = call ? call : "";
 }
@@ -50,6 +57,18 @@ __attribute__((destructor)) static void tell(void)
     syscall(SYS_close, fd);
 }
 
+static void write_log(const char *what, const char *path)
+{
+    char line[PATH_MAX + 16];
+    const char *to = getenv("GAC_FAULT_LOG");
+    long fd = to ? syscall(SYS_open, to, O_WRONLY | O_CREAT | O_APPEND, 0644) : -1;
+    if (fd < 0)
+        return;
+    int n = snprintf(line, sizeof line, "%s %s\n", what, path);
+    syscall(SYS_write, fd, line, n);
+    syscall(SYS_close, fd);
+}
+
 static int fails(const char *of_kind)
 {
     if (strcmp(kind, of_kind) != 0)
@@ -57,10 +76,15 @@ static int fails(const char *of_kind)
     long n = atomic_fetch_add(&n_calls, 1) + 1;
     if (!fail_at || n < fail_at || (n > fail_at && !fail_on))
         return 0;
+    if (fail_signal) {
+        raise(fail_signal);
+        return 0;
+    }
     errno = strcmp(of_kind, "alloc") == 0 ? ENOMEM : fail_errno;
     return 1;
 }
 
+#ifdef FAULT_ALLOC
 /* ---- Allocations: glibc's own under their other names, so that looking them up
  * needs no allocation ---- */
 
@@ -108,6 +132,8 @@ int posix_memalign(void **out, size_t alignment, size_t n)
     return block ? 0 : ENOMEM;
 }
 
+#endif
+
 /* ---- Everything else ---- */
 
 #define NEXT(name) __typeof__(&name) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
@@ -128,10 +154,7 @@ WRAP("write", ssize_t, write, (int fd, const void *from, size_t n), (fd, from, n
 WRAP("write", ssize_t, pwrite, (int fd, const void *from, size_t n, off_t at), (fd, from, n, at))
 WRAP("write", ssize_t, pwrite64, (int fd, const void *from, size_t n, off64_t at),
      (fd, from, n, at))
-WRAP("sync", int, fsync, (int fd), (fd))
 WRAP("rename", int, rename, (const char *from, const char *to), (from, to))
-WRAP("rename", int, renameat2,
-     (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
 WRAP("mkdir", int, mkdir, (const char *path, mode_t mode), (path, mode))
 WRAP("truncate", int, ftruncate, (int fd, off_t size), (fd, size))
 WRAP("truncate", int, ftruncate64, (int fd, off64_t size), (fd, size))
@@ -148,6 +171,28 @@ WRAP("stat", int, fstatat, (int fd, const char *path, struct stat *s, int flags)
      (fd, path, s, flags))
 WRAP("mmap", void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t offset),
      (at, n, prot, flags, fd, offset))
+
+int fsync(int fd)
+{
+    char name[40], path[PATH_MAX];
+    NEXT(fsync);
+    int result = fails("sync") ? -1 : next(fd);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(name, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = 0;
+    if (result == 0)
+        write_log("sync", path);
+    return result;
+}
+
+int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
+{
+    NEXT(renameat2);
+    int result = fails("rename") ? -1 : next(a, from, b, to, flags);
+    if (result == 0)
+        write_log("rename", from);
+    return result;
+}
 
 int close(int fd)
 {
