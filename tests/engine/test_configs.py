@@ -126,11 +126,10 @@ class Rotary(ConfigCase):
                 rope_scaling=scaling))
             return self.gac("verify", os.path.join(MODELS, "llama-linear"), self.folder,
                             "--forward")
-        result = state({"rope_type": "linear", "factor": 2.0})
-        self.assertIn("bit-exact, all", result.stdout)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(state({"rope_type": "linear", "factor": 4.0}).returncode, 5)
-        self.assertEqual(state({}).returncode, 5)
+        # The configs differ, so it is the logits that tell.
+        self.assertIn("bit-exact, all", state({"rope_type": "linear", "factor": 2.0}).stdout)
+        self.assertIn("NOT bit-exact", state({"rope_type": "linear", "factor": 4.0}).stdout)
+        self.assertIn("NOT bit-exact", state({}).stdout)
         state({"rope_type": "linear"})
         self.refused('type linear needs "factor"')
         state({"rope_type": "new"})
