@@ -4,6 +4,7 @@
 #   make demo     see it work on generated checkpoints
 #   make bench    the benchmarks, results to bench/results
 #   make fuzz     the fuzz targets for FUZZ_SECONDS each
+#   make mutants  faults put into the code, which the tests must catch
 #   make format   clang-format over all sources
 #   make install  to PREFIX (default /usr/local)
 PREFIX ?= /usr/local
@@ -19,14 +20,16 @@ build/gac: FORCE
 	@cmake -G Ninja -S . -B build -DGAC_TESTS=OFF >/dev/null
 	@cmake --build build -j $(JOBS)
 
-# Release first: its tests are about time and memory. Then everything again
-# under the sanitizers.
-check:
+# The release build, because some tests are about its time and memory, and one
+# under the sanitizers for all others.
+check-builds:
 	@tools/setup.sh check
 	@cmake -G Ninja -S . -B build -DGAC_TESTS=OFF >/dev/null
 	@cmake --build build -j $(JOBS)
 	@cmake -G Ninja -S . -B build/check -DCMAKE_BUILD_TYPE=Debug -DGAC_SANITIZE=ON >/dev/null
 	@cmake --build build/check -j $(JOBS)
+
+check: check-builds
 	@CC=clang CXX=clang++ cmake -G Ninja -S . -B build/fuzz -DGAC_TESTS=OFF -DGAC_FUZZ=ON \
 	    -DCMAKE_BUILD_TYPE=Debug >/dev/null
 	@cmake --build build/fuzz -j $(JOBS)
@@ -55,6 +58,10 @@ fuzz:
 	@cmake --build build/fuzz -j $(JOBS)
 	@fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
+mutants: check-builds
+	@python3 tests/mutants/run.py --build build/check --release build --jobs $(JOBS) \
+	    --out build/mutants.json
+
 format:
 	@clang-format -i $(SOURCES)
 
@@ -66,4 +73,4 @@ clean:
 	@rm -rf build
 
 FORCE:
-.PHONY: all check demo bench fuzz format install clean FORCE
+.PHONY: all check check-builds demo bench fuzz mutants format install clean FORCE
