@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Puts faults into the code, one at a time, and expects the tests to catch each of them.
 
-    python3 tests/mutants/run.py --build build/check --release build [--out RESULT.json] [NAME...]
+    python3 tests/mutants/run.py --build build/check --release build [--out RESULT.json]
+        [--short | NAME...]
 
 A fault (a "mutant") is tests/mutants/NAME.patch. The lines above its diff say what is wrong:
 
@@ -17,7 +18,8 @@ Each mutant ends as
     survived   every test passed
     invalid    it does not apply, does not compile, or a test of it fails without it, too
 Exit 1 if any mutant survived or is invalid. A survivor that is known has a line
-"Survives: why" above its diff; it must survive, and is counted apart.
+"Survives: why" above its diff; it must survive, and is counted apart. --short tries one
+mutant of every room.
 """
 import argparse
 import concurrent.futures
@@ -215,10 +217,13 @@ def main():
     parser.add_argument("--release", required=True, help="the release build that some tests use")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", help="where the result goes, as JSON")
+    parser.add_argument("--short", action="store_true", help="one mutant of every room")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     names = options.names or sorted(name[:-len(".patch")] for name in os.listdir(HERE)
                                     if name.endswith(".patch"))
+    if options.short:  # a name starts with its room
+        names = sorted({name.split("-")[0]: name for name in reversed(names)}.values())
     mutants = [Mutant(os.path.join(HERE, name + ".patch")) for name in names]
     runner = Runner(options)
     rows = []
