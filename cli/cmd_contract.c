@@ -60,7 +60,7 @@ static gac_status list(cli *c)
 
 /* Representative sizes of each residue, judged at one place. *instead becomes the
  * dtype that runs where none of the kernels asked for does. */
-static void print_place(const gac_contract *contract, gac_dtype dtype, gac_seen seen,
+static void print_place(const gac_contract *contract, gac_dtype dtype, gac_op_axis seen,
                         const char *label, int64_t n_rows, int64_t around, gac_dtype *instead)
 {
     gac_judgement j, last = { .tier = -1 };
@@ -110,8 +110,7 @@ static void print_lines(const gac_contract *contract, gac_dtype dtype)
         double factor =
             gac_contract_gemm_us(contract, dtype, TOKENS, N, k) / whole_us * K / (double)k;
         gac_judgement j;
-        if (gac_contract_judge(contract, GAC_SEEN_GEMM_K, dtype, k, TOKENS, N, &j, NULL) !=
-                GAC_OK ||
+        if (gac_contract_judge(contract, GAC_OP_GEMM_K, dtype, k, TOKENS, N, &j, NULL) != GAC_OK ||
             !j.aligned || factor < 1.015)
             continue;
         printf("  %-22s multiple of %-4d %-6lld aligned  × %-6.2f %s\n", label, parts[i],
@@ -218,13 +217,13 @@ static void print_dtype(const gac_contract *contract, const json_t *whole, gac_d
     printf("\n%s: what a size costs, against the next aligned one (other axis 4096)\n", name);
     printf("  %-22s %-16s %-6s %-8s %-8s %-16s %-10s %s\n", "seen as", "size", "at", "", "slower",
            "family", "basis", "kernel");
-    print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 4096 tokens", 4096, 4096, &other);
-    print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 4096 tokens", 4096, 4096, &other);
+    print_place(contract, dtype, GAC_OP_GEMM_N, "GEMM n, 4096 tokens", 4096, 4096, &other);
+    print_place(contract, dtype, GAC_OP_GEMM_K, "GEMM k, 4096 tokens", 4096, 4096, &other);
     if (has_line_costs(whole, dtype))
         print_lines(contract, dtype);
-    print_place(contract, dtype, GAC_SEEN_GEMM_N, "GEMM n, 1 token", 1, 4096, &other);
-    print_place(contract, dtype, GAC_SEEN_GEMM_K, "GEMM k, 1 token", 1, 4096, &other);
-    print_place(contract, dtype, GAC_SEEN_SDPA_HEAD, "attention head", 0, 96, &other);
+    print_place(contract, dtype, GAC_OP_GEMM_N, "GEMM n, 1 token", 1, 4096, &other);
+    print_place(contract, dtype, GAC_OP_GEMM_K, "GEMM k, 1 token", 1, 4096, &other);
+    print_place(contract, dtype, GAC_OP_SDPA_HEAD, "attention head", 0, 96, &other);
     if (other < GAC_DTYPE_COUNT)
         printf("  as %s: no kernel of %s takes such sizes, so the call runs in %s\n",
                gac_dtype_name(other), name, gac_dtype_name(other));

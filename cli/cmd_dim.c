@@ -83,14 +83,12 @@ static gac_status parse(cli *c, int argc, char **argv, dim_options *o, bool *don
  * model of about 8 billion parameters. */
 static const struct {
     const char *label;
-    gac_seen seen;
+    gac_op_axis seen;
     int64_t n_rows;
 } places[] = {
-    { "GEMM n, 2048 tokens", GAC_SEEN_GEMM_N, 2048 },
-    { "GEMM k, 2048 tokens", GAC_SEEN_GEMM_K, 2048 },
-    { "GEMM n, 1 token", GAC_SEEN_GEMM_N, 1 },
-    { "GEMM k, 1 token", GAC_SEEN_GEMM_K, 1 },
-    { "attention head", GAC_SEEN_SDPA_HEAD, 0 },
+    { "GEMM n, 2048 tokens", GAC_OP_GEMM_N, 2048 }, { "GEMM k, 2048 tokens", GAC_OP_GEMM_K, 2048 },
+    { "GEMM n, 1 token", GAC_OP_GEMM_N, 1 },        { "GEMM k, 1 token", GAC_OP_GEMM_K, 1 },
+    { "attention head", GAC_OP_SDPA_HEAD, 0 },
 };
 
 enum { OTHER_AXIS = 4096, N_PLACES = sizeof places / sizeof *places };
@@ -98,10 +96,10 @@ enum { OTHER_AXIS = 4096, N_PLACES = sizeof places / sizeof *places };
 static json_t *place_json(int place, const gac_judgement *j)
 {
     return json_pack("{s:s, s:I, s:b, s:b, s:s, s:i, s:f, s:s?, s:s?, s:s}", "seen",
-                     gac_seen_name(places[place].seen), "n_rows", (json_int_t)places[place].n_rows,
-                     "aligned", j->aligned, "served", j->served, "runs_as",
-                     gac_dtype_name(j->runs_as), "tier", j->tier, "penalty", j->penalty, "kernel",
-                     j->kernel, "family", j->family, "basis", j->basis);
+                     gac_op_axis_name(places[place].seen), "n_rows",
+                     (json_int_t)places[place].n_rows, "aligned", j->aligned, "served", j->served,
+                     "runs_as", gac_dtype_name(j->runs_as), "tier", j->tier, "penalty", j->penalty,
+                     "kernel", j->kernel, "family", j->family, "basis", j->basis);
 }
 
 static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json_t *result,

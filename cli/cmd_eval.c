@@ -196,11 +196,11 @@ static gac_status run_shapes(cli *c, eval_command *o)
     gac_status status = GAC_OK;
     gac_engine *engine = o->engine.engine;
     for (int i = 0; i < o->prefill.n && status == GAC_OK; i++)
-        status = gac_measure_prefill(engine, o->prefill.batch[i], o->prefill.length[i], NULL,
-                                     c->progress, &o->prefill.timings[i], &c->error);
+        status = gac_engine_time_prefill(engine, o->prefill.batch[i], o->prefill.length[i], NULL,
+                                         c->progress, &o->prefill.timings[i], &c->error);
     for (int i = 0; i < o->decode.n && status == GAC_OK; i++)
-        status = gac_measure_decode(engine, o->decode.batch[i], o->decode.length[i], FILL_CHUNK,
-                                    NULL, c->progress, &o->decode.timings[i], &c->error);
+        status = gac_engine_time_decode(engine, o->decode.batch[i], o->decode.length[i], FILL_CHUNK,
+                                        NULL, c->progress, &o->decode.timings[i], &c->error);
     return status;
 }
 

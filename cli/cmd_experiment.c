@@ -1,9 +1,9 @@
 #include "cli.h"
 #include "experiment_text.h"
 
+#include "experiment/experiment.h"
 #include <errno.h>
 #include <gac/device.h>
-#include <gac/measure.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #include "plan_args.h"
 
 #include <gac/device.h>
-#include <gac/measure.h>
+#include <gac/probe.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ enum { MAX_DTYPES = 8, MAX_RUNTIME_BYTES = 1 << 20 };
 
 typedef struct probe_command {
     const char *out, *device, *raw, *runtime, *model, *workload, *base, *attention;
-    gac_pytorch pytorch;
+    gac_probe_pytorch pytorch;
     bool force, workload_given, allow_rescaled;
     gac_dtype dtypes[MAX_DTYPES];
     gac_probe_options options;
@@ -327,11 +327,11 @@ static gac_status choose_attention(cli *c, probe_command *o)
     gac_probe_served served;
     char stack[96];
     gac_error why = GAC_ERROR_INIT;
-    o->pytorch = (gac_pytorch){ .device = strchr(o->device, ':') ? o->device : NULL,
-                                .quick = o->options.quick };
-    gac_status status = gac_pytorch_serve(&o->pytorch, &spec, 1, false, &served, stack, &why);
+    o->pytorch = (gac_probe_pytorch){ .device = strchr(o->device, ':') ? o->device : NULL,
+                                      .quick = o->options.quick };
+    gac_status status = gac_probe_ask_pytorch(&o->pytorch, &spec, 1, false, &served, stack, &why);
     if (status == GAC_OK) {
-        o->options.fallback = gac_pytorch_serve;
+        o->options.fallback = gac_probe_ask_pytorch;
         o->options.fallback_context = &o->pytorch;
         return GAC_OK;
     }
@@ -490,7 +490,7 @@ static gac_status run(cli *c, int argc, char **argv)
         status = write_file(c, o.raw, o.force, raw);
     if (status == GAC_OK)
         status = report(c, &o, contract);
-    gac_pytorch_end(&o.pytorch);
+    gac_probe_end_pytorch(&o.pytorch);
     gac_device_close(device);
     json_decref(contract);
     json_decref(raw);

@@ -28,7 +28,7 @@ static void print_list(const json_t *at, const json_t *pct)
 static void print_head_steps(const gac_contract *contract, gac_dtype dtype, const char *label)
 {
     enum { MAX_HEAD = 256 };
-    int64_t unit = gac_contract_multiple(contract, GAC_SEEN_SDPA_HEAD, dtype);
+    int64_t unit = gac_contract_multiple(contract, GAC_OP_SDPA_HEAD, dtype);
     json_t *at = json_array(), *pct = json_array();
     double before_us = NAN;
     for (int64_t head = unit; unit > 0 && head <= MAX_HEAD; head += unit) {

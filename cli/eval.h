@@ -4,7 +4,7 @@
 
 #include "engine_args.h"
 
-#include <gac/measure.h>
+#include <gac/engine.h>
 
 enum { MAX_SHAPES = 16 };
 

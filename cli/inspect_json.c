@@ -116,9 +116,9 @@ static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool 
         (json_int_t)a->suggest, "exactness", gac_exactness_name(d->exactness), "reason", d->reason,
         "compressed", d->compressed, "penalty", a->penalty, "lost_ms", a->lost_ms);
     json_t *operators = json_array();
-    for (int s = 0; s < GAC_SEEN_COUNT; s++)
+    for (int s = 0; s < GAC_OP_AXIS_COUNT; s++)
         if (seen & 1u << s)
-            json_array_append_new(operators, json_string(gac_seen_name((gac_seen)s)));
+            json_array_append_new(operators, json_string(gac_op_axis_name((gac_op_axis)s)));
     json_object_set_new(object, "seen_by", operators);
     json_object_set_new(object, "kernel", cli_or_null(a->kernel));
     json_object_set_new(object, "family", cli_or_null(a->family));

@@ -1,10 +1,9 @@
 # Writes a C file that holds the bytes of other files, as a table of name, text
 # and size:
 #   cmake -DOUTPUT=bundled.c -DHEADER=room/header.h -DTYPE=type -DTABLE=symbol
-#         -DDIR=folder "-DFILES=pattern;pattern" [-DSUFFIX=.ext] [-DEXTRA=file]
-#         -P Bundle.cmake
+#         -DDIR=folder "-DFILES=pattern;pattern" [-DSUFFIX=.ext] -P Bundle.cmake
 # HEADER declares TYPE, gac_TABLE and gac_n_TABLE, the number of entries. Names are
-# paths inside DIR, without SUFFIX; EXTRA, from elsewhere, comes last by its own.
+# paths inside DIR, without SUFFIX.
 # Bytes and not string literals, since C compilers need not take long ones.
 cmake_minimum_required(VERSION 3.16)
 foreach(needed OUTPUT HEADER TYPE TABLE DIR FILES)
@@ -20,19 +19,14 @@ if(NOT files)
 endif()
 list(SORT files)
 list(TRANSFORM files PREPEND "${DIR}/")
-list(APPEND files ${EXTRA})
 
 set(arrays "")
 set(table "")
 set(count 0)
 foreach(file IN LISTS files)
-  if(file STREQUAL "${EXTRA}")
-    get_filename_component(name "${file}" NAME)
-  else()
-    file(RELATIVE_PATH name "${DIR}" "${file}")
-    if(SUFFIX)
-      string(REPLACE "${SUFFIX}" "" name "${name}")
-    endif()
+  file(RELATIVE_PATH name "${DIR}" "${file}")
+  if(SUFFIX)
+    string(REPLACE "${SUFFIX}" "" name "${name}")
   endif()
   file(READ "${file}" hex HEX)
   string(LENGTH "${hex}" n_digits)

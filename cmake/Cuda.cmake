@@ -109,9 +109,9 @@ add_library(gac_cuda MODULE
             ${PROJECT_SOURCE_DIR}/src/base/clock.c
             ${PROJECT_SOURCE_DIR}/src/base/error.c
             ${PROJECT_SOURCE_DIR}/src/base/floats.c
-            ${PROJECT_SOURCE_DIR}/src/checkpoint/dtype.c
+            ${PROJECT_SOURCE_DIR}/src/op/dtype.c
             ${PROJECT_SOURCE_DIR}/src/device/task_spec.c
-            ${PROJECT_SOURCE_DIR}/src/device/cpu/numbers.c)
+            ${PROJECT_SOURCE_DIR}/src/op/numbers.c)
 set_source_files_properties(${kernel_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
 add_dependencies(gac_cuda gac_kernels)
 target_include_directories(gac_cuda PRIVATE include src)

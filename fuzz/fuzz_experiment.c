@@ -1,5 +1,5 @@
 /* The input is an experiment; one that is taken must expand under every lens. */
-#include <gac/measure.h>
+#include "experiment/experiment.h"
 
 #include "fuzz_checks.h"
 

@@ -4,7 +4,7 @@
     python3 experiments/agreement/compare.py --library build/libgac.so -o RESULT.json
 
 Both lenses live in this one process, so that they use the same card, clock,
-cuBLAS and cuDNN: PyTorch through tools/pytorch_lens.py, ours through libgac.so.
+cuBLAS and cuDNN: PyTorch through tools/pytorch_stack.py, ours through libgac.so.
 Every call gets as many operand sets and as many calls per sample on both sides,
 and samples are taken in turns (A B, B A, ...), so that heat and the power limit
 meet both alike. How operands lie in memory makes some percent by itself
@@ -29,8 +29,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from native_lens import Gac, Refused, loaded_library  # noqa: E402
-from pytorch_lens import Declined, Lens, torch  # noqa: E402
+from native_stack import Gac, Refused, loaded_library  # noqa: E402
+from pytorch_stack import Declined, Lens, torch  # noqa: E402
 
 LIMIT_PCT = 5.0
 N_PLACES = 5

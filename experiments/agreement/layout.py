@@ -12,8 +12,8 @@ import argparse
 import statistics
 
 import compare
-from native_lens import Gac
-from pytorch_lens import Lens, torch
+from native_stack import Gac
+from pytorch_stack import Lens, torch
 
 ROUNDS = 9
 LEAST_CALLS = 200

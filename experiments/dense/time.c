@@ -27,7 +27,7 @@ int main(int argc, char **argv)
         err = (gac_error)GAC_ERROR_INIT;
         if (!gac_dtype_parse(name, &spec.dtype) || gac_task_create(device, &spec, &task, &err))
             continue;
-        if (gac_measure_task(device, task, &rules, &t, &err) == GAC_OK)
+        if (gac_timing_measure(device, task, &rules, &t, &err) == GAC_OK)
             printf("%s %ld %ld %ld %.4f %.4f %d %d %d\n", name, m, n, k, t.median_us, t.noise,
                    t.clock_mhz_min, t.n_unsettled, t.n_samples);
         gac_task_free(task);

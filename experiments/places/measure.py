@@ -18,7 +18,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from native_lens import Gac, loaded_library  # noqa: E402
+from native_stack import Gac, loaded_library  # noqa: E402
 
 SIZES = {"F16": 2, "BF16": 2, "F8_E4M3": 1}  # bytes
 N_PLACES = 5

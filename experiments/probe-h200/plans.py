@@ -13,7 +13,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from native_lens import Gac, Refused  # noqa: E402
+from native_stack import Gac, Refused  # noqa: E402
 
 HEADS = (64, 80, 88, 96, 104, 112, 120, 128)
 

@@ -9,41 +9,12 @@
 #define GAC_CHECKPOINT_H
 
 #include <gac/base.h>
+#include <gac/op.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
-
-typedef enum gac_dtype {
-    GAC_DTYPE_BOOL,
-    GAC_DTYPE_F4,
-    GAC_DTYPE_F6_E2M3,
-    GAC_DTYPE_F6_E3M2,
-    GAC_DTYPE_U8,
-    GAC_DTYPE_I8,
-    GAC_DTYPE_F8_E5M2,
-    GAC_DTYPE_F8_E4M3,
-    GAC_DTYPE_F8_E8M0,
-    GAC_DTYPE_F8_E4M3FNUZ,
-    GAC_DTYPE_F8_E5M2FNUZ,
-    GAC_DTYPE_I16,
-    GAC_DTYPE_U16,
-    GAC_DTYPE_F16,
-    GAC_DTYPE_BF16,
-    GAC_DTYPE_I32,
-    GAC_DTYPE_U32,
-    GAC_DTYPE_F32,
-    GAC_DTYPE_C64,
-    GAC_DTYPE_F64,
-    GAC_DTYPE_I64,
-    GAC_DTYPE_U64,
-    GAC_DTYPE_COUNT
-} gac_dtype;
-
-const char *gac_dtype_name(gac_dtype dtype); /* as safetensors spells it */
-int gac_dtype_bits(gac_dtype dtype);
-bool gac_dtype_parse(const char *name, gac_dtype *out);
 
 /* Limits on what a file may ask of us, beyond the format's own. */
 #define GAC_MAX_HEADER_BYTES 100000000 /* the format's own limit */

@@ -9,22 +9,12 @@
 #define GAC_CONTRACT_H
 
 #include <gac/base.h>
-#include <gac/checkpoint.h>
+#include <gac/op.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
-
-/* Where an operator sees a size. GEMM is y = x W^T: x is (m, k), W is (n, k). */
-typedef enum gac_seen {
-    GAC_SEEN_GEMM_N,
-    GAC_SEEN_GEMM_K,
-    GAC_SEEN_SDPA_HEAD,
-    GAC_SEEN_COUNT
-} gac_seen;
-
-const char *gac_seen_name(gac_seen seen); /* "gemm_n", "gemm_k", "sdpa_head" */
 
 typedef struct gac_contract gac_contract;
 
@@ -55,7 +45,7 @@ bool gac_contract_dtype(const gac_contract *contract, gac_dtype dtype, gac_dtype
 
 /* The smallest multiple among the aligned tiers at this place (8 in FP16,
  * mostly); 0 for a dtype that is not served. */
-int64_t gac_contract_multiple(const gac_contract *contract, gac_seen seen, gac_dtype dtype);
+int64_t gac_contract_multiple(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype);
 
 /* What the contract says of one size at one place. */
 typedef struct gac_judgement {
@@ -75,7 +65,7 @@ typedef struct gac_judgement {
  * aligned. For SDPA both are ignored. One row has kernels of its own: where
  * the contract does not name them, kernel and family are NULL. GAC_USAGE for a
  * dtype that is not served and for sizes below 1. */
-gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_dtype dtype,
+gac_status gac_contract_judge(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype,
                               int64_t size, int64_t n_rows, int64_t other, gac_judgement *out,
                               gac_error *err);
 
@@ -84,14 +74,6 @@ gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_d
  * wins. 0 when any size is 0, NaN for a dtype that is not served. */
 double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64_t m, int64_t n,
                             int64_t k);
-
-typedef struct gac_sdpa_shape {
-    int64_t batch;
-    int64_t n_q_heads, n_kv_heads;
-    int64_t n_q, n_kv; /* query rows and key rows: equal in prefill, 1 and context in decode */
-    int64_t qk_head, v_head; /* per-head sizes */
-    bool causal;
-} gac_sdpa_shape;
 
 /* Predicted time in microseconds of one attention call; likewise. */
 double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
@@ -114,7 +96,7 @@ bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out);
 /* The median error, in percent, that the contract states for its predictions in
  * dtype of the operators that see a size at a place: GEMMs or attention. False
  * when it states none that is at least 0 and below 100. */
-bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_seen seen,
+bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_op_axis seen,
                                double *out_pct);
 
 /* What a contract may say of its own predictions before they are called rough. */

@@ -11,8 +11,7 @@
 #define GAC_DEVICE_H
 
 #include <gac/base.h>
-#include <gac/checkpoint.h>
-#include <gac/contract.h>
+#include <gac/op.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,6 +64,12 @@ typedef struct gac_telemetry {
 
 gac_status gac_device_telemetry(gac_device *device, gac_telemetry *out, gac_error *err);
 
+/* The clock that the card reaches at rest. At first it is the highest clock of
+ * the description, 0 where that does not say. Someone may have locked the card to
+ * a lower clock; only waiting in vain finds that out, and then sets it here. */
+int gac_device_rest_clock_mhz(const gac_device *device);
+void gac_device_set_rest_clock(gac_device *device, int clock_mhz);
+
 /* ---- Tasks ------------------------------------------------------------- */
 
 typedef enum gac_task_kind {
@@ -74,15 +79,6 @@ typedef enum gac_task_kind {
     GAC_TASK_COPY,
     GAC_TASK_KIND_COUNT
 } gac_task_kind;
-
-/* y (m, n) = x (m, k) W^T with W (n, k), as a Linear layer stores it; with
- * row_major y = x B with B (k, n). All rows contiguous. F16 and BF16 give
- * their own dtype, F32 is multiplied as TF32, F8_E4M3 gives BF16 (unit
- * scales), I8 gives I32; sums are in 32 bits or better. */
-typedef struct gac_gemm_shape {
-    int64_t m, n, k;
-    bool row_major;
-} gac_gemm_shape;
 
 typedef enum gac_sdpa_path {
     GAC_SDPA_LIBRARY, /* the vendor's fused kernel (cuDNN) */
@@ -134,6 +130,17 @@ typedef enum gac_operand {
  * makes no sense: sizes below 1, over 2^31, or with a product over 2^40 bytes,
  * and a dtype that the kind of task does not take. */
 int64_t gac_task_operand_bytes(const gac_task_spec *spec, gac_operand operand);
+/* How an operand is stored. COPY moves bytes: U8. */
+gac_dtype gac_task_operand_dtype(const gac_task_spec *spec, gac_operand operand);
+
+/* Operations of one call of GEMM or SDPA, else 0; bytes of operands and result, each once. */
+double gac_task_flops(const gac_task_spec *spec);
+double gac_task_bytes(const gac_task_spec *spec);
+
+/* Fills an operand of one set with random numbers: normal ones, scaled by
+ * k^(-1/4) in a GEMM so that its results are near 1; small integers in I8;
+ * random bits where the dtype is not one that is multiplied. */
+void gac_task_fill(const gac_task_spec *spec, gac_operand operand, uint64_t seed, void *data);
 
 typedef struct gac_task gac_task;
 
@@ -387,6 +394,22 @@ typedef struct gac_backend {
 
 typedef const gac_backend *(*gac_backend_entry_fn)(void);
 #define GAC_BACKEND_ENTRY "gac_backend_entry"
+
+/* ---- Checks against the reference -------------------------------------- */
+
+typedef struct gac_difference {
+    double relative; /* norm of the difference over the norm of the reference */
+    double largest;  /* largest absolute difference */
+    int64_t n_elements;
+} gac_difference;
+
+/* Runs the task and its reference on the CPU on the same fresh random inputs;
+ * the output is poisoned first, and one not written counts as infinite. */
+gac_status gac_task_check(gac_device *device, const gac_task_spec *spec, uint64_t seed,
+                          gac_difference *out, gac_error *err);
+
+/* The stated tolerance of relative for a spec (dtype and kind). */
+double gac_task_tolerance(const gac_task_spec *spec);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

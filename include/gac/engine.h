@@ -8,69 +8,13 @@
 #include <gac/base.h>
 #include <gac/device.h>
 #include <gac/model.h>
+#include <gac/timing.h>
+#include <gac/tokenizer.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
-
-/* ---- Tokenizer ---------------------------------------------------------- */
-
-/* The tokenizer of a Hugging Face directory: tokenizer.json with a BPE model,
- * byte-level (GPT-2, Llama-3, Qwen, SmolLM) or as SentencePiece makes it
- * (Llama-2). Gives the ids that the `tokenizers` package gives.
- *
- * Text is bytes. What is not UTF-8 in it counts as U+FFFD, one for every
- * longest beginning of a character, as Python's errors="replace" has it.
- * Truncation and padding, which a tokenizer.json can ask for, are not done.
- *
- * A tokenizer keeps working memory of its own, hence one thread at a time. */
-typedef struct gac_tokenizer gac_tokenizer;
-
-/* Limits on what a tokenizer.json may ask of us. */
-#define GAC_MAX_TOKENIZER_BYTES (128 << 20)
-#define GAC_MAX_TOKENS (1 << 22)
-#define GAC_MAX_MERGES (1 << 22)
-
-/* Reads tokenizer.json and, where they exist, tokenizer_config.json and
- * special_tokens_map.json for the names of the special tokens. The caller owns
- * *out. Errors: GAC_BAD_INPUT, with file and JSON path, for what is wrong and
- * for what is not supported. */
-gac_status gac_tokenizer_open(const char *directory, gac_tokenizer **out, gac_error *err);
-void gac_tokenizer_close(gac_tokenizer *tokenizer); /* NULL is fine */
-
-/* The greatest id, plus one. Ids below may be missing. */
-int32_t gac_tokenizer_n_ids(const gac_tokenizer *tokenizer);
-/* Ids of the tokens that begin and end a text; -1 where there is none. */
-int32_t gac_tokenizer_bos(const gac_tokenizer *tokenizer);
-int32_t gac_tokenizer_eos(const gac_tokenizer *tokenizer);
-/* The piece of an id as the file spells it, or NULL; borrowed. */
-const char *gac_tokenizer_piece(const gac_tokenizer *tokenizer, int32_t id);
-/* The id of a piece as the file spells it, or -1. */
-int32_t gac_tokenizer_find(const gac_tokenizer *tokenizer, const char *piece);
-/* Whether an id is a special token. */
-bool gac_tokenizer_is_special(const gac_tokenizer *tokenizer, int32_t id);
-
-/* Turns n_bytes of text (less than 1 GiB) into ids. With add_special, the
- * tokens that the post-processor puts around a text are added. *out is
- * malloc'ed, also when *n_ids is 0; free() it. */
-gac_status gac_tokenizer_encode(gac_tokenizer *tokenizer, const char *text, size_t n_bytes,
-                                bool add_special, int32_t **out, size_t *n_ids, gac_error *err);
-
-/* Turns ids into bytes; they may end inside a character, and byte tokens give
- * their bytes even where these make no character. Unknown ids, and special
- * tokens if skip_special, give nothing. *out is malloc'ed and has a NUL after
- * its *n_bytes bytes; free() it. */
-gac_status gac_tokenizer_decode(gac_tokenizer *tokenizer, const int32_t *ids, size_t n_ids,
-                                bool skip_special, char **out, size_t *n_bytes, gac_error *err);
-
-/* The bytes of one id, for a text that is shown as it is made. first says
- * that it is the first one of the text that is shown, which may lose its
- * leading space. Bytes of consecutive ids make up what gac_tokenizer_decode
- * gives; where characters end is up to the caller. *bytes is borrowed until
- * the next call. */
-gac_status gac_tokenizer_decode_one(gac_tokenizer *tokenizer, int32_t id, bool first,
-                                    const char **bytes, size_t *n_bytes, gac_error *err);
 
 /* ---- Running a model ----------------------------------------------------- */
 
@@ -316,6 +260,46 @@ typedef struct gac_logit_comparison {
 gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
                               const gac_compare_options *options, gac_logit_comparison *out,
                               gac_error *err);
+
+/* ---- Speed ---------------------------------------------------------------- */
+
+#define GAC_DECODE_STEPS 32      /* a context is left behind by at most so many steps */
+#define GAC_LONG_PASS_US 2000000 /* a pass this long is sampled GAC_LONG_PASSES times */
+#define GAC_LONG_PASSES 3
+
+/* For passes of a whole model; sample_us, graph_below_us and settle_us do not count. */
+#define GAC_TIMING_RULES_PASS_INIT \
+    { \
+        300000, 0, 5, 96, 0.004, 10000000, 0, 0 \
+    }
+
+/* Times of one shape. clock_mhz and temperature_c are unknown: the wall clock
+ * of the host runs around gac_engine_forward, which waits for the device. */
+typedef struct gac_pass_timing {
+    int64_t batch;
+    int64_t length;    /* prefill: tokens of a sequence; decode: its context */
+    gac_timing timing; /* of a pass, or of a step, of the whole batch */
+    double tokens_per_s;
+} gac_pass_timing;
+
+/* Times a prefill of batch sequences of length tokens, from an empty cache. The
+ * ids are random and always the same. rules NULL takes GAC_TIMING_RULES_PASS_INIT. */
+gac_status gac_engine_time_prefill(gac_engine *engine, int64_t batch, int64_t length,
+                                   const gac_timing_rules *rules, gac_progress *progress,
+                                   gac_pass_timing *out, gac_error *err);
+
+/* Times steps of one token for each of batch sequences that have context tokens
+ * with it: context - 1 are put into the cache first, at most chunk of a sequence
+ * in one pass, then GAC_DECODE_STEPS steps follow each other, or as many as the
+ * engine's context has room for, and again from the same place. Every step is a
+ * sample. */
+gac_status gac_engine_time_decode(gac_engine *engine, int64_t batch, int64_t context, int64_t chunk,
+                                  const gac_timing_rules *rules, gac_progress *progress,
+                                  gac_pass_timing *out, gac_error *err);
+
+/* {"batch", KEY, "ms", "spread_pct", "tokens_per_s", "n_samples", "steady",
+ * "samples_ms"} with key for "length" or "context"; NULL when out of memory. */
+struct json_t *gac_pass_timing_json(const gac_pass_timing *timing, const char *key);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -10,7 +10,7 @@
 
 #include <gac/base.h>
 #include <gac/checkpoint.h>
-#include <gac/contract.h>
+#include <gac/op.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -77,7 +77,7 @@ typedef enum gac_split { GAC_SPLIT_NONE, GAC_SPLIT_N, GAC_SPLIT_K } gac_split;
 /* A dimension's share of an operator's n or k: n_slices times its size. */
 typedef struct gac_term {
     int32_t dim;
-    gac_seen seen;
+    gac_op_axis seen;
     int64_t n_slices;
 } gac_term;
 
@@ -163,6 +163,33 @@ int32_t gac_model_unexplained(const gac_model *model, int32_t index);
 /* What a reader should know beside: stale config keys, guesses made. */
 int32_t gac_model_n_notes(const gac_model *model);
 const char *gac_model_note(const gac_model *model, int32_t index);
+
+/* ---- Rotary embeddings ------------------------------------------------- */
+
+/* How a config states their frequencies: for running a model and for repairing it. */
+
+/* The key of the settings that count: rope_scaling where there are any in it, as
+ * in transformers, else rope_parameters. NULL where a config has neither. */
+const char *gac_rotary_key(const struct json_t *config);
+
+/* The type of rotary embedding that a config states: default where it states none.
+ * Borrowed. */
+const char *gac_rotary_type(const struct json_t *config);
+
+/* Whether a repair can state the frequencies of that type for another head size. */
+bool gac_rotary_can_restate(const char *type);
+
+/* What a config or its rotary settings, which may be NULL, state has to be a
+ * number, and what the type needs has to be stated: a default in its place would
+ * be wrong. False with the fault in text. */
+bool gac_rotary_check(const struct json_t *config, const struct json_t *settings, const char *type,
+                      char *text, size_t size);
+
+/* Frequency of pair i of a head of size numbers, by the rule of type linear or
+ * llama3 with its settings, which may be NULL; of any other type the plain one,
+ * base to the power of -2 i / size. */
+double gac_rotary_frequency(const char *type, const struct json_t *settings, double base, int64_t i,
+                            int64_t size);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -86,7 +86,7 @@ typedef struct gac_dim_advice {
     int64_t suggest;    /* smallest size that is, for it and those tied to it */
     double penalty;     /* time of its worst operator over its time with suggested sizes */
     double lost_ms;     /* its share of what those sizes would save in the workload */
-    gac_seen seen;      /* the place of the worst penalty; GAC_SEEN_COUNT where there is none */
+    gac_op_axis seen;   /* the place of the worst penalty; GAC_OP_AXIS_COUNT where there is none */
     const char *kernel; /* there; borrowed from the contract; NULL where it does not say */
     const char *family;
     gac_dtype runs_as; /* the dtype whose kernel that is, or GAC_DTYPE_COUNT */
@@ -244,14 +244,9 @@ gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model,
 
 /* ---- What to measure ---------------------------------------------------- */
 
-/* y = x W^T with x (m, k), W (n, k), as one GPU sees it. */
-typedef struct gac_gemm_call {
-    int64_t m, n, k;
-} gac_gemm_call;
-
-/* Operator shapes, each once, sorted. */
+/* Operator shapes as one GPU sees them, each once, sorted. */
 typedef struct gac_plan_shapes {
-    gac_gemm_call *gemm;
+    gac_gemm_shape *gemm;
     size_t n_gemm;
     gac_sdpa_shape *sdpa;
     size_t n_sdpa;

@@ -6,21 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *gac_seen_name(gac_seen seen)
-{
-    switch (seen) {
-    case GAC_SEEN_GEMM_N:
-        return "gemm_n";
-    case GAC_SEEN_GEMM_K:
-        return "gemm_k";
-    case GAC_SEEN_SDPA_HEAD:
-        return "sdpa_head";
-    case GAC_SEEN_COUNT:
-        break;
-    }
-    return "unknown";
-}
-
 int gac_contract_n_bundled(void)
 {
     return gac_n_bundled_contracts;
@@ -238,20 +223,20 @@ int gac_tiers_pick(const gac_tiers *tiers, int64_t size)
 }
 
 const gac_tiers *gac_contract_instead(const gac_contract *contract, const gac_dtype_rules *rules,
-                                      gac_seen seen, int tier)
+                                      gac_op_axis seen, int tier)
 {
-    if (seen == GAC_SEEN_SDPA_HEAD || rules->gemm[seen].tiers.tier[tier].served)
+    if (seen == GAC_OP_SDPA_HEAD || rules->gemm[seen].tiers.tier[tier].served)
         return NULL;
     return &contract->rules[rules->falls_back]->gemm[seen].tiers;
 }
 
-int64_t gac_contract_multiple(const gac_contract *contract, gac_seen seen, gac_dtype dtype)
+int64_t gac_contract_multiple(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype)
 {
     const gac_dtype_rules *rules = gac_contract_rules(contract, dtype);
-    if (!rules || (int)seen < 0 || seen >= GAC_SEEN_COUNT)
+    if (!rules || (int)seen < 0 || seen >= GAC_OP_AXIS_COUNT)
         return 0;
     const gac_tiers *tiers =
-        seen == GAC_SEEN_SDPA_HEAD ? &rules->sdpa.tiers : &rules->gemm[seen].tiers;
+        seen == GAC_OP_SDPA_HEAD ? &rules->sdpa.tiers : &rules->gemm[seen].tiers;
     int64_t multiple = tiers->tier[0].multiple;
     for (int i = 1; i < tiers->n_tiers && tiers->tier[i].aligned; i++)
         multiple = tiers->tier[i].multiple;

@@ -13,14 +13,14 @@ static const char *attention_of(const gac_contract *contract, const char *dtype)
     return same_as ? same_as : dtype;
 }
 
-bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_seen seen,
+bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_op_axis seen,
                                double *out_pct)
 {
     gac_dtype served;
     if (!gac_contract_dtype(contract, dtype, &served))
         return false;
     const char *own = gac_dtype_name(served);
-    bool attention = seen == GAC_SEEN_SDPA_HEAD;
+    bool attention = seen == GAC_OP_SDPA_HEAD;
     const json_t *accuracy = json_object_get(contract->json, "accuracy");
     const json_t *part = json_object_get(accuracy, attention ? "sdpa" : "gemm");
     const json_t *row = json_object_get(part, attention ? attention_of(contract, own) : own);

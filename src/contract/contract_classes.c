@@ -2,18 +2,18 @@
 
 enum { AROUND = 4096, HEAD_AROUND = 96 };
 
-const gac_tiers *gac_side_tiers(const gac_side *s, gac_seen seen)
+const gac_tiers *gac_side_tiers(const gac_side *s, gac_op_axis seen)
 {
-    return seen == GAC_SEEN_SDPA_HEAD ? &s->rules->sdpa.tiers : &s->rules->gemm[seen].tiers;
+    return seen == GAC_OP_SDPA_HEAD ? &s->rules->sdpa.tiers : &s->rules->gemm[seen].tiers;
 }
 
-bool gac_side_aligns(const gac_side *s, gac_seen seen, int64_t size)
+bool gac_side_aligns(const gac_side *s, gac_op_axis seen, int64_t size)
 {
     const gac_tiers *tiers = gac_side_tiers(s, seen);
     return tiers->tier[gac_tiers_pick(tiers, size)].aligned;
 }
 
-static gac_slot find_slot(const gac_side *s, gac_seen seen, int64_t size)
+static gac_slot find_slot(const gac_side *s, gac_op_axis seen, int64_t size)
 {
     gac_slot out = { .tier = gac_tiers_pick(gac_side_tiers(s, seen), size) };
     out.instead = gac_contract_instead(s->contract, s->rules, seen, out.tier);
@@ -87,11 +87,11 @@ static int find_known(const gac_size_class *classes, int n, const gac_size_class
     return -1;
 }
 
-int gac_find_classes(const gac_side *a, const gac_side *b, gac_seen seen,
+int gac_find_classes(const gac_side *a, const gac_side *b, gac_op_axis seen,
                      gac_size_class out[GAC_MAX_CLASSES])
 {
     int n = 0;
-    int64_t reach = 1, around = seen == GAC_SEEN_SDPA_HEAD ? HEAD_AROUND : AROUND;
+    int64_t reach = 1, around = seen == GAC_OP_SDPA_HEAD ? HEAD_AROUND : AROUND;
     const gac_tiers *in_a = gac_side_tiers(a, seen), *in_b = gac_side_tiers(b, seen);
     if (!gac_lcm_i64(in_a->tier[0].multiple, in_b->tier[0].multiple, &reach))
         reach = 1;
@@ -107,7 +107,7 @@ int gac_find_classes(const gac_side *a, const gac_side *b, gac_seen seen,
     return n;
 }
 
-int gac_class_of(const gac_side *a, const gac_side *b, gac_seen seen, int64_t size,
+int gac_class_of(const gac_side *a, const gac_side *b, gac_op_axis seen, int64_t size,
                  const gac_size_class *classes, int n)
 {
     gac_size_class c = { .in_a = find_slot(a, seen, size), .in_b = find_slot(b, seen, size) };

@@ -27,14 +27,14 @@ typedef struct gac_size_class {
     char text[96]; /* "multiples of 8 but not of 16" */
 } gac_size_class;
 
-const gac_tiers *gac_side_tiers(const gac_side *s, gac_seen seen);
-bool gac_side_aligns(const gac_side *s, gac_seen seen, int64_t size);
+const gac_tiers *gac_side_tiers(const gac_side *s, gac_op_axis seen);
+bool gac_side_aligns(const gac_side *s, gac_op_axis seen, int64_t size);
 
 /* The classes there are, each with an example near a size that is common; returns how many. */
-int gac_find_classes(const gac_side *a, const gac_side *b, gac_seen seen,
+int gac_find_classes(const gac_side *a, const gac_side *b, gac_op_axis seen,
                      gac_size_class out[GAC_MAX_CLASSES]);
 /* Which of n classes size is in; -1 for none of them. */
-int gac_class_of(const gac_side *a, const gac_side *b, gac_seen seen, int64_t size,
+int gac_class_of(const gac_side *a, const gac_side *b, gac_op_axis seen, int64_t size,
                  const gac_size_class *classes, int n);
 
 #endif

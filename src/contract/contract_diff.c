@@ -51,7 +51,7 @@ typedef struct verdict {
 } verdict;
 
 /* Prefill and decode rows; the same for heads. */
-static gac_status judge_class(const gac_side *s, gac_seen seen, int64_t size,
+static gac_status judge_class(const gac_side *s, gac_op_axis seen, int64_t size,
                               verdict out[N_REGIMES], gac_error *err)
 {
     static const int64_t rows[N_REGIMES] = { PREFILL_ROWS, 1 };
@@ -119,7 +119,7 @@ static json_t *class_json(const gac_size_class *c, const verdict *a, const verdi
     return row;
 }
 
-static gac_status diff_class(const gac_side *a, const gac_side *b, gac_seen seen,
+static gac_status diff_class(const gac_side *a, const gac_side *b, gac_op_axis seen,
                              const gac_size_class *c, json_t *touches, gac_error *err)
 {
     verdict in_a[N_REGIMES], in_b[N_REGIMES];
@@ -133,11 +133,11 @@ static gac_status diff_class(const gac_side *a, const gac_side *b, gac_seen seen
         touched = touched || servers_differ(&in_a[r], &in_b[r]) ||
                   gac_is_apart(in_a[r].judged.penalty, in_b[r].judged.penalty, CHANGED_PENALTY);
     if (touched)
-        json_array_append_new(touches, class_json(c, in_a, in_b, seen == GAC_SEEN_SDPA_HEAD));
+        json_array_append_new(touches, class_json(c, in_a, in_b, seen == GAC_OP_SDPA_HEAD));
     return GAC_OK;
 }
 
-static gac_status diff_place(const gac_side *a, const gac_side *b, gac_seen seen, json_t *places,
+static gac_status diff_place(const gac_side *a, const gac_side *b, gac_op_axis seen, json_t *places,
                              bool *same, gac_error *err)
 {
     gac_size_class classes[GAC_MAX_CLASSES];
@@ -150,7 +150,7 @@ static gac_status diff_place(const gac_side *a, const gac_side *b, gac_seen seen
     bool changed = tiers_differ(in_a, in_b);
     *same = *same && !changed && json_array_size(touches) == 0;
     json_array_append_new(places,
-                          json_pack("{s:s, s:b, s:o, s:o, s:o}", "place", gac_seen_name(seen),
+                          json_pack("{s:s, s:b, s:o, s:o, s:o}", "place", gac_op_axis_name(seen),
                                     "tiers_changed", changed, "tiers_a", tiers_json(in_a),
                                     "tiers_b", tiers_json(in_b), "touches", touches));
     return status;
@@ -179,10 +179,8 @@ static json_t *diff_times(const gac_side *a, const gac_side *b, bool *same)
     json_t *list = json_array();
     for (size_t i = 0; i < sizeof gemm / sizeof *gemm; i++) {
         const int64_t *s = gemm[i];
-        if (!gac_side_aligns(a, GAC_SEEN_GEMM_N, s[1]) ||
-            !gac_side_aligns(b, GAC_SEEN_GEMM_N, s[1]) ||
-            !gac_side_aligns(a, GAC_SEEN_GEMM_K, s[2]) ||
-            !gac_side_aligns(b, GAC_SEEN_GEMM_K, s[2]))
+        if (!gac_side_aligns(a, GAC_OP_GEMM_N, s[1]) || !gac_side_aligns(b, GAC_OP_GEMM_N, s[1]) ||
+            !gac_side_aligns(a, GAC_OP_GEMM_K, s[2]) || !gac_side_aligns(b, GAC_OP_GEMM_K, s[2]))
             continue;
         snprintf(what, sizeof what, "GEMM %lld x %lld x %lld", (long long)s[0], (long long)s[1],
                  (long long)s[2]);
@@ -191,8 +189,8 @@ static json_t *diff_times(const gac_side *a, const gac_side *b, bool *same)
     }
     for (size_t i = 0; i < sizeof sdpa / sizeof *sdpa; i++) {
         const gac_sdpa_shape *s = &sdpa[i];
-        if (!gac_side_aligns(a, GAC_SEEN_SDPA_HEAD, s->qk_head) ||
-            !gac_side_aligns(b, GAC_SEEN_SDPA_HEAD, s->qk_head))
+        if (!gac_side_aligns(a, GAC_OP_SDPA_HEAD, s->qk_head) ||
+            !gac_side_aligns(b, GAC_OP_SDPA_HEAD, s->qk_head))
             continue;
         snprintf(what, sizeof what, "attention %s %lld x %lld%s",
                  s->n_q == 1 ? "decode" : "prefill", (long long)s->batch, (long long)s->n_kv,
@@ -228,8 +226,8 @@ static gac_status diff_dtype(const gac_contract *a, gac_dtype dtype_a, const gac
     gac_status status = take_side(&left, a, dtype_a, err);
     if (status == GAC_OK)
         status = take_side(&right, b, dtype_b, err);
-    for (int seen = 0; seen < GAC_SEEN_COUNT && status == GAC_OK; seen++)
-        status = diff_place(&left, &right, (gac_seen)seen, places, same, err);
+    for (int seen = 0; seen < GAC_OP_AXIS_COUNT && status == GAC_OK; seen++)
+        status = diff_place(&left, &right, (gac_op_axis)seen, places, same, err);
     json_t *times = NULL;
     if (status == GAC_OK)
         status = gac_sweep_times(&left, &right, places, &times, same, err);

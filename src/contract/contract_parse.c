@@ -138,8 +138,8 @@ static bool is_row_table(const json_t *value)
 
 static bool read_gemm_table(gac_reader *r, const json_t *value, gac_dtype_rules *out)
 {
-    const gac_tiers *by_n = &out->gemm[GAC_SEEN_GEMM_N].tiers;
-    const gac_tiers *by_k = &out->gemm[GAC_SEEN_GEMM_K].tiers;
+    const gac_tiers *by_n = &out->gemm[GAC_OP_GEMM_N].tiers;
+    const gac_tiers *by_k = &out->gemm[GAC_OP_GEMM_K].tiers;
     int64_t n_multiple, k_multiple;
     if (!json_is_object(value))
         return gac_reader_fault(r, "must be an object");
@@ -174,8 +174,8 @@ static bool read_dense(gac_reader *r, const json_t *gemm, const char *key,
         size_t before = gac_reader_enter(r, "[%zu]", i);
         if (!json_is_object(value))
             return gac_reader_fault(r, "must be an object");
-        if (!gac_reader_size(r, value, "n_multiple", MAX_MULTIPLE, &multiple[GAC_SEEN_GEMM_N]) ||
-            !gac_reader_size(r, value, "k_multiple", MAX_MULTIPLE, &multiple[GAC_SEEN_GEMM_K]))
+        if (!gac_reader_size(r, value, "n_multiple", MAX_MULTIPLE, &multiple[GAC_OP_GEMM_N]) ||
+            !gac_reader_size(r, value, "k_multiple", MAX_MULTIPLE, &multiple[GAC_OP_GEMM_K]))
             return false;
         for (int place = 0; place < 2; place++)
             if (multiple[place] != places[place].tiers.tier[0].multiple)
@@ -190,8 +190,8 @@ static bool read_dense(gac_reader *r, const json_t *gemm, const char *key,
 
 static bool read_gemm_times(gac_reader *r, const json_t *gemm, gac_dtype_rules *out)
 {
-    const gac_tiers *by_n = &out->gemm[GAC_SEEN_GEMM_N].tiers;
-    const gac_tiers *by_k = &out->gemm[GAC_SEEN_GEMM_K].tiers;
+    const gac_tiers *by_n = &out->gemm[GAC_OP_GEMM_N].tiers;
+    const gac_tiers *by_k = &out->gemm[GAC_OP_GEMM_K].tiers;
     int n_pairs = by_n->n_tiers * by_k->n_tiers;
     json_t *list;
     if (!gac_reader_array(r, gemm, "times", 2 * (size_t)n_pairs, &list))
@@ -245,7 +245,7 @@ static bool read_gemm(gac_reader *r, const json_t *root, const char *dtype, gac_
     if (!gac_reader_object(r, all, dtype, &gemm))
         return false;
     gac_reader_enter(r, ".%s", dtype);
-    gac_gemm_place *n = &out->gemm[GAC_SEEN_GEMM_N], *k = &out->gemm[GAC_SEEN_GEMM_K];
+    gac_gemm_place *n = &out->gemm[GAC_OP_GEMM_N], *k = &out->gemm[GAC_OP_GEMM_K];
     bool has_times = json_object_get(gemm, "times") != NULL;
     bool (*extra)(gac_reader *, const json_t *, int, void *) =
         has_times ? read_decode_basis : read_gemm_rates;

@@ -95,7 +95,7 @@ enum { GAC_MAX_DENSE = 8 };
 
 typedef struct gac_dtype_rules {
     double element_bytes;
-    gac_gemm_place gemm[2]; /* by gac_seen: n, k */
+    gac_gemm_place gemm[2]; /* by gac_op_axis: n, k */
     /* (tiers of n, tiers of k), for any number of rows and for one; NULL: by
      * rates. A pair without its own takes that of the next better k. */
     gac_gemm_times *times, *row_times;
@@ -174,7 +174,7 @@ int gac_tiers_pick(const gac_tiers *tiers, int64_t size);
 /* The tiers of the dtype that runs where no kernel of rules takes sizes of this
  * tier; NULL where they are served. */
 const gac_tiers *gac_contract_instead(const gac_contract *contract, const gac_dtype_rules *rules,
-                                      gac_seen seen, int tier);
+                                      gac_op_axis seen, int tier);
 
 /* The rules that serve dtype, or NULL. */
 const gac_dtype_rules *gac_contract_rules(const gac_contract *contract, gac_dtype dtype);

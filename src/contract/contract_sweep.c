@@ -28,7 +28,7 @@ static int64_t table_size(const gac_table *t, int axis, int i)
 }
 
 /* The rows of tables of every size, or with rows the other widths that these have there. */
-static void add_tables(const gac_side *s, const gac_table *tables, int n_tables, gac_seen facing,
+static void add_tables(const gac_side *s, const gac_table *tables, int n_tables, gac_op_axis facing,
                        int64_t rows, int64_t *list, int *n, int max)
 {
     for (int i = 0; i < n_tables; i++) {
@@ -42,15 +42,16 @@ static void add_tables(const gac_side *s, const gac_table *tables, int n_tables,
     }
 }
 
-static void add_side(const gac_side *s, gac_seen seen, int64_t rows, int64_t *list, int *n, int max)
+static void add_side(const gac_side *s, gac_op_axis seen, int64_t rows, int64_t *list, int *n,
+                     int max)
 {
     const gac_dtype_rules *r = s->rules;
-    if (seen == GAC_SEEN_GEMM_K) {
-        add_tables(s, r->dense_k, r->n_dense_k, GAC_SEEN_GEMM_N, rows, list, n, max);
+    if (seen == GAC_OP_GEMM_K) {
+        add_tables(s, r->dense_k, r->n_dense_k, GAC_OP_GEMM_N, rows, list, n, max);
         return;
     }
-    add_tables(s, r->dense, r->n_dense, GAC_SEEN_GEMM_K, rows, list, n, max);
-    add_tables(s, r->dense_part, r->n_dense_part, GAC_SEEN_GEMM_K, rows, list, n, max);
+    add_tables(s, r->dense, r->n_dense, GAC_OP_GEMM_K, rows, list, n, max);
+    add_tables(s, r->dense_part, r->n_dense_part, GAC_OP_GEMM_K, rows, list, n, max);
 }
 
 static int order_lines(const void *a, const void *b)
@@ -59,7 +60,7 @@ static int order_lines(const void *a, const void *b)
     return x->rows < y->rows ? -1 : x->rows > y->rows;
 }
 
-static void add_gemm_lines(gac_sweep *s, gac_seen seen)
+static void add_gemm_lines(gac_sweep *s, gac_op_axis seen)
 {
     static const int64_t common[] = { 1, 16, 256, 1024, 2048, 4096 }, between[] = { 4, 64, 8192 };
     static const int64_t widths[] = { 4096, 2048, 8192, 512 };
@@ -77,7 +78,7 @@ static void add_gemm_lines(gac_sweep *s, gac_seen seen)
     for (int i = 0; i < n; i++) {
         gac_sweep_line *l = &s->lines[s->n_lines++];
         *l = (gac_sweep_line){ .seen = seen, .rows = rows[i], .dense = i < n_dense };
-        size_t n_widths = sizeof widths / sizeof *widths - (seen == GAC_SEEN_GEMM_K);
+        size_t n_widths = sizeof widths / sizeof *widths - (seen == GAC_OP_GEMM_K);
         for (size_t j = 0; j < n_widths; j++)
             add_number(l->others, &l->n_others, GAC_SWEEP_OTHERS, widths[j]);
         add_side(s->a, seen, l->rows, l->others, &l->n_others, GAC_SWEEP_OTHERS);
@@ -107,7 +108,7 @@ static void add_head_lines(gac_sweep *s)
 {
     for (int phase = 0; phase < GAC_SWEEP_PHASES; phase++) {
         gac_sweep_line *l = &s->lines[s->n_lines++];
-        *l = (gac_sweep_line){ .seen = GAC_SEEN_SDPA_HEAD, .phase = phase, .dense = true };
+        *l = (gac_sweep_line){ .seen = GAC_OP_SDPA_HEAD, .phase = phase, .dense = true };
         for (int i = 0; i < N_GROUPS * N_LENGTHS; i++)
             l->others[l->n_others++] = i;
     }
@@ -115,9 +116,9 @@ static void add_head_lines(gac_sweep *s)
 
 static double us_of(const gac_side *s, const gac_sweep_line *l, int64_t size, int64_t other)
 {
-    if (l->seen == GAC_SEEN_GEMM_N)
+    if (l->seen == GAC_OP_GEMM_N)
         return gac_contract_gemm_us(s->contract, s->dtype, l->rows, size, other);
-    if (l->seen == GAC_SEEN_GEMM_K)
+    if (l->seen == GAC_OP_GEMM_K)
         return gac_contract_gemm_us(s->contract, s->dtype, l->rows, other, size);
     gac_sdpa_shape shape = gac_sweep_shape(l->phase, other, size);
     return gac_contract_sdpa_us(s->contract, s->dtype, &shape);
@@ -126,7 +127,7 @@ static double us_of(const gac_side *s, const gac_sweep_line *l, int64_t size, in
 static int64_t stride_at(const gac_sweep *s, const gac_sweep_line *l, const gac_size_class *c,
                          int64_t size)
 {
-    if (l->seen == GAC_SEEN_SDPA_HEAD)
+    if (l->seen == GAC_OP_SDPA_HEAD)
         return size < DENSE_HEAD ? 1 : SPARSE;
     bool aligned =
         gac_side_aligns(s->a, l->seen, c->example) || gac_side_aligns(s->b, l->seen, c->example);
@@ -136,7 +137,7 @@ static int64_t stride_at(const gac_sweep *s, const gac_sweep_line *l, const gac_
 /* Every size that is aligned, some of each class that is not. */
 static bool take_sizes(const gac_sweep *s, gac_sweep_line *l)
 {
-    bool is_head = l->seen == GAC_SEEN_SDPA_HEAD;
+    bool is_head = l->seen == GAC_OP_SDPA_HEAD;
     int64_t first = is_head ? MIN_HEAD : MIN_SIZE, last = is_head ? MAX_HEAD : MAX_SIZE;
     int64_t next[GAC_MAX_CLASSES] = { 0 };
     size_t room = (size_t)(last - first + 1);
@@ -167,7 +168,7 @@ static bool fill_line(gac_sweep *s, gac_sweep_line *l)
             double b_us = itself ? 1 : us_of(s->b, l, l->sizes[i], l->others[j]);
             bool told = a_us > 0 && b_us > 0 && isfinite(b_us / a_us);
             l->ratios[i * (size_t)l->n_others + (size_t)j] = told ? b_us / a_us : NAN;
-            s->n_shapes[l->seen == GAC_SEEN_SDPA_HEAD] += told;
+            s->n_shapes[l->seen == GAC_OP_SDPA_HEAD] += told;
         }
     return true;
 }
@@ -182,7 +183,7 @@ static bool take_whole(gac_sweep *s, int of_heads)
     for (int i = 0; i < s->n_lines; i++) {
         const gac_sweep_line *l = &s->lines[i];
         for (size_t j = 0; j < l->n_sizes * (size_t)l->n_others; j++)
-            if ((l->seen == GAC_SEEN_SDPA_HEAD) == of_heads && !isnan(l->ratios[j]))
+            if ((l->seen == GAC_OP_SDPA_HEAD) == of_heads && !isnan(l->ratios[j]))
                 all[n++] = l->ratios[j];
     }
     s->whole[of_heads] = gac_sweep_median(all, n);
@@ -205,10 +206,10 @@ gac_status gac_sweep_times(const gac_side *a, const gac_side *b, json_t *places,
         return gac_error_no_memory(err);
     s->a = a;
     s->b = b;
-    for (int seen = 0; seen < GAC_SEEN_COUNT; seen++)
-        s->n_classes[seen] = gac_find_classes(a, b, (gac_seen)seen, s->classes[seen]);
-    add_gemm_lines(s, GAC_SEEN_GEMM_N);
-    add_gemm_lines(s, GAC_SEEN_GEMM_K);
+    for (int seen = 0; seen < GAC_OP_AXIS_COUNT; seen++)
+        s->n_classes[seen] = gac_find_classes(a, b, (gac_op_axis)seen, s->classes[seen]);
+    add_gemm_lines(s, GAC_OP_GEMM_N);
+    add_gemm_lines(s, GAC_OP_GEMM_K);
     add_head_lines(s);
     bool ok = true;
     for (int i = 0; i < s->n_lines && ok; i++)
@@ -218,9 +219,9 @@ gac_status gac_sweep_times(const gac_side *a, const gac_side *b, json_t *places,
         *same = *same && (!ok || s->n_shapes[of_heads] == 0 ||
                           !gac_is_apart(s->whole[of_heads], 1, GAC_CHANGED_TIME));
     }
-    for (int seen = 0; seen < GAC_SEEN_COUNT && ok; seen++) {
+    for (int seen = 0; seen < GAC_OP_AXIS_COUNT && ok; seen++) {
         json_t *rows = json_array();
-        ok = gac_sweep_tell(s, (gac_seen)seen, rows);
+        ok = gac_sweep_tell(s, (gac_op_axis)seen, rows);
         *same = *same && json_array_size(rows) == 0;
         json_object_set_new(json_array_get(places, (size_t)seen), "times", rows);
     }

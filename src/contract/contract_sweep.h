@@ -6,7 +6,7 @@
 
 #include "contract/contract_classes.h"
 
-/* Compares predictions and adds "times" to each of places, which are by gac_seen: a list of
+/* Compares predictions and adds "times" to each of places, which are by gac_op_axis: a list of
  * {"text", "class", "rows", "phase", "n_sizes", "n_changed", "n_shapes", "n_shapes_changed",
  * "b_over_a_median", "b_over_a_worst", "worst_shape", "ranges": [[first, last]], "n_ranges"}.
  * Rows that follow each other and have changed alike are one entry; what is too little for one

@@ -62,7 +62,7 @@ typedef struct tally {
 
 /* What is told in one row: classes of lines that follow each other and have changed alike. */
 typedef struct group {
-    gac_seen seen;
+    gac_op_axis seen;
     uint64_t picked[GAC_SWEEP_LINES]; /* classes, by line */
     const char *what;                 /* NULL: sizes here and there */
     int first, last;                  /* lines */
@@ -90,7 +90,7 @@ static bool is_farther(double x, double y, double whole)
 
 static entry enter(const gac_sweep *s, const gac_sweep_line *l, size_t at)
 {
-    double whole = s->whole[l->seen == GAC_SEEN_SDPA_HEAD];
+    double whole = s->whole[l->seen == GAC_OP_SDPA_HEAD];
     entry e = { .size = l->sizes[at], .line = l, .worst = NAN };
     for (int j = 0; j < l->n_others; j++) {
         double ratio = l->ratios[at * (size_t)l->n_others + (size_t)j];
@@ -107,7 +107,7 @@ static entry enter(const gac_sweep *s, const gac_sweep_line *l, size_t at)
 }
 
 /* Of the lines of a place, those classes whose bit is set; picked is by line. */
-static bool collect(const gac_sweep *s, gac_seen seen, const uint64_t *picked, tally *t)
+static bool collect(const gac_sweep *s, gac_op_axis seen, const uint64_t *picked, tally *t)
 {
     size_t room = 1;
     for (int i = 0; i < s->n_lines; i++)
@@ -152,9 +152,9 @@ static void count_sizes(tally *t)
     }
 }
 
-static bool take_tally(const gac_sweep *s, gac_seen seen, const uint64_t *picked, tally *t)
+static bool take_tally(const gac_sweep *s, gac_op_axis seen, const uint64_t *picked, tally *t)
 {
-    double whole = s->whole[seen == GAC_SEEN_SDPA_HEAD];
+    double whole = s->whole[seen == GAC_OP_SDPA_HEAD];
     bool ok = collect(s, seen, picked, t);
     double *worst = ok ? malloc((t->n_entries + 1) * sizeof *worst) : NULL;
     if (!worst) {
@@ -186,8 +186,8 @@ static bool is_told(const tally *t)
 static void name_shape(const entry *e, char *out, size_t size)
 {
     const gac_sweep_line *l = e->line;
-    if (l->seen != GAC_SEEN_SDPA_HEAD) {
-        bool is_n = l->seen == GAC_SEEN_GEMM_N;
+    if (l->seen != GAC_OP_SDPA_HEAD) {
+        bool is_n = l->seen == GAC_OP_GEMM_N;
         snprintf(out, size, "%lld x %lld x %lld", (long long)l->rows,
                  (long long)(is_n ? e->size : e->other), (long long)(is_n ? e->other : e->size));
         return;
@@ -239,7 +239,7 @@ static json_t *rows_json(const gac_sweep *s, const group *g, char *where, size_t
     *where = '\0';
     if (!g->what)
         return json_null();
-    if (g->seen == GAC_SEEN_SDPA_HEAD) {
+    if (g->seen == GAC_OP_SDPA_HEAD) {
         snprintf(where, size, " in %s", gac_sweep_phases[first->phase]);
         return json_null();
     }
@@ -258,7 +258,7 @@ static json_t *rows_json(const gac_sweep *s, const group *g, char *where, size_t
 static json_t *tally_json(const gac_sweep *s, const group *g, tally *t)
 {
     char text[640], shape[96], ranges[256], where[64];
-    bool is_phase = g->what && g->seen == GAC_SEEN_SDPA_HEAD;
+    bool is_phase = g->what && g->seen == GAC_OP_SDPA_HEAD;
     json_t *list = ranges_json(t, ranges, sizeof ranges);
     json_t *rows = rows_json(s, g, where, sizeof where);
     name_shape(&t->worst, shape, sizeof shape);
@@ -283,7 +283,7 @@ static double part_changed(const tally *t)
 /* Whether the classes that both align have changed alike on a line: then they are one. */
 static bool is_alike(const gac_sweep *s, int at, uint64_t aligned, double part, bool *alike)
 {
-    gac_seen seen = s->lines[at].seen;
+    gac_op_axis seen = s->lines[at].seen;
     *alike = aligned & (aligned - 1); /* two at least */
     for (int c = 0; c < s->n_classes[seen] && *alike; c++) {
         uint64_t picked[GAC_SWEEP_LINES] = { 0 };
@@ -327,7 +327,7 @@ static bool add_classes(const gac_sweep *s, int at, uint64_t classes, const char
         f->scattered.picked[at] |= classes;
         return true;
     }
-    for (int i = 0; i < f->n_groups && g.seen != GAC_SEEN_SDPA_HEAD; i++) {
+    for (int i = 0; i < f->n_groups && g.seen != GAC_OP_SDPA_HEAD; i++) {
         group *before = &f->groups[i];
         if (before->last != at - 1 || before->picked[at - 1] != classes ||
             !is_near(before, g.part, g.median))
@@ -342,7 +342,7 @@ static bool add_classes(const gac_sweep *s, int at, uint64_t classes, const char
 
 static bool add_line(const gac_sweep *s, int at, findings *f)
 {
-    gac_seen seen = s->lines[at].seen;
+    gac_op_axis seen = s->lines[at].seen;
     uint64_t aligned = 0, picked[GAC_SWEEP_LINES] = { 0 };
     bool alike;
     tally t;
@@ -376,7 +376,7 @@ static bool add_group(const gac_sweep *s, const group *g, json_t *rows)
     return true;
 }
 
-bool gac_sweep_tell(const gac_sweep *s, gac_seen seen, json_t *rows)
+bool gac_sweep_tell(const gac_sweep *s, gac_op_axis seen, json_t *rows)
 {
     findings *f = calloc(1, sizeof *f);
     bool ok = f;

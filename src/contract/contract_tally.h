@@ -9,7 +9,7 @@ enum { GAC_SWEEP_OTHERS = 28, GAC_SWEEP_LINES = 35, GAC_SWEEP_PHASES = 3 };
 
 /* One place at one number of rows, or one phase of attention, over sizes. */
 typedef struct gac_sweep_line {
-    gac_seen seen;
+    gac_op_axis seen;
     int64_t rows; /* 0: attention */
     int phase;
     bool dense; /* tables have every size */
@@ -23,8 +23,8 @@ typedef struct gac_sweep_line {
 
 typedef struct gac_sweep {
     const gac_side *a, *b;
-    gac_size_class classes[GAC_SEEN_COUNT][GAC_MAX_CLASSES];
-    int n_classes[GAC_SEEN_COUNT];
+    gac_size_class classes[GAC_OP_AXIS_COUNT][GAC_MAX_CLASSES];
+    int n_classes[GAC_OP_AXIS_COUNT];
     gac_sweep_line lines[GAC_SWEEP_LINES];
     int n_lines;
     size_t n_shapes[2]; /* GEMM, attention */
@@ -40,6 +40,6 @@ gac_sdpa_shape gac_sweep_shape(int phase, int64_t index, int64_t head);
 double gac_sweep_median(double *values, size_t n);
 
 /* Appends to rows what has changed at a place; false without memory. */
-bool gac_sweep_tell(const gac_sweep *s, gac_seen seen, json_t *rows);
+bool gac_sweep_tell(const gac_sweep *s, gac_op_axis seen, json_t *rows);
 
 #endif

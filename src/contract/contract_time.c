@@ -112,8 +112,8 @@ static double times_us(const gac_dtype_rules *rules, int first, int tier_k, cons
  * k, whose sizes are powers of two; else they take as long as with a k of 2. */
 static int narrow_k(const gac_dtype_rules *rules, int tier_n, int tier_k, int64_t k)
 {
-    const gac_tiers *by_n = &rules->gemm[GAC_SEEN_GEMM_N].tiers;
-    const gac_tiers *by_k = &rules->gemm[GAC_SEEN_GEMM_K].tiers;
+    const gac_tiers *by_n = &rules->gemm[GAC_OP_GEMM_N].tiers;
+    const gac_tiers *by_k = &rules->gemm[GAC_OP_GEMM_K].tiers;
     int64_t multiple = by_n->tier[tier_n].multiple;
     if (tier_n == 0 || multiple == 1 || fmod((double)k * rules->element_bytes, LINE_BYTES) == 0)
         return tier_k;
@@ -149,8 +149,8 @@ static double part_us(const gac_dtype_rules *rules, int first, int tier_k, const
 static double tables_us(const gac_dtype_rules *rules, int64_t m, int64_t n, int64_t k)
 {
     const double sizes[] = { (double)m, (double)n, (double)k };
-    const gac_tiers *by_n = &rules->gemm[GAC_SEEN_GEMM_N].tiers;
-    const gac_tiers *by_k = &rules->gemm[GAC_SEEN_GEMM_K].tiers;
+    const gac_tiers *by_n = &rules->gemm[GAC_OP_GEMM_N].tiers;
+    const gac_tiers *by_k = &rules->gemm[GAC_OP_GEMM_K].tiers;
     int tier_n = gac_tiers_pick(by_n, n), tier_k = gac_tiers_pick(by_k, k);
     int first = tier_n * by_k->n_tiers, narrow = narrow_k(rules, tier_n, tier_k, k);
     if (!by_n->tier[tier_n].aligned)
@@ -209,8 +209,8 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
     const gac_gemm_point *point = find_point(contract, dtype, m, n, k);
     if (point)
         return point->time_us;
-    const gac_gemm_place *by_n = &rules->gemm[GAC_SEEN_GEMM_N];
-    const gac_gemm_place *by_k = &rules->gemm[GAC_SEEN_GEMM_K];
+    const gac_gemm_place *by_n = &rules->gemm[GAC_OP_GEMM_N];
+    const gac_gemm_place *by_k = &rules->gemm[GAC_OP_GEMM_K];
     int tier_n = gac_tiers_pick(&by_n->tiers, n), tier_k = gac_tiers_pick(&by_k->tiers, k);
     if (!by_n->tiers.tier[tier_n].served || !by_k->tiers.tier[tier_k].served)
         return gac_contract_gemm_us(contract, rules->falls_back, m, n, k);
@@ -415,10 +415,11 @@ static double ratio(double time_us, double aligned_us)
     return aligned_us > 0 ? fmax(time_us / aligned_us, 1) : 1;
 }
 
-static void judge_gemm(const gac_contract *contract, gac_seen seen, gac_dtype dtype, int64_t size,
-                       int64_t aligned, int64_t n_rows, int64_t other, gac_judgement *out)
+static void judge_gemm(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype,
+                       int64_t size, int64_t aligned, int64_t n_rows, int64_t other,
+                       gac_judgement *out)
 {
-    bool is_n = seen == GAC_SEEN_GEMM_N;
+    bool is_n = seen == GAC_OP_GEMM_N;
     double time_us =
         gac_contract_gemm_us(contract, dtype, n_rows, is_n ? size : other, is_n ? other : size);
     double aligned_us = gac_contract_gemm_us(contract, dtype, n_rows, is_n ? aligned : other,
@@ -444,7 +445,7 @@ static void judge_head(const gac_sdpa_rules *rules, int64_t size, int64_t aligne
                          head_us(rules, gac_tiers_pick(&rules->tiers, aligned), aligned));
 }
 
-gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_dtype dtype,
+gac_status gac_contract_judge(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype,
                               int64_t size, int64_t n_rows, int64_t other, gac_judgement *out,
                               gac_error *err)
 {
@@ -452,9 +453,9 @@ gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_d
     if (!rules)
         return gac_error_set(err, GAC_USAGE, "contract %s has no rules for this dtype",
                              contract->name);
-    bool is_head = seen == GAC_SEEN_SDPA_HEAD;
+    bool is_head = seen == GAC_OP_SDPA_HEAD;
     int64_t aligned;
-    if ((int)seen < 0 || seen >= GAC_SEEN_COUNT || size < 1 ||
+    if ((int)seen < 0 || seen >= GAC_OP_AXIS_COUNT || size < 1 ||
         !gac_round_up_i64(size, gac_contract_multiple(contract, seen, dtype), &aligned) ||
         (!is_head && (n_rows < 1 || other < 1)))
         return gac_error_set(err, GAC_USAGE, "contract %s: no judgement of size %lld",
@@ -487,7 +488,7 @@ gac_status gac_contract_judge(const gac_contract *contract, gac_seen seen, gac_d
         out->family = tier->decode_family;
     }
     /* The other axis is taken as aligned, so that only this size is judged. */
-    gac_seen facing = seen == GAC_SEEN_GEMM_N ? GAC_SEEN_GEMM_K : GAC_SEEN_GEMM_N;
+    gac_op_axis facing = seen == GAC_OP_GEMM_N ? GAC_OP_GEMM_K : GAC_OP_GEMM_N;
     int64_t other_aligned;
     if (!gac_round_up_i64(other, gac_contract_multiple(contract, facing, dtype), &other_aligned))
         other_aligned = other;

@@ -1,6 +1,5 @@
 #include <gac/device.h>
 
-#include "device/clock.h"
 #include "device/device_internal.h"
 #include "device/plugin.h"
 #include "device/task_spec.h"

@@ -1,6 +1,6 @@
 #include "device/task_spec.h"
 
-#include "device/cpu/numbers.h"
+#include "base/splitmix.h"
 
 #include <math.h>
 
@@ -252,6 +252,6 @@ void gac_task_fill(const gac_task_spec *spec, gac_operand operand, uint64_t seed
         double value = is_float   ? scale * gac_random_normal(stream, (uint64_t)i)
                        : is_small ? 32 * gac_random_normal(stream, (uint64_t)i)
                                   : (double)(gac_random_bits(stream, (uint64_t)i) >> 32);
-        gac_number_store(data, dtype, i, value);
+        gac_dtype_store(data, dtype, i, value);
     }
 }

@@ -3,7 +3,9 @@
  * its own, with the tokens that the tokenizer puts around a text; what the whole
  * has more is the continuation. acc takes the likelier one, acc_norm the one of
  * greater likelihood per character of the solution, without the space. */
-#include "engine/tokenizer_internal.h"
+#include "base/utf8.h"
+
+#include <gac/engine.h>
 
 #include <jansson.h>
 #include <math.h>

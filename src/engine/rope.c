@@ -7,7 +7,7 @@
 
 #include "base/json_reader.h"
 #include "engine/engine_internal.h"
-#include "model/rotary.h"
+#include <gac/model.h>
 
 typedef struct rope {
     const char *type;

@@ -2,7 +2,7 @@
 #ifndef GAC_ENGINE_TEXT_STREAM_H
 #define GAC_ENGINE_TEXT_STREAM_H
 
-#include "engine/tokenizer_internal.h"
+#include "base/utf8.h"
 
 typedef struct text_stream {
     byte_buffer text; /* whole characters so far, valid UTF-8, with a NUL behind */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "model/model_internal.h"
-#include "model/rotary.h"
+#include <gac/model.h>
 
 static const char tied_rescaled[] =
     "exact alone, but the runtime has one head size for q, k and v: it moves with qk_head";

@@ -334,13 +334,13 @@ static gac_status take_terms(gac_model *m, const op_entry *from, const place_ind
         return gac_error_no_memory(err);
     n = 0;
     if (sdpa) {
-        terms[n++] = (gac_term){ to->qk_dim, GAC_SEEN_SDPA_HEAD, 1 };
-        terms[n++] = (gac_term){ to->v_dim, GAC_SEEN_SDPA_HEAD, 1 };
+        terms[n++] = (gac_term){ to->qk_dim, GAC_OP_SDPA_HEAD, 1 };
+        terms[n++] = (gac_term){ to->v_dim, GAC_OP_SDPA_HEAD, 1 };
     }
     for (int32_t r = sdpa ? -1 : x->first[to->tensor]; r >= 0; r = x->refs[r].next) {
         const gac_place *p = &m->dims[x->refs[r].dim].places[x->refs[r].place];
         terms[n++] =
-            (gac_term){ x->refs[r].dim, p->axis == from->n_axis ? GAC_SEEN_GEMM_N : GAC_SEEN_GEMM_K,
+            (gac_term){ x->refs[r].dim, p->axis == from->n_axis ? GAC_OP_GEMM_N : GAC_OP_GEMM_K,
                         p->n_slices };
     }
     to->terms = terms;

@@ -1,4 +1,4 @@
-#include "model/rotary.h"
+#include <gac/model.h>
 
 #include <math.h>
 #include <stdio.h>

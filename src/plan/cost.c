@@ -17,7 +17,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* What one GPU sees of an axis that is split: whole heads, at least one, and an
  * equal part of everything else. */
 static int64_t split_size(const gac_model *model, const gac_target *target, const gac_op *op,
-                          const int64_t *sizes, gac_seen seen, int64_t whole)
+                          const int64_t *sizes, gac_op_axis seen, int64_t whole)
 {
     int64_t part = 0;
     for (int32_t i = 0; i < op->n_terms; i++) {
@@ -40,12 +40,12 @@ void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const
     for (int32_t i = 0; i < op->n_terms && sizes; i++) {
         const gac_term *t = &op->terms[i];
         int64_t change = t->n_slices * (sizes[t->dim] - gac_model_dim(model, t->dim)->size);
-        *(t->seen == GAC_SEEN_GEMM_N ? n : k) += change;
+        *(t->seen == GAC_OP_GEMM_N ? n : k) += change;
     }
     if (op->split == GAC_SPLIT_N)
-        *n = split_size(model, target, op, sizes, GAC_SEEN_GEMM_N, *n);
+        *n = split_size(model, target, op, sizes, GAC_OP_GEMM_N, *n);
     if (op->split == GAC_SPLIT_K)
-        *k = split_size(model, target, op, sizes, GAC_SEEN_GEMM_K, *k);
+        *k = split_size(model, target, op, sizes, GAC_OP_GEMM_K, *k);
 }
 
 int64_t gac_plan_gemm_rows(const gac_phase *phase, const gac_op *op, double *calls)
@@ -138,7 +138,7 @@ static double total_width(const gac_model *model, const gac_target *target)
         for (int32_t t = 0; op->kind == GAC_OP_GEMM && t < op->n_terms; t++) {
             const gac_dim *d = gac_model_dim(model, op->terms[t].dim);
             bool is_width = d->role == GAC_ROLE_MLP_WIDTH || d->role == GAC_ROLE_EXPERT_WIDTH;
-            if (is_width && op->terms[t].seen == GAC_SEEN_GEMM_K)
+            if (is_width && op->terms[t].seen == GAC_OP_GEMM_K)
                 width += op->share * (double)op->count * (double)op->terms[t].n_slices *
                          (double)d->size / (double)target->n_gpus;
         }

@@ -16,13 +16,13 @@ static void find_margin(plan_problem *p)
     const gac_target *target = &p->options->target;
     double gemm_pct = 0, sdpa_pct = 0;
     bool stated =
-        gac_contract_median_error(target->contract, target->dtype, GAC_SEEN_GEMM_N, &gemm_pct);
+        gac_contract_median_error(target->contract, target->dtype, GAC_OP_GEMM_N, &gemm_pct);
     for (int32_t i = 0; i < gac_model_n_ops(p->model); i++) {
         const gac_op *op = gac_model_op(p->model, i);
         if (op->kind == GAC_OP_SDPA && (gac_problem_is_open(p, p->groups.group_of[op->qk_dim]) ||
                                         gac_problem_is_open(p, p->groups.group_of[op->v_dim]))) {
             stated = stated && gac_contract_median_error(target->contract, target->dtype,
-                                                         GAC_SEEN_SDPA_HEAD, &sdpa_pct);
+                                                         GAC_OP_SDPA_HEAD, &sdpa_pct);
             break;
         }
     }

@@ -33,7 +33,7 @@ static gac_status add_op(shape_list *l, const gac_op *op, const int64_t *sizes)
     for (int i = 0; i < w->n_phases; i++) {
         const gac_phase *phase = &w->phases[i];
         double calls;
-        gac_gemm_call call;
+        gac_gemm_shape call;
         void *items = op->kind == GAC_OP_GEMM ? (void *)out->gemm : (void *)out->sdpa;
         bool room = op->kind == GAC_OP_GEMM
                         ? make_room(&items, out->n_gemm, &l->gemm_room, sizeof *out->gemm)
@@ -64,7 +64,7 @@ static bool sees(const gac_op *op, const plan_groups *groups, int32_t group)
 
 static int by_gemm(const void *a, const void *b)
 {
-    const gac_gemm_call *x = a, *y = b;
+    const gac_gemm_shape *x = a, *y = b;
     if (x->m != y->m)
         return x->m < y->m ? -1 : 1;
     if (x->n != y->n)

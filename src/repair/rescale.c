@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/json_reader.h"
-#include "model/rotary.h"
 #include "repair/repair_internal.h"
+#include <gac/model.h>
 
 /* The dimension of that role with a changed size, the same in every layer;
  * -1 when none changes. */

@@ -5,7 +5,7 @@
  * its relative difference and the tolerance. Exit 0 when nothing failed, 1
  * otherwise, 77 (skipped) without a GPU. Only the vendor's attention, and F8
  * and I8 products of sizes that are no multiple of 16, may be declined. */
-#include <gac/measure.h>
+#include <gac/device.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -64,11 +64,11 @@ static void check(tally *t, const gac_task_spec *spec)
     char name[160];
     gac_error err = GAC_ERROR_INIT;
     gac_difference is = { 0, 0, 0 };
-    double tolerance = gac_measure_tolerance(spec);
+    double tolerance = gac_task_tolerance(spec);
     describe(spec, name, sizeof name);
     if (t->word && !strstr(name, t->word))
         return;
-    gac_status status = gac_measure_against_reference(t->device, spec, t->seed++, &is, &err);
+    gac_status status = gac_task_check(t->device, spec, t->seed++, &is, &err);
     if (status == GAC_CHECK && may_be_declined(spec)) {
         t->n_declined++;
         printf("declined %s: %s\n", name, err.text);

@@ -57,7 +57,7 @@ SMALL = {
 FAKE_PYTHON = """#!/usr/bin/env python3
 import json, os, sys
 mode = os.environ.get("MODE", "")
-request = json.load(open(sys.argv[3]))
+request = json.load(open(sys.stdin.readline().rstrip()))
 if mode == "crash":
     sys.exit("Traceback: it broke")
 jobs = []
@@ -82,7 +82,7 @@ if mode == "negative":
 if mode == "nonsense":
     print("hello")
 print(json.dumps({"machine": {"gpu": "G", "torch": "9.9", "device": request["device"]},
-                  "jobs": jobs, "checks": checks}))
+                  "jobs": jobs, "checks": checks}), flush=True)
 """
 
 FAKE_NCU = """#!/usr/bin/env python3
@@ -105,7 +105,7 @@ for i, name in enumerate(["fill", "nvjet_x"]):
 
 SLEEPING_PYTHON = """#!/usr/bin/env python3
 import os, sys, time
-open(sys.argv[3]).read()
+open(sys.stdin.readline().rstrip()).read()
 with open(os.environ["SAY_TO"] + ".new", "w") as file:
     file.write(str(os.getpid()))
 os.rename(file.name, os.environ["SAY_TO"])
@@ -614,7 +614,7 @@ class Pytorch(Case):
         spec = self.spec()
         _, err = self.gac("--spec", spec, "--lens", "pytorch", "-q", status=4,
                           GAC_PYTHON="/no/such/python")
-        self.assertEqual(err, "gac: pytorch lens: /no/such/python: No such file or directory\n")
+        self.assertEqual(err, "gac: PyTorch: /no/such/python: No such file or directory\n")
         bare = self.program("bare", f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
         out, err = self.gac("--spec", spec, "--lens", "pytorch", "-q", status=4, GAC_PYTHON=bare)
         self.assertEqual((out, len(err.splitlines())), ("", 1))
@@ -655,9 +655,9 @@ class Sampling(unittest.TestCase):
         stubs = {name: unittest.mock.MagicMock() for name in names}
         path = [str(ROOT / "tools"), *sys.path]
         with unittest.mock.patch.dict(sys.modules, stubs), unittest.mock.patch("sys.path", path):
-            sys.modules.pop("pytorch_lens", None)
-            module = importlib.import_module("pytorch_lens")
-            sys.modules.pop("pytorch_lens")
+            sys.modules.pop("pytorch_stack", None)
+            module = importlib.import_module("pytorch_stack")
+            sys.modules.pop("pytorch_stack")
         lens = module.Lens.__new__(module.Lens)
         lens.cuda, lens.top_mhz, lens.rules = True, 1953.0, {**self.RULES, **rules}
         left = list(clocks)

@@ -65,7 +65,7 @@ class Case(unittest.TestCase):
         self.assertEqual(os.listdir(self.folder.name), [])
 
 
-# Answers requests line by line, as tools/pytorch_lens.py does.
+# Answers requests line by line, as tools/pytorch_stack.py does.
 SERVING_PYTHON = """#!/usr/bin/env python3
 import json, os, sys, time
 mode, n = os.environ["MODE"], 0
@@ -212,7 +212,7 @@ class Full(Case):
         done = subprocess.run([GAC, "probe", "-q", "--quick", "-o", self.path("c.json"),
                                "--attention", "pytorch"], capture_output=True, text=True, env=env)
         self.assertEqual(done.returncode, 4, done.stderr)
-        self.assertIn("pytorch lens", done.stderr)
+        self.assertIn("PyTorch", done.stderr)
         self.assertEqual(os.listdir(self.folder.name), [])
         done = self.gac("probe", "-q", "--quick", "-o", self.path("c.json"), "--attention", "fa4",
                         status=2)
@@ -236,9 +236,9 @@ class Full(Case):
     def test_a_pytorch_that_ends_half_way(self):
         done = self.by_pytorch("end", status=1)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertIn("pytorch lens: it broke", done.stderr)
+        self.assertIn("PyTorch: it broke", done.stderr)
         done = self.by_pytorch("mute", status=1)
-        self.assertIn("pytorch lens: the script ended without an answer", done.stderr)
+        self.assertIn("PyTorch: the script ended without an answer", done.stderr)
         for mode, says in (("deaf", "did not end in time"), ("dumb", "did not end in time"),
                            ("heir", "it broke")):
             done = self.by_pytorch(mode, status=1)

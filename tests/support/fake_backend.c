@@ -19,7 +19,7 @@
  *   silent         running does nothing
  * Compiled with FAKE_ABI, FAKE_NAME or FAKE_NO_ENTRY it is a plug-in that must
  * not load. */
-#include "device/cpu/numbers.h"
+#include "base/splitmix.h"
 #include "device/plugin.h"
 #include "fake_model.h"
 

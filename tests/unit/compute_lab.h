@@ -18,8 +18,9 @@
 
 #include <gac/device.h>
 
+#include "base/splitmix.h"
 #include "device/cpu/compute_internal.h"
-#include "device/cpu/numbers.h"
+#include "op/numbers.h"
 
 #define MAX_BLOCKS 4096
 
@@ -79,7 +80,7 @@ static inline gac_host_tensor lab_tensor(gac_dtype dtype, int64_t n_rows, int64_
     void *data = block + lab_int(0, 1);
     double scale = n_rows == 1 ? 1 : 1 / sqrt((double)n_cols);
     for (int64_t i = 0; i < n_rows * n_cols; i++)
-        gac_number_store(data, dtype, i, scale * lab_normal());
+        gac_dtype_store(data, dtype, i, scale * lab_normal());
     return (gac_host_tensor){ data, dtype, n_rows, n_cols, "some.weight" };
 }
 
@@ -96,8 +97,8 @@ static inline gac_host_tensor lab_padded(const gac_host_tensor *from, int64_t at
         for (int64_t c = 0; c < from->n_cols; c++) {
             int64_t row = r < at_row ? r : r + n_zero_rows;
             int64_t col = c < at_col ? c : c + n_zero_cols;
-            gac_number_store((void *)(uintptr_t)to.data, to.dtype, row * to.n_cols + col,
-                             gac_number_load(from->data, from->dtype, r * from->n_cols + c));
+            gac_dtype_store((void *)(uintptr_t)to.data, to.dtype, row * to.n_cols + col,
+                            gac_dtype_load(from->data, from->dtype, r * from->n_cols + c));
         }
     }
     return to;

@@ -108,7 +108,7 @@ static float *run_case(lab *l, const linear_case *c)
 
 static double weight_at(const gac_host_tensor *t, int64_t row, int64_t col)
 {
-    return gac_number_load(t->data, t->dtype, row * t->n_cols + col);
+    return gac_dtype_load(t->data, t->dtype, row * t->n_cols + col);
 }
 
 /* y[j] = x W^T + bias, plainly. */
@@ -452,8 +452,8 @@ static void weights_must_be_finite(void **state)
         c.parts[0][0].weight.name = "layers.0.w\n";
         void *data = (void *)(uintptr_t)c.parts[0][0].weight.data;
         int64_t row = lab_int(0, 1199), col = lab_int(0, 999);
-        gac_number_store(data, c.parts[0][0].weight.dtype, row * 1000 + col, bad[i % 3]);
-        gac_number_store(data, c.parts[0][0].weight.dtype, 1199999, NAN);
+        gac_dtype_store(data, c.parts[0][0].weight.dtype, row * 1000 + col, bad[i % 3]);
+        gac_dtype_store(data, c.parts[0][0].weight.dtype, 1199999, NAN);
         assert_int_equal(ops->matrix_create(l.compute.state, c.in, c.modules, 1, &matrix, &l.err),
                          GAC_BAD_INPUT);
         assert_null(matrix);

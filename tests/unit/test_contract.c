@@ -37,7 +37,7 @@ static int free_contracts(void **state)
     return 0;
 }
 
-static gac_judgement judge(const gac_contract *contract, gac_seen seen, int64_t size,
+static gac_judgement judge(const gac_contract *contract, gac_op_axis seen, int64_t size,
                            int64_t n_rows, int64_t other)
 {
     gac_judgement judgement;
@@ -92,25 +92,25 @@ static void dtypes_stand_in(void **state)
         assert_true(gac_contract_dtype(h200, served_as_f16[i], &served));
         assert_int_equal(served, GAC_DTYPE_F16);
         assert_true(gac_contract_gemm_us(h200, served_as_f16[i], 1, 4096, 4096) == 13.0);
-        assert_int_equal(gac_contract_multiple(h200, GAC_SEEN_GEMM_N, served_as_f16[i]), 8);
+        assert_int_equal(gac_contract_multiple(h200, GAC_OP_GEMM_N, served_as_f16[i]), 8);
     }
     served = GAC_DTYPE_BOOL;
     assert_false(gac_contract_dtype(h200, GAC_DTYPE_I8, &served));
     assert_false(gac_contract_dtype(h200, GAC_DTYPE_COUNT, &served));
     assert_int_equal(served, GAC_DTYPE_BOOL);
     assert_true(isnan(gac_contract_gemm_us(h200, GAC_DTYPE_I8, 1, 8, 8)));
-    assert_int_equal(gac_contract_multiple(h200, GAC_SEEN_GEMM_N, GAC_DTYPE_I8), 0);
+    assert_int_equal(gac_contract_multiple(h200, GAC_OP_GEMM_N, GAC_DTYPE_I8), 0);
 }
 
 static void tiers_follow_multiples(void **state)
 {
     (void)state;
-    for (int seen = 0; seen < GAC_SEEN_COUNT; seen++) {
-        assert_int_equal(gac_contract_multiple(h200, (gac_seen)seen, GAC_DTYPE_F16), 8);
-        assert_int_equal(gac_contract_multiple(a100, (gac_seen)seen, GAC_DTYPE_F16), 8);
+    for (int seen = 0; seen < GAC_OP_AXIS_COUNT; seen++) {
+        assert_int_equal(gac_contract_multiple(h200, (gac_op_axis)seen, GAC_DTYPE_F16), 8);
+        assert_int_equal(gac_contract_multiple(a100, (gac_op_axis)seen, GAC_DTYPE_F16), 8);
         for (int64_t size = 1; size <= 5000; size++) {
-            gac_judgement on_h200 = judge(h200, (gac_seen)seen, size, 2048, 4096);
-            gac_judgement on_a100 = judge(a100, (gac_seen)seen, size, 2048, 4096);
+            gac_judgement on_h200 = judge(h200, (gac_op_axis)seen, size, 2048, 4096);
+            gac_judgement on_a100 = judge(a100, (gac_op_axis)seen, size, 2048, 4096);
             assert_int_equal(on_h200.aligned, size % 8 == 0);
             assert_int_equal(on_a100.aligned, size % 8 == 0);
             if (size % 8 == 0)
@@ -121,70 +121,70 @@ static void tiers_follow_multiples(void **state)
             assert_non_null(on_a100.family);
         }
     }
-    assert_int_equal(judge(h200, GAC_SEEN_GEMM_K, 1741, 2048, 4096).tier, 2);
-    assert_int_equal(judge(h200, GAC_SEEN_GEMM_K, 1742, 2048, 4096).multiple, 2);
-    assert_string_equal(judge(h200, GAC_SEEN_GEMM_K, 1742, 2048, 4096).family, "cutlass-align2");
-    assert_string_equal(judge(h200, GAC_SEEN_SDPA_HEAD, 107, 0, 0).family, "flash2-padded");
-    assert_int_equal(judge(a100, GAC_SEEN_GEMM_K, 112, 2048, 4096).multiple, 16);
-    assert_int_equal(judge(a100, GAC_SEEN_GEMM_K, 104, 2048, 4096).multiple, 8);
-    assert_int_equal(judge(a100, GAC_SEEN_GEMM_K, 104, 2048, 4096).tier, 1);
+    assert_int_equal(judge(h200, GAC_OP_GEMM_K, 1741, 2048, 4096).tier, 2);
+    assert_int_equal(judge(h200, GAC_OP_GEMM_K, 1742, 2048, 4096).multiple, 2);
+    assert_string_equal(judge(h200, GAC_OP_GEMM_K, 1742, 2048, 4096).family, "cutlass-align2");
+    assert_string_equal(judge(h200, GAC_OP_SDPA_HEAD, 107, 0, 0).family, "flash2-padded");
+    assert_int_equal(judge(a100, GAC_OP_GEMM_K, 112, 2048, 4096).multiple, 16);
+    assert_int_equal(judge(a100, GAC_OP_GEMM_K, 104, 2048, 4096).multiple, 8);
+    assert_int_equal(judge(a100, GAC_OP_GEMM_K, 104, 2048, 4096).tier, 1);
 }
 
 static void basis_is_told(void **state)
 {
     (void)state;
-    assert_string_equal(judge(h200, GAC_SEEN_GEMM_K, 107, 8192, 8192).basis, "measured");
-    assert_string_equal(judge(a100, GAC_SEEN_GEMM_K, 107, 8192, 8192).basis, "published");
-    assert_string_equal(judge(a100, GAC_SEEN_GEMM_K, 107, 1, 8192).basis, "assumed");
-    assert_string_equal(judge(a100, GAC_SEEN_GEMM_N, 107, 8192, 8192).basis, "assumed");
-    assert_string_equal(judge(a100, GAC_SEEN_SDPA_HEAD, 107, 0, 0).basis, "published");
-    assert_string_equal(judge(a100, GAC_SEEN_SDPA_HEAD, 300, 0, 0).basis, "assumed");
+    assert_string_equal(judge(h200, GAC_OP_GEMM_K, 107, 8192, 8192).basis, "measured");
+    assert_string_equal(judge(a100, GAC_OP_GEMM_K, 107, 8192, 8192).basis, "published");
+    assert_string_equal(judge(a100, GAC_OP_GEMM_K, 107, 1, 8192).basis, "assumed");
+    assert_string_equal(judge(a100, GAC_OP_GEMM_N, 107, 8192, 8192).basis, "assumed");
+    assert_string_equal(judge(a100, GAC_OP_SDPA_HEAD, 107, 0, 0).basis, "published");
+    assert_string_equal(judge(a100, GAC_OP_SDPA_HEAD, 300, 0, 0).basis, "assumed");
 }
 
 /* The figures of the recorded measurements, at sizes that were measured. */
 static void penalties_as_measured(void **state)
 {
     (void)state;
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 107, 8192, 8192).penalty, 3.4, 3.7);
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 106, 8192, 8192).penalty, 2.4, 2.6);
-    assert_between(judge(h200, GAC_SEEN_GEMM_N, 4095, 4096, 4096).penalty, 7.8, 8.0);
-    assert_between(judge(h200, GAC_SEEN_GEMM_N, 4094, 4096, 4096).penalty, 2.5, 2.8);
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 4095, 4096, 4096).penalty, 5.6, 7.1);
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 4092, 4096, 4096).penalty, 2.6, 3.0);
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 4095, 1, 4096).penalty, 1.4, 1.5);
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 4095, 16, 4096).penalty, 2.2, 2.4);
-    assert_between(judge(h200, GAC_SEEN_SDPA_HEAD, 107, 0, 0).penalty, 2.6, 2.7);
-    assert_between(judge(h200, GAC_SEEN_SDPA_HEAD, 129, 0, 0).penalty, 2.7, 2.9);
-    assert_between(judge(a100, GAC_SEEN_SDPA_HEAD, 107, 0, 0).penalty, 1.3, 1.45);
-    assert_between(judge(a100, GAC_SEEN_GEMM_K, 107, 8192, 8192).penalty, 2.1, 2.5);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 107, 8192, 8192).penalty, 3.4, 3.7);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 106, 8192, 8192).penalty, 2.4, 2.6);
+    assert_between(judge(h200, GAC_OP_GEMM_N, 4095, 4096, 4096).penalty, 7.8, 8.0);
+    assert_between(judge(h200, GAC_OP_GEMM_N, 4094, 4096, 4096).penalty, 2.5, 2.8);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 4095, 4096, 4096).penalty, 5.6, 7.1);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 4092, 4096, 4096).penalty, 2.6, 3.0);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 4095, 1, 4096).penalty, 1.4, 1.5);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 4095, 16, 4096).penalty, 2.2, 2.4);
+    assert_between(judge(h200, GAC_OP_SDPA_HEAD, 107, 0, 0).penalty, 2.6, 2.7);
+    assert_between(judge(h200, GAC_OP_SDPA_HEAD, 129, 0, 0).penalty, 2.7, 2.9);
+    assert_between(judge(a100, GAC_OP_SDPA_HEAD, 107, 0, 0).penalty, 1.3, 1.45);
+    assert_between(judge(a100, GAC_OP_GEMM_K, 107, 8192, 8192).penalty, 2.1, 2.5);
 }
 
 /* The same at sizes nobody measured, where the model speaks. */
 static void penalties_between_points(void **state)
 {
     (void)state;
-    assert_between(judge(h200, GAC_SEEN_GEMM_N, 2707, 4096, 4096).penalty, 6.5, 9);
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 2707, 4096, 14336).penalty, 4.5, 7);
-    assert_between(judge(h200, GAC_SEEN_GEMM_K, 2706, 4096, 14336).penalty, 2.3, 3.3);
-    assert_between(judge(h200, GAC_SEEN_GEMM_N, 6001, 1, 4096).penalty, 1.2, 1.8);
-    assert_between(judge(h200, GAC_SEEN_GEMM_N, 6001, 16, 4096).penalty, 1.8, 3.5);
-    assert_between(judge(h200, GAC_SEEN_SDPA_HEAD, 33, 0, 0).penalty, 2, 4);
-    assert_between(judge(h200, GAC_SEEN_SDPA_HEAD, 225, 0, 0).penalty, 2, 4);
+    assert_between(judge(h200, GAC_OP_GEMM_N, 2707, 4096, 4096).penalty, 6.5, 9);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 2707, 4096, 14336).penalty, 4.5, 7);
+    assert_between(judge(h200, GAC_OP_GEMM_K, 2706, 4096, 14336).penalty, 2.3, 3.3);
+    assert_between(judge(h200, GAC_OP_GEMM_N, 6001, 1, 4096).penalty, 1.2, 1.8);
+    assert_between(judge(h200, GAC_OP_GEMM_N, 6001, 16, 4096).penalty, 1.8, 3.5);
+    assert_between(judge(h200, GAC_OP_SDPA_HEAD, 33, 0, 0).penalty, 2, 4);
+    assert_between(judge(h200, GAC_OP_SDPA_HEAD, 225, 0, 0).penalty, 2, 4);
     /* A misaligned other axis must not hide what this one costs. */
-    double alone = judge(h200, GAC_SEEN_GEMM_N, 2707, 2048, 4096).penalty;
-    assert_true(judge(h200, GAC_SEEN_GEMM_N, 2707, 2048, 4095).penalty == alone);
+    double alone = judge(h200, GAC_OP_GEMM_N, 2707, 2048, 4096).penalty;
+    assert_true(judge(h200, GAC_OP_GEMM_N, 2707, 2048, 4095).penalty == alone);
 }
 
 static void heads_beyond_the_largest(void **state)
 {
     (void)state;
-    gac_judgement at_257 = judge(h200, GAC_SEEN_SDPA_HEAD, 257, 0, 0);
+    gac_judgement at_257 = judge(h200, GAC_OP_SDPA_HEAD, 257, 0, 0);
     assert_string_equal(at_257.family, "math");
     assert_int_equal(at_257.tier, 2);
     assert_false(at_257.aligned);
     assert_true(at_257.penalty == 1);
-    assert_true(judge(h200, GAC_SEEN_SDPA_HEAD, 264, 0, 0).aligned);
-    assert_string_equal(judge(h200, GAC_SEEN_SDPA_HEAD, 256, 0, 0).family, "cudnn-flash");
+    assert_true(judge(h200, GAC_OP_SDPA_HEAD, 264, 0, 0).aligned);
+    assert_string_equal(judge(h200, GAC_OP_SDPA_HEAD, 256, 0, 0).family, "cudnn-flash");
     gac_sdpa_shape shape = { 4, 32, 32, 2048, 2048, 264, 264, false };
     assert_between(gac_contract_sdpa_us(h200, GAC_DTYPE_F16, &shape), 10000, 20000);
 }
@@ -261,15 +261,15 @@ static void sdpa_times(void **state)
 static void measured_agrees_with_peers(void **state)
 {
     static const struct {
-        gac_seen seen;
+        gac_op_axis seen;
         int64_t size, n_rows;
         double penalty;
     } peers[] = {
-        { GAC_SEEN_GEMM_N, 4095, 4096, 7.9 },   { GAC_SEEN_GEMM_N, 4094, 4096, 2.6 },
-        { GAC_SEEN_GEMM_K, 4095, 4096, 6.0 },   { GAC_SEEN_GEMM_K, 4094, 4096, 2.9 },
-        { GAC_SEEN_GEMM_N, 4095, 1, 1.38 },     { GAC_SEEN_GEMM_K, 4095, 1, 1.43 },
-        { GAC_SEEN_GEMM_N, 14333, 16, 3.0 },    { GAC_SEEN_SDPA_HEAD, 107, 4096, 2.63 },
-        { GAC_SEEN_SDPA_HEAD, 129, 4096, 2.8 },
+        { GAC_OP_GEMM_N, 4095, 4096, 7.9 },   { GAC_OP_GEMM_N, 4094, 4096, 2.6 },
+        { GAC_OP_GEMM_K, 4095, 4096, 6.0 },   { GAC_OP_GEMM_K, 4094, 4096, 2.9 },
+        { GAC_OP_GEMM_N, 4095, 1, 1.38 },     { GAC_OP_GEMM_K, 4095, 1, 1.43 },
+        { GAC_OP_GEMM_N, 14333, 16, 3.0 },    { GAC_OP_SDPA_HEAD, 107, 4096, 2.63 },
+        { GAC_OP_SDPA_HEAD, 129, 4096, 2.8 },
     };
     (void)state;
     assert_true(json_is_false(json_object_get(gac_contract_about(measured), "provisional")));
@@ -285,9 +285,9 @@ static void measured_agrees_with_peers(void **state)
         assert_true(gac_contract_dtype(measured, dtypes[i], &served));
         assert_int_equal(served, dtypes[i]);
     }
-    assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_GEMM_N, GAC_DTYPE_F16), 8);
-    assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_SDPA_HEAD, GAC_DTYPE_F16), 8);
-    assert_int_equal(gac_contract_multiple(measured, GAC_SEEN_GEMM_K, GAC_DTYPE_F8_E4M3), 32);
+    assert_int_equal(gac_contract_multiple(measured, GAC_OP_GEMM_N, GAC_DTYPE_F16), 8);
+    assert_int_equal(gac_contract_multiple(measured, GAC_OP_SDPA_HEAD, GAC_DTYPE_F16), 8);
+    assert_int_equal(gac_contract_multiple(measured, GAC_OP_GEMM_K, GAC_DTYPE_F8_E4M3), 32);
 }
 
 static void judge_refuses(void **state)
@@ -295,16 +295,16 @@ static void judge_refuses(void **state)
     (void)state;
     gac_judgement out;
     gac_error err = GAC_ERROR_INIT;
-    assert_int_equal(gac_contract_judge(h200, GAC_SEEN_GEMM_N, GAC_DTYPE_F16, 0, 1, 1, &out, &err),
+    assert_int_equal(gac_contract_judge(h200, GAC_OP_GEMM_N, GAC_DTYPE_F16, 0, 1, 1, &out, &err),
                      GAC_USAGE);
     assert_int_equal(
-        gac_contract_judge(h200, GAC_SEEN_GEMM_N, GAC_DTYPE_F16, INT64_MAX, 1, 1, &out, &err),
+        gac_contract_judge(h200, GAC_OP_GEMM_N, GAC_DTYPE_F16, INT64_MAX, 1, 1, &out, &err),
         GAC_USAGE);
-    assert_int_equal(gac_contract_judge(h200, GAC_SEEN_GEMM_N, GAC_DTYPE_F16, 8, 0, 1, &out, &err),
+    assert_int_equal(gac_contract_judge(h200, GAC_OP_GEMM_N, GAC_DTYPE_F16, 8, 0, 1, &out, &err),
                      GAC_USAGE);
-    assert_int_equal(gac_contract_judge(h200, GAC_SEEN_COUNT, GAC_DTYPE_F16, 8, 1, 1, &out, NULL),
-                     GAC_USAGE);
-    assert_int_equal(gac_contract_judge(h200, GAC_SEEN_GEMM_N, GAC_DTYPE_U8, 8, 1, 1, &out, &err),
+    assert_int_equal(
+        gac_contract_judge(h200, GAC_OP_AXIS_COUNT, GAC_DTYPE_F16, 8, 1, 1, &out, NULL), GAC_USAGE);
+    assert_int_equal(gac_contract_judge(h200, GAC_OP_GEMM_N, GAC_DTYPE_U8, 8, 1, 1, &out, &err),
                      GAC_USAGE);
     assert_non_null(strstr(err.text, "h200"));
 }
@@ -362,20 +362,20 @@ static void one_row_has_its_own_kernel(void **state)
 {
     (void)state;
     gac_contract *with = NULL;
-    gac_judgement j = judge(h200, GAC_SEEN_GEMM_N, 4095, 1, 4096);
+    gac_judgement j = judge(h200, GAC_OP_GEMM_N, 4095, 1, 4096);
     assert_null(j.kernel);
     assert_null(j.family);
     char *text = spoil("gemm/F16/n/2/decode_kernel", "\"gemv2T\"");
     assert_int_equal(gac_contract_parse(text, strlen(text), "x", &with, NULL), GAC_OK);
-    j = judge(with, GAC_SEEN_GEMM_N, 4095, 1, 4096);
+    j = judge(with, GAC_OP_GEMM_N, 4095, 1, 4096);
     assert_string_equal(j.kernel, "gemv2T");
     assert_null(j.family);
-    j = judge(with, GAC_SEEN_GEMM_N, 4095, 2, 4096);
+    j = judge(with, GAC_OP_GEMM_N, 4095, 2, 4096);
     assert_string_equal(j.family, "cutlass-align1");
     assert_non_null(j.kernel);
     gac_contract_free(with);
     free(text);
-    j = judge(measured, GAC_SEEN_GEMM_K, 4095, 1, 4096);
+    j = judge(measured, GAC_OP_GEMM_K, 4095, 1, 4096);
     assert_string_equal(j.family, "gemv");
 }
 

@@ -69,22 +69,22 @@ static void median_errors_are_read(void **state)
     static const struct {
         const char *accuracy;
         gac_dtype dtype;
-        gac_seen seen;
+        gac_op_axis seen;
         double error_pct; /* negative: none is stated */
     } cases[] = {
-        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, 3.5 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_K, 3.5 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":0}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_K, 0 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_SEEN_SDPA_HEAD, -1 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_BF16, GAC_SEEN_GEMM_N, -1 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":-1}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":100}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":\"3\"}}}", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_I8, GAC_SEEN_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, 3.5 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_OP_GEMM_K, 3.5 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":0}}}", GAC_DTYPE_F16, GAC_OP_GEMM_K, 0 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_OP_SDPA_HEAD, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_BF16, GAC_OP_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":-1}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":100}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":\"3\"}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
+        { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_I8, GAC_OP_GEMM_N, -1 },
         /* F32 is served as BF16, and FP8 has BF16's attention. */
-        { "{\"gemm\":{\"BF16\":{\"median_pct\":4}}}", GAC_DTYPE_F32, GAC_SEEN_GEMM_N, 4 },
-        { "{\"sdpa\":{\"BF16\":{\"median_pct\":5}}}", GAC_DTYPE_F8_E4M3, GAC_SEEN_SDPA_HEAD, 5 },
-        { "[]", GAC_DTYPE_F16, GAC_SEEN_GEMM_N, -1 },
+        { "{\"gemm\":{\"BF16\":{\"median_pct\":4}}}", GAC_DTYPE_F32, GAC_OP_GEMM_N, 4 },
+        { "{\"sdpa\":{\"BF16\":{\"median_pct\":5}}}", GAC_DTYPE_F8_E4M3, GAC_OP_SDPA_HEAD, 5 },
+        { "[]", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -55,14 +55,14 @@ static void unserved_sizes_fall_back(void **state)
     assert_close(gac_contract_gemm_us(contract, GAC_DTYPE_F8_E4M3, 16, 513, 512),
                  f16(16, 513, 512));
     assert_int_equal(
-        gac_contract_judge(contract, GAC_SEEN_GEMM_N, GAC_DTYPE_F8_E4M3, 513, 16, 512, &j, NULL),
+        gac_contract_judge(contract, GAC_OP_GEMM_N, GAC_DTYPE_F8_E4M3, 513, 16, 512, &j, NULL),
         GAC_OK);
     assert_false(j.aligned);
     assert_true(j.penalty > 3.9);
     /* What is told of it is of the dtype that runs. */
     gac_judgement of_f16;
     assert_int_equal(
-        gac_contract_judge(contract, GAC_SEEN_GEMM_N, GAC_DTYPE_F16, 513, 16, 512, &of_f16, NULL),
+        gac_contract_judge(contract, GAC_OP_GEMM_N, GAC_DTYPE_F16, 513, 16, 512, &of_f16, NULL),
         GAC_OK);
     assert_false(j.served);
     assert_int_equal(j.runs_as, GAC_DTYPE_F16);
@@ -71,7 +71,7 @@ static void unserved_sizes_fall_back(void **state)
     assert_string_equal(j.family, of_f16.family);
     assert_string_equal(j.kernel, of_f16.kernel);
     assert_int_equal(
-        gac_contract_judge(contract, GAC_SEEN_GEMM_N, GAC_DTYPE_F8_E4M3, 512, 16, 512, &j, NULL),
+        gac_contract_judge(contract, GAC_OP_GEMM_N, GAC_DTYPE_F8_E4M3, 512, 16, 512, &j, NULL),
         GAC_OK);
     assert_true(j.served);
     assert_int_equal(j.runs_as, GAC_DTYPE_F8_E4M3);

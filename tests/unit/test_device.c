@@ -15,9 +15,9 @@
 
 #include <gac/device.h>
 
-#include "device/cpu/numbers.h"
 #include "device/plugin.h"
 #include "fake_model.h"
+#include "op/numbers.h"
 
 static const gac_task_spec small_gemm = {
     .kind = GAC_TASK_GEMM, .dtype = GAC_DTYPE_F16, .gemm = { 3, 5, 7, false }, .n_sets = 2
@@ -417,7 +417,7 @@ static numbers compute(gac_device *cpu, const gac_task_spec *spec)
             assert_int_equal(gac_task_read(task, (gac_operand)i, result.raw[i], bytes, &err),
                              GAC_OK);
         for (int64_t j = 0; j < n; j++)
-            result.at[i][j] = gac_number_load(result.raw[i], dtype, j);
+            result.at[i][j] = gac_dtype_load(result.raw[i], dtype, j);
     }
     gac_task_free(task);
     return result;
@@ -435,8 +435,8 @@ static void free_numbers(numbers *result)
 static double rounded(gac_dtype dtype, double value)
 {
     unsigned char cell[4];
-    gac_number_store(cell, dtype, 0, value);
-    return gac_number_load(cell, dtype, 0);
+    gac_dtype_store(cell, dtype, 0, value);
+    return gac_dtype_load(cell, dtype, 0);
 }
 
 static void gemm_is_a_double_loop(void **state)

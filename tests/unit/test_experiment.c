@@ -1,4 +1,4 @@
-#include "measure/experiment_internal.h"
+#include "experiment/experiment_internal.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -440,7 +440,7 @@ static void counters_are_read_from_csv(void **state)
 
 static void programs_are_run_without_a_shell(void **state)
 {
-    exp_output out;
+    gac_child_output out;
     gac_error err = GAC_ERROR_INIT;
     char *echo[] = { (char *)"echo", (char *)"$HOME;", NULL };
     char *none[] = { (char *)"/no/such/program", NULL };
@@ -448,17 +448,17 @@ static void programs_are_run_without_a_shell(void **state)
     char *loud[] = { (char *)"yes", NULL };
     char *sad[] = { (char *)"sh", (char *)"-c", (char *)"echo why >&2; exit 4", NULL };
     (void)state;
-    assert_int_equal(exp_spawn(echo, 10, 1000, NULL, NULL, &out, &err), GAC_OK);
+    assert_int_equal(gac_spawn(echo, 10, 1000, NULL, NULL, &out, &err), GAC_OK);
     assert_string_equal(out.text, "$HOME;\n");
     assert_int_equal(out.exit_code, 0);
     free(out.text);
-    assert_int_equal(exp_spawn(none, 10, 1000, NULL, NULL, &out, &err), GAC_NO_RESOURCE);
+    assert_int_equal(gac_spawn(none, 10, 1000, NULL, NULL, &out, &err), GAC_NO_RESOURCE);
     assert_non_null(strstr(err.text, "No such file"));
-    assert_int_equal(exp_spawn(slow, 0.2, 1000, NULL, NULL, &out, &err), GAC_FAILED);
+    assert_int_equal(gac_spawn(slow, 0.2, 1000, NULL, NULL, &out, &err), GAC_FAILED);
     assert_non_null(strstr(err.text, "did not end in time"));
-    assert_int_equal(exp_spawn(loud, 10, 1000, NULL, NULL, &out, &err), GAC_FAILED);
+    assert_int_equal(gac_spawn(loud, 10, 1000, NULL, NULL, &out, &err), GAC_FAILED);
     assert_non_null(strstr(err.text, "wrote more"));
-    assert_int_equal(exp_spawn(sad, 10, 1000, NULL, NULL, &out, &err), GAC_OK);
+    assert_int_equal(gac_spawn(sad, 10, 1000, NULL, NULL, &out, &err), GAC_OK);
     assert_int_equal(out.exit_code, 4);
     assert_string_equal(out.last_line, "why");
     free(out.text);

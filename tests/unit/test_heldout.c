@@ -11,7 +11,7 @@
 #include <jansson.h>
 
 #include <gac/contract.h>
-#include <gac/measure.h>
+#include <gac/probe.h>
 
 /* The aims. A median and a 95th percentile of errors, as docs/measurement.md states
  * them; and of pairs of candidates that are over 5 % apart the share in the right

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include <gac/measure.h>
+#include <gac/timing.h>
 
 #include "fake_model.h"
 
@@ -180,7 +180,7 @@ static gac_timing measure(gac_device *device, const gac_task_spec *spec,
     gac_task *task = NULL;
     gac_timing timing;
     if (gac_task_create(device, spec, &task, &err) != GAC_OK ||
-        gac_measure_task(device, task, rules, &timing, &err) != GAC_OK)
+        gac_timing_measure(device, task, rules, &timing, &err) != GAC_OK)
         fail_msg("%s", err.text);
     assert_string_equal(err.text, "");
     gac_task_free(task);
@@ -268,7 +268,7 @@ static void throttled_samples_are_discarded(void **state)
     for (int i = 0; i < 2; i++) {
         gac_device *card = open_fake(useless[i]);
         assert_int_equal(gac_task_create(card, &square, &task, &err), GAC_OK);
-        assert_int_equal(gac_measure_task(card, task, &rules, &timing, &err), GAC_CHECK);
+        assert_int_equal(gac_timing_measure(card, task, &rules, &timing, &err), GAC_CHECK);
         assert_string_equal(err.text,
                             "all 30 samples were taken while heat or hardware throttled the card");
         assert_int_equal(timing.n_samples, 0);
@@ -321,7 +321,7 @@ static void a_clock_that_dips_is_waited_for(void **state)
     gac_task *task = NULL;
     gac_error err = GAC_ERROR_INIT;
     assert_int_equal(gac_task_create(dip, &square, &task, &err), GAC_OK);
-    assert_int_equal(gac_measure_task(dip, task, &rules, &timing, &err), GAC_USAGE);
+    assert_int_equal(gac_timing_measure(dip, task, &rules, &timing, &err), GAC_USAGE);
     gac_task_free(task);
     gac_device_close(blind);
     gac_device_close(capped);
@@ -380,7 +380,7 @@ static void rules_are_checked(void **state)
             rules.sample_us = NAN;
         else
             rules.max_time_us = -1;
-        assert_int_equal(gac_measure_task(device, task, &rules, &timing, &err), GAC_USAGE);
+        assert_int_equal(gac_timing_measure(device, task, &rules, &timing, &err), GAC_USAGE);
     }
     gac_task_free(task);
     gac_device_close(device);
@@ -492,22 +492,20 @@ static void reference_catches_faults(void **state)
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         gac_error err = GAC_ERROR_INIT;
         gac_difference is = { -1, -1, -1 };
-        double tolerance = gac_measure_tolerance(&specs[i]);
-        if (gac_measure_against_reference(good, &specs[i], 42 + i, &is, &err) != GAC_OK)
+        double tolerance = gac_task_tolerance(&specs[i]);
+        if (gac_task_check(good, &specs[i], 42 + i, &is, &err) != GAC_OK)
             fail_msg("%s", err.text);
         assert_true(is.relative == 0 && is.largest == 0 && is.n_elements > 0);
-        assert_int_equal(gac_measure_against_reference(wrong, &specs[i], 42 + i, &is, &err),
-                         GAC_OK);
+        assert_int_equal(gac_task_check(wrong, &specs[i], 42 + i, &is, &err), GAC_OK);
         assert_true(is.relative > tolerance && is.largest > 0);
-        assert_int_equal(gac_measure_against_reference(silent, &specs[i], 42 + i, &is, &err),
-                         GAC_OK);
+        assert_int_equal(gac_task_check(silent, &specs[i], 42 + i, &is, &err), GAC_OK);
         assert_true(isinf(is.relative) && is.relative > tolerance);
     }
     gac_error err = GAC_ERROR_INIT;
     gac_difference is;
     gac_task_spec odd = specs[1];
     odd.gemm.k = 31;
-    assert_int_equal(gac_measure_against_reference(good, &odd, 1, &is, &err), GAC_CHECK);
+    assert_int_equal(gac_task_check(good, &odd, 1, &is, &err), GAC_CHECK);
     gac_device_close(silent);
     gac_device_close(wrong);
     gac_device_close(good);
@@ -517,7 +515,7 @@ static void facts_as_json(void **state)
 {
     (void)state;
     gac_device *device = open_fake(NULL);
-    json_t *machine = gac_measure_machine(device);
+    json_t *machine = gac_timing_machine(device);
     assert_non_null(machine);
     assert_string_equal(json_string_value(json_object_get(machine, "gpu")), "NVIDIA H200 (fake)");
     assert_int_equal(json_integer_value(json_object_get(machine, "sms")), 132);

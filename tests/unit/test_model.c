@@ -67,7 +67,7 @@ static void check_ops(const gac_model *m)
     assert_true(gac_model_n_ops(m) > 0);
     for (int32_t i = 0; i < gac_model_n_ops(m); i++) {
         const gac_op *op = gac_model_op(m, i);
-        int64_t sums[GAC_SEEN_COUNT] = { 0 };
+        int64_t sums[GAC_OP_AXIS_COUNT] = { 0 };
         for (int32_t t = 0; t < op->n_terms; t++) {
             assert_in_range(op->terms[t].dim, 0, gac_model_n_dims(m) - 1);
             sums[op->terms[t].seen] +=
@@ -85,10 +85,10 @@ static void check_ops(const gac_model *m)
         }
         const char *name = tensor_of(m, op->tensor)->name;
         bool router = strstr(name, ".gate.weight") != NULL;
-        if (sums[GAC_SEEN_GEMM_N] != op->n && !(router && sums[GAC_SEEN_GEMM_N] == 0))
-            fail_msg("%s: n is %d, terms give %d", name, (int)op->n, (int)sums[GAC_SEEN_GEMM_N]);
-        if (sums[GAC_SEEN_GEMM_K] != op->k)
-            fail_msg("%s: k is %d, terms give %d", name, (int)op->k, (int)sums[GAC_SEEN_GEMM_K]);
+        if (sums[GAC_OP_GEMM_N] != op->n && !(router && sums[GAC_OP_GEMM_N] == 0))
+            fail_msg("%s: n is %d, terms give %d", name, (int)op->n, (int)sums[GAC_OP_GEMM_N]);
+        if (sums[GAC_OP_GEMM_K] != op->k)
+            fail_msg("%s: k is %d, terms give %d", name, (int)op->k, (int)sums[GAC_OP_GEMM_K]);
     }
 }
 

@@ -7,7 +7,8 @@
 
 #include <cmocka.h>
 
-#include "device/cpu/numbers.h"
+#include "base/splitmix.h"
+#include "op/numbers.h"
 
 /* Value of a code from the definition: sign, exponent, mantissa. */
 static double defined(unsigned code, int exponent_bits, int mantissa_bits)

@@ -75,7 +75,7 @@ static void take_rates(planned *p)
 }
 
 /* States that a shape takes factor times what is predicted. */
-static void add_point(planned *p, gac_gemm_call c, double factor)
+static void add_point(planned *p, gac_gemm_shape c, double factor)
 {
     double us = gac_contract_gemm_us(p->contract, GAC_DTYPE_F16, c.m, c.n, c.k);
     json_array_append_new(json_object_get(p->rates, "points"),
@@ -116,7 +116,7 @@ static planned *open_model(const small_llama *shape, json_t *rates, const char *
                                      .max_overhead_pct = 10 };
     take_rates(p);
     double error_pct = GAC_DEFAULT_MARGIN_PCT;
-    gac_contract_median_error(p->contract, GAC_DTYPE_F16, GAC_SEEN_GEMM_N, &error_pct);
+    gac_contract_median_error(p->contract, GAC_DTYPE_F16, GAC_OP_GEMM_N, &error_pct);
     p->margin = error_pct / 100;
     return p;
 }
@@ -449,8 +449,8 @@ static planned *open_wide(double error_pct, double factor)
 {
     small_llama shape = { 1, 512, 4, 4, 128, 4096, 80, -1, 0, 0, 0 };
     planned *p = open_model(&shape, make_rates(error_pct, 1), "prefill:1x4096");
-    add_point(p, (gac_gemm_call){ 4096, 4096 + 8, 512 }, factor);
-    add_point(p, (gac_gemm_call){ 4096, 512, 4096 + 8 }, factor);
+    add_point(p, (gac_gemm_shape){ 4096, 4096 + 8, 512, false }, factor);
+    add_point(p, (gac_gemm_shape){ 4096, 512, 4096 + 8, false }, factor);
     take_rates(p);
     return p;
 }
@@ -519,8 +519,8 @@ static void rank_and_width_on_one_tensor(void **state)
         planned *p = open_model(&shape, make_rates(1, 1), "prefill:1x4096");
         int64_t sizes[N_DIMS];
         if (odd) {
-            add_point(p, (gac_gemm_call){ 4096, 4096, 509 }, 0.02);
-            add_point(p, (gac_gemm_call){ 4096, 4093, 512 }, 0.02);
+            add_point(p, (gac_gemm_shape){ 4096, 4096, 509, false }, 0.02);
+            add_point(p, (gac_gemm_shape){ 4096, 4093, 512, false }, 0.02);
             take_rates(p);
         }
         p->options.rules = &rule;

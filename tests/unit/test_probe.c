@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include <gac/measure.h>
+#include <gac/probe.h>
 
 #define RECORDED "tests/data/sweeps/h200_f16.json"
 enum { MAX_POINTS = 512, MAX_SWEEPS = 8 };

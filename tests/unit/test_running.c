@@ -12,8 +12,9 @@
 #include "fake_engine.h"
 #include "scratch.h"
 #include "small_llama.h"
+#include "tokenizer/tokenizer_internal.h"
 
-#include <gac/measure.h>
+#include <gac/engine.h>
 
 #include <jansson.h>
 #include <math.h>
@@ -524,7 +525,7 @@ static void test_prefill(void **state)
     gac_engine *engine = engine_of(40, 64);
     gac_pass_timing out;
     gac_timing_rules rules = { 0, 0, 7, 7, 0, 0, 0, 0 };
-    assert_ok(gac_measure_prefill(engine, 3, 10, &rules, NULL, &out, err));
+    assert_ok(gac_engine_time_prefill(engine, 3, 10, &rules, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, 7);
     assert_int_equal(fake_engine_look(engine)->n_passes, 8); /* one to warm up */
     assert_int_equal(fake_engine_look(engine)->n_tokens, 8 * 30);
@@ -535,12 +536,13 @@ static void test_prefill(void **state)
     assert_int_equal(json_integer_value(json_object_get(json, "length")), 10);
     assert_int_equal(json_array_size(json_object_get(json, "samples_ms")), 7);
     json_decref(json);
-    assert_fails(gac_measure_prefill(engine, 1, 65, &rules, NULL, &out, err), GAC_USAGE,
+    assert_fails(gac_engine_time_prefill(engine, 1, 65, &rules, NULL, &out, err), GAC_USAGE,
                  "65 tokens");
-    assert_fails(gac_measure_prefill(engine, 0, 6, &rules, NULL, &out, err), GAC_USAGE,
+    assert_fails(gac_engine_time_prefill(engine, 0, 6, &rules, NULL, &out, err), GAC_USAGE,
                  "0 sequences");
     rules.max_samples = GAC_MAX_SAMPLES + 1;
-    assert_fails(gac_measure_prefill(engine, 1, 6, &rules, NULL, &out, err), GAC_USAGE, "samples");
+    assert_fails(gac_engine_time_prefill(engine, 1, 6, &rules, NULL, &out, err), GAC_USAGE,
+                 "samples");
     gac_engine_close(engine);
 }
 
@@ -552,7 +554,7 @@ static void test_decode(void **state)
     gac_engine *engine = fake_engine_create(&settings);
     gac_pass_timing out;
     gac_timing_rules rules = { 0, 0, 9, 64, INFINITY, 1e9, 0, 0 };
-    assert_ok(gac_measure_decode(engine, 2, 40, 16, &rules, NULL, &out, err));
+    assert_ok(gac_engine_time_decode(engine, 2, 40, 16, &rules, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, GAC_DECODE_STEPS); /* a whole round */
     assert_int_equal(fake_engine_look(engine)->n_cached, 39 + GAC_DECODE_STEPS);
     assert_int_equal(fake_engine_look(engine)->room_batch, 2);
@@ -560,11 +562,11 @@ static void test_decode(void **state)
     assert_int_equal(fake_engine_look(engine)->n_passes, 3 + 1 + GAC_DECODE_STEPS);
     assert_int_equal(fake_engine_look(engine)->n_tokens, 2 * (39 + 1 + GAC_DECODE_STEPS));
     rules.max_noise = -1; /* never steady: as many as allowed */
-    assert_ok(gac_measure_decode(engine, 1, 100, 16, &rules, NULL, &out, err));
+    assert_ok(gac_engine_time_decode(engine, 1, 100, 16, &rules, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, 64); /* always at the last place */
     assert_int_equal(fake_engine_look(engine)->n_cached, 100);
-    assert_ok(gac_measure_decode(engine, 1, 1, 16, &rules, NULL, &out, err));
-    assert_fails(gac_measure_decode(engine, 1, 101, 16, &rules, NULL, &out, err), GAC_USAGE,
+    assert_ok(gac_engine_time_decode(engine, 1, 1, 16, &rules, NULL, &out, err));
+    assert_fails(gac_engine_time_decode(engine, 1, 101, 16, &rules, NULL, &out, err), GAC_USAGE,
                  "101 tokens");
     gac_engine_close(engine);
 }
@@ -577,7 +579,7 @@ static void test_long_passes(void **state)
     };
     gac_engine *engine = fake_engine_create(&settings);
     gac_pass_timing out;
-    assert_ok(gac_measure_prefill(engine, 1, 4, NULL, NULL, &out, err));
+    assert_ok(gac_engine_time_prefill(engine, 1, 4, NULL, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, GAC_LONG_PASSES);
     gac_engine_close(engine);
 }

@@ -1,5 +1,5 @@
 /* The one word over all claims of an experiment. */
-#include "measure/experiment_internal.h"
+#include "experiment/experiment_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

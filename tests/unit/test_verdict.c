@@ -1,4 +1,4 @@
-#include "measure/experiment_internal.h"
+#include "experiment/experiment_internal.h"
 
 #include <math.h>
 #include <setjmp.h>

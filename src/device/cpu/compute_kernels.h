@@ -4,7 +4,7 @@
 #ifndef GAC_DEVICE_CPU_COMPUTE_KERNELS_H
 #define GAC_DEVICE_CPU_COMPUTE_KERNELS_H
 
-#include <gac/checkpoint.h>
+#include <gac/op.h>
 
 #define GAC_PANEL 16    /* outputs that go side by side through a tile */
 #define GAC_TILE_ROWS 8 /* most rows of a tile */

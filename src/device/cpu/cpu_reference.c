@@ -1,6 +1,5 @@
 #include "device/cpu/cpu_reference.h"
 
-#include "device/cpu/numbers.h"
 #include "device/task_spec.h"
 
 #include <math.h>
@@ -19,7 +18,7 @@ static double *load_rows(const void *data, gac_dtype dtype, int64_t n_rows, int6
         return NULL;
     for (int64_t i = 0; i < n_rows; i++) {
         for (int64_t j = 0; j < n_from; j++)
-            rows[i * n_to + j] = gac_number_load(data, dtype, i * n_from + j);
+            rows[i * n_to + j] = gac_dtype_load(data, dtype, i * n_from + j);
     }
     return rows;
 }
@@ -32,8 +31,8 @@ static void load_columns(const gac_task_spec *spec, const void *weights, int64_t
     for (int64_t j = 0; j < n_columns; j++) {
         for (int64_t i = 0; i < k; i++)
             block[i * COLUMNS + j] =
-                gac_number_load(weights, spec->dtype,
-                                spec->gemm.row_major ? i * n + first + j : (first + j) * k + i);
+                gac_dtype_load(weights, spec->dtype,
+                               spec->gemm.row_major ? i * n + first + j : (first + j) * k + i);
     }
 }
 
@@ -56,7 +55,7 @@ static gac_status gemm(const gac_task_spec *spec, void *const *operands, gac_err
                     sums[j] += x[row * k + i] * block[i * COLUMNS + j];
             }
             for (int64_t j = 0; j < n_columns; j++)
-                gac_number_store(operands[GAC_OPERAND_OUT], out, row * n + first + j, sums[j]);
+                gac_dtype_store(operands[GAC_OPERAND_OUT], out, row * n + first + j, sums[j]);
         }
     }
     free(block);
@@ -114,7 +113,7 @@ static gac_status sdpa(const gac_task_spec *spec, void *const *operands, gac_err
         attend(q + row * width, k + kv_head * s->n_kv * width, v + kv_head * s->n_kv * v_width,
                width, v_width, n_seen, scale, p, out);
         for (int64_t d = 0; d < s->v_head; d++)
-            gac_number_store(operands[GAC_OPERAND_OUT], spec->dtype, row * s->v_head + d, out[d]);
+            gac_dtype_store(operands[GAC_OPERAND_OUT], spec->dtype, row * s->v_head + d, out[d]);
     }
     free(out);
     free(p);

@@ -8,8 +8,7 @@
 #define GAC_DEVICE_CUDA_KERNELS_H
 
 #include <gac/base.h>
-#include <gac/checkpoint.h>
-#include <gac/contract.h>
+#include <gac/op.h>
 
 #include <cuda_runtime_api.h>
 

@@ -12,7 +12,7 @@
 #define GAC_DEVICE_CUDA_COMPUTE_KERNELS_H
 
 #include <gac/base.h>
-#include <gac/checkpoint.h>
+#include <gac/op.h>
 
 #include <cuda_runtime_api.h>
 

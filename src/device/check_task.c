@@ -1,0 +1,134 @@
+#include <gac/device.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POISON 0xFF /* NaN in every float format, -1 in integers */
+
+/* One spec on the device under test and on the reference. */
+typedef struct pair {
+    gac_task *tested, *reference;
+    gac_device *cpu;
+} pair;
+
+/* u is a format's rounding error: 2^-11 in F16, 2^-8 in BF16. Two correct
+ * results of a GEMM differ where rounding an almost exact sum tips over, by
+ * 2 u, in few elements; split sums that meet in the output format add one u.
+ * - F16 1e-3 (2 u), BF16 and E4M3, which gives BF16, 4e-3 (u: tips are rare,
+ *   and a wrong term in a sum of k is off by k^(-1/2), 1.6e-2 at 4096).
+ * - F32 2e-3: TF32 keeps 10 bits of both factors, cut or rounded; cutting both
+ *   costs 7e-4 on average and 2e-3 at most in one product.
+ * - I8 0: sums of integers are exact in I32.
+ * SDPA rounds weights to the format between its two products: F16 2e-3, BF16
+ * 1e-2; the MATH path rounds scores too: twice that. PAD and COPY move bits: 0. */
+double gac_task_tolerance(const gac_task_spec *spec)
+{
+    const bool half = spec->dtype == GAC_DTYPE_F16;
+    if (spec->kind == GAC_TASK_SDPA)
+        return (half ? 2e-3 : 1e-2) * (spec->sdpa.path == GAC_SDPA_MATH ? 2 : 1);
+    if (spec->kind != GAC_TASK_GEMM || spec->dtype == GAC_DTYPE_I8)
+        return 0;
+    return half ? 1e-3 : spec->dtype == GAC_DTYPE_F32 ? 2e-3 : 4e-3;
+}
+
+/* Gives both tasks the same operand: random, or for the output, poison. */
+static gac_status prepare(const pair *tasks, const gac_task_spec *spec, gac_operand operand,
+                          uint64_t seed, gac_error *err)
+{
+    int64_t n_bytes = gac_task_operand_bytes(spec, operand);
+    if (n_bytes == 0)
+        return GAC_OK;
+    void *data = malloc((size_t)n_bytes);
+    if (!data)
+        return gac_error_no_memory(err);
+    if (operand == GAC_OPERAND_OUT)
+        memset(data, POISON, (size_t)n_bytes);
+    else
+        gac_task_fill(spec, operand, seed, data);
+    gac_status status = gac_task_write(tasks->tested, operand, data, (size_t)n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_task_write(tasks->reference, operand, data, (size_t)n_bytes, err);
+    free(data);
+    return status;
+}
+
+static bool is_poison(const unsigned char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] != POISON)
+            return false;
+    }
+    return true;
+}
+
+/* An element that is still poison, or is not a number, where the reference has
+ * one makes the difference infinite. */
+static void compare(const unsigned char *tested, const unsigned char *reference, gac_dtype dtype,
+                    int64_t n, gac_difference *out)
+{
+    size_t element = (size_t)gac_dtype_bits(dtype) / 8;
+    double difference2 = 0, norm2 = 0;
+    memset(out, 0, sizeof *out);
+    out->n_elements = n;
+    for (int64_t i = 0; i < n; i++) {
+        const size_t at = (size_t)i * element;
+        if (memcmp(tested + at, reference + at, element) == 0 && !is_poison(tested + at, element)) {
+            double value = gac_dtype_load(reference, dtype, i);
+            norm2 += value * value;
+            continue;
+        }
+        double value = gac_dtype_load(reference, dtype, i);
+        double distance = fabs(gac_dtype_load(tested, dtype, i) - value);
+        if (isnan(distance) ||
+            (is_poison(tested + at, element) && !is_poison(reference + at, element)))
+            distance = INFINITY;
+        difference2 += distance * distance;
+        norm2 += value * value;
+        out->largest = fmax(out->largest, distance);
+    }
+    out->relative = difference2 > 0 ? sqrt(difference2 / norm2) : 0;
+}
+
+static gac_status run_both(const pair *tasks, const gac_task_spec *spec, gac_difference *out,
+                           gac_error *err)
+{
+    size_t n_bytes = (size_t)gac_task_operand_bytes(spec, GAC_OPERAND_OUT);
+    gac_dtype dtype = gac_task_operand_dtype(spec, GAC_OPERAND_OUT);
+    unsigned char *tested = malloc(n_bytes), *reference = malloc(n_bytes);
+    gac_status status = tested && reference ? GAC_OK : gac_error_no_memory(err);
+    if (status == GAC_OK)
+        status = gac_task_run(tasks->tested, err);
+    if (status == GAC_OK)
+        status = gac_task_run(tasks->reference, err);
+    if (status == GAC_OK)
+        status = gac_task_read(tasks->tested, GAC_OPERAND_OUT, tested, n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_task_read(tasks->reference, GAC_OPERAND_OUT, reference, n_bytes, err);
+    if (status == GAC_OK)
+        compare(tested, reference, dtype, (int64_t)n_bytes / (gac_dtype_bits(dtype) / 8), out);
+    free(reference);
+    free(tested);
+    return status;
+}
+
+gac_status gac_task_check(gac_device *device, const gac_task_spec *spec, uint64_t seed,
+                          gac_difference *out, gac_error *err)
+{
+    pair tasks = { NULL, NULL, NULL };
+    gac_task_spec single = *spec;
+    single.n_sets = 1;
+    gac_status status = gac_device_open("cpu", &tasks.cpu, err);
+    if (status == GAC_OK)
+        status = gac_task_create(device, &single, &tasks.tested, err);
+    if (status == GAC_OK)
+        status = gac_task_create(tasks.cpu, &single, &tasks.reference, err);
+    for (int i = 0; status == GAC_OK && i < GAC_OPERAND_COUNT; i++)
+        status = prepare(&tasks, &single, (gac_operand)i, seed, err);
+    if (status == GAC_OK)
+        status = run_both(&tasks, &single, out, err);
+    gac_task_free(tasks.reference);
+    gac_task_free(tasks.tested);
+    gac_device_close(tasks.cpu);
+    return status;
+}

@@ -1,0 +1,309 @@
+/* Measuring one thing, keeping everything that was measured. */
+#include "probe/probe_internal.h"
+
+#include "base/splitmix.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Points that may be lost before the probe gives up: a tenth of many. */
+#define MIN_FAULTS 20
+
+double probe_left_s(const probe *p)
+{
+    return p->end_s - gac_now_s();
+}
+
+void probe_grant_rest(probe *p)
+{
+    p->rest_left_s = p->options->max_time_s / 10;
+}
+
+gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
+                       bool keep_samples, gac_error *err)
+{
+    const gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
+    *p = (probe){ .device = device, .options = options, .err = err, .rules = rules };
+    if (options->quick)
+        p->rules.settle_us = 0;
+    p->keep_samples = keep_samples;
+    p->phase = "";
+    p->random = options->seed;
+    p->start_s = gac_now_s();
+    p->end_s = p->start_s + options->max_time_s;
+    p->rest_left_s = INFINITY;
+    p->sources = json_array();
+    p->seconds = json_object();
+    p->names = json_array();
+    p->kernels = json_array();
+    return p->sources && p->seconds && p->names && p->kernels ? GAC_OK : gac_error_no_memory(err);
+}
+
+void probe_dispose(probe *p)
+{
+    for (size_t i = 0; i < p->n_points; i++)
+        free(p->points[i].samples_us);
+    free(p->points);
+    json_decref(p->sources);
+    json_decref(p->seconds);
+    json_decref(p->names);
+    json_decref(p->kernels);
+}
+
+void probe_begin(probe *p, const char *phase, const char *dtype, size_t n_points)
+{
+    p->phase = phase;
+    p->phase_start_s = gac_now_s();
+    p->phase_first = p->n_points;
+    gac_log_write(p->options->log, 1, "%s%s%s: %zu points", dtype, *dtype ? " " : "", phase,
+                  n_points);
+    gac_progress_start(p->options->progress, phase, "points", n_points);
+}
+
+void probe_step(probe *p, size_t n_done)
+{
+    gac_progress_step(p->options->progress, n_done);
+}
+
+void probe_finish(probe *p)
+{
+    double spent = json_number_value(json_object_get(p->seconds, p->phase));
+    gac_progress_finish(p->options->progress);
+    json_object_set_new(p->seconds, p->phase, probe_number(spent + gac_now_s() - p->phase_start_s));
+}
+
+void probe_note(probe *p, const char *format, ...)
+{
+    char text[500];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    gac_log_write(p->options->log, 1, "%s", text);
+    for (size_t i = 0; i < json_array_size(p->sources); i++)
+        if (strcmp(json_string_value(json_array_get(p->sources, i)), text) == 0)
+            return;
+    json_array_append_new(p->sources, json_string(text));
+}
+
+static gac_status keep_point(probe *p, probe_point *point, const gac_timing *timing)
+{
+    if (p->n_points == p->n_room) {
+        size_t room = p->n_room ? p->n_room * 2 : 1024;
+        probe_point *points = realloc(p->points, room * sizeof *points);
+        if (!points)
+            return gac_error_no_memory(p->err);
+        p->points = points;
+        p->n_room = room;
+    }
+    if (p->keep_samples && timing && timing->n_samples > 0) {
+        point->samples_us = calloc((size_t)timing->n_samples, sizeof *point->samples_us);
+        if (!point->samples_us)
+            return gac_error_no_memory(p->err);
+        for (int i = 0; i < timing->n_samples; i++)
+            point->samples_us[i] = (float)timing->samples_us[i];
+    }
+    p->points[p->n_points++] = *point;
+    return GAC_OK;
+}
+
+/* A point that is lost now and then leaves a gap; many lost are a failure. */
+static gac_status count_fault(probe *p, probe_outcome outcome, const gac_error *why)
+{
+    int *n = outcome == PROBE_NO_MEMORY ? &p->n_no_memory : &p->n_throttled;
+    ++*n;
+    if (*n < MIN_FAULTS || (size_t)*n * 10 < p->n_points)
+        return GAC_OK;
+    return gac_error_set(p->err, outcome == PROBE_NO_MEMORY ? GAC_NO_RESOURCE : GAC_FAILED,
+                         "%d of %zu points could not be measured: %s", *n, p->n_points + 1,
+                         why->text);
+}
+
+static void spend_rest(probe *p, double rested_s)
+{
+    bool had = p->rest_left_s > 0;
+    p->rest_left_s -= rested_s;
+    if (had && p->rest_left_s <= 0)
+        probe_note(p, "the clock was often below its highest: it was not waited for all the time");
+}
+
+gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
+{
+    gac_task *task = NULL;
+    gac_timing timing;
+    gac_error why = GAC_ERROR_INIT;
+    memset(&timing, 0, sizeof timing);
+    *out = (probe_point){ .spec = *spec, .phase = p->phase, .group = p->group, .time_us = NAN };
+    gac_status status = gac_task_create(p->device, spec, &task, &why);
+    if (status == GAC_CHECK) {
+        out->outcome = PROBE_DECLINED;
+        return keep_point(p, out, NULL);
+    }
+    if (status == GAC_OK) {
+        gac_timing_rules rules = p->rules;
+        if (p->rest_left_s <= 0)
+            rules.settle_us = 0;
+        status = gac_timing_measure(p->device, task, &rules, &timing, &why);
+        spend_rest(p, timing.rested_us * 1e-6);
+        out->outcome = status == GAC_CHECK ? PROBE_THROTTLED : PROBE_MEASURED;
+    }
+    gac_task_free(task);
+    if (status == GAC_NO_RESOURCE)
+        out->outcome = PROBE_NO_MEMORY;
+    else if (status != GAC_OK && status != GAC_CHECK)
+        return gac_error_set(p->err, status, "%s", why.text);
+    out->n_samples = timing.n_samples;
+    out->n_discarded = timing.n_discarded;
+    out->n_unsettled = timing.n_unsettled;
+    out->n_power_limited = timing.n_power_limited;
+    out->n_calls = timing.n_calls;
+    out->graph = timing.graph;
+    out->clock_mhz_min = timing.clock_mhz_min;
+    out->clock_mhz_max = timing.clock_mhz_max;
+    out->temperature_c_max = timing.temperature_c_max;
+    if (out->outcome == PROBE_MEASURED) {
+        out->time_us = timing.median_us;
+        out->spread_us = timing.spread_us;
+        out->noise = timing.noise;
+    } else if ((status = count_fault(p, out->outcome, &why)) != GAC_OK) {
+        return status;
+    }
+    return keep_point(p, out, &timing);
+}
+
+/* One call by own kernels: the flash kernel, and where that declines too, the
+ * math path. */
+static gac_status measure_own(probe *p, const gac_task_spec *spec, probe_point *out)
+{
+    gac_task_spec own = *spec;
+    own.sdpa.path = GAC_SDPA_FLASH;
+    gac_status status = probe_measure(p, &own, out);
+    if (status != GAC_OK || out->outcome != PROBE_DECLINED)
+        return status;
+    own.sdpa.path = GAC_SDPA_MATH;
+    return probe_measure(p, &own, out);
+}
+
+/* Asks the fallback for those of the specs that todo names. */
+static gac_status ask_fallback(probe *p, const gac_task_spec *specs, const int *todo, int n_todo,
+                               bool names, probe_point *out)
+{
+    gac_task_spec *asked = calloc((size_t)n_todo + 1, sizeof *asked);
+    gac_probe_served *served = calloc((size_t)n_todo + 1, sizeof *served);
+    gac_status status = asked && served ? GAC_OK : gac_error_no_memory(p->err);
+    for (int i = 0; i < n_todo && status == GAC_OK; i++) {
+        asked[i] = specs[todo[i]];
+        served[i].time_us = NAN;
+    }
+    if (status == GAC_OK)
+        status = p->options->fallback(p->options->fallback_context, asked, n_todo, names, served,
+                                      p->stack, p->err);
+    for (int i = 0; i < n_todo && status == GAC_OK; i++) {
+        probe_point *point = &out[todo[i]];
+        *point = (probe_point){ .spec = asked[i], .phase = p->phase, .time_us = NAN };
+        point->outcome =
+            isfinite(served[i].time_us) && served[i].time_us > 0 ? PROBE_MEASURED : PROBE_DECLINED;
+        if (point->outcome == PROBE_MEASURED) {
+            char kernel[256];
+            gac_kernel_short_name(served[i].kernel, kernel, sizeof kernel);
+            point->time_us = served[i].time_us;
+            point->fallback = true;
+            point->clock_mhz_min = point->clock_mhz_max = point->temperature_c_max = -1;
+            json_t *name = kernel[0] ? json_string(kernel) : NULL;
+            if (kernel[0] && (!name || json_array_append_new(p->names, name) != 0))
+                status = gac_error_no_memory(p->err);
+            else
+                point->kernel = json_string_value(name);
+        }
+        if (status == GAC_OK)
+            status = keep_point(p, point, NULL);
+    }
+    free(asked);
+    free(served);
+    return status;
+}
+
+gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool library, bool names,
+                              probe_point *out)
+{
+    int n_todo = 0;
+    gac_status status = GAC_OK;
+    int *todo = calloc((size_t)n + 1, sizeof *todo);
+    if (!todo)
+        return gac_error_no_memory(p->err);
+    for (int i = 0; i < n && status == GAC_OK; i++) {
+        if (library) {
+            double start_s = gac_now_s();
+            status = probe_measure(p, &specs[i], &out[i]);
+            p->library_s += gac_now_s() - start_s;
+            p->n_library++;
+        }
+        if (!library || out[i].outcome == PROBE_DECLINED)
+            todo[n_todo++] = i;
+        probe_step(p, p->n_points - p->phase_first);
+    }
+    if (status == GAC_OK && n_todo > 0 && p->options->fallback)
+        status = ask_fallback(p, specs, todo, n_todo, names, out);
+    for (int i = 0; i < n_todo && status == GAC_OK && !p->options->fallback; i++) {
+        status = measure_own(p, &specs[todo[i]], &out[todo[i]]);
+        probe_step(p, p->n_points - p->phase_first);
+    }
+    free(todo);
+    return status;
+}
+
+gac_task_spec probe_gemm_spec(gac_dtype dtype, int64_t m, int64_t n, int64_t k)
+{
+    gac_task_spec spec = { .kind = GAC_TASK_GEMM, .dtype = dtype, .gemm = { m, n, k, false } };
+    return spec;
+}
+
+gac_task_spec probe_sdpa_spec(gac_dtype dtype, const gac_sdpa_shape *shape)
+{
+    gac_task_spec spec = { .kind = GAC_TASK_SDPA, .dtype = dtype };
+    spec.sdpa.shape = *shape;
+    spec.sdpa.path = GAC_SDPA_LIBRARY;
+    return spec;
+}
+
+/* The same shapes on every machine for the same seed. */
+uint64_t probe_random(probe *p)
+{
+    return gac_splitmix64(&p->random);
+}
+
+double probe_uniform(probe *p, double low, double high)
+{
+    return low + (high - low) * (double)(probe_random(p) >> 11) * 0x1p-53;
+}
+
+gac_status probe_kernel(probe *p, const gac_task_spec *spec, char *name, size_t size)
+{
+    enum { MAX_KERNELS = 16 };
+    gac_kernel kernels[MAX_KERNELS];
+    gac_task *task = NULL;
+    gac_error why = GAC_ERROR_INIT;
+    int n = 0, longest = -1;
+    name[0] = 0;
+    gac_status status = gac_task_create(p->device, spec, &task, &why);
+    if (status == GAC_OK)
+        status = gac_task_kernels(task, kernels, MAX_KERNELS, &n, &why);
+    for (int i = 0; status == GAC_OK && i < n && i < MAX_KERNELS; i++)
+        if (longest < 0 || kernels[i].time_us > kernels[longest].time_us)
+            longest = i;
+    if (longest >= 0)
+        gac_kernel_short_name(kernels[longest].name, name, size);
+    if (name[0]) {
+        probe_point point = { .spec = *spec };
+        json_t *row = probe_spec_json(&point);
+        json_object_set_new(row, "kernel", json_string(name));
+        json_object_set_new(row, "n_kernels", json_integer(n));
+        json_array_append_new(p->kernels, row);
+    }
+    gac_task_free(task);
+    if (status == GAC_CHECK || status == GAC_NO_RESOURCE)
+        return GAC_OK;
+    return status == GAC_OK ? GAC_OK : gac_error_set(p->err, status, "%s", why.text);
+}

@@ -1,0 +1,136 @@
+#include <gac/timing.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_EXACT 400 /* pairs up to which the rank test counts instead of approximating */
+#define SIGNIFICANCE 0.01
+
+static int order(const void *a, const void *b)
+{
+    double p = *(const double *)a, q = *(const double *)b;
+    return p < q ? -1 : p > q;
+}
+
+/* Of n sorted numbers, with straight lines between neighbours. */
+static double quantile(const double *sorted, int n, double fraction)
+{
+    double position = fraction * (n - 1);
+    int low = (int)position;
+    if (low >= n - 1)
+        return sorted[n - 1];
+    return sorted[low] + (position - low) * (sorted[low + 1] - sorted[low]);
+}
+
+/* If the samples were normal, their standard deviation would be spread / 0.6745
+ * and the median's 1.2533 of that over the root of n. Outliers, which timings
+ * have and means suffer from, hardly move either. */
+void gac_timing_summarise(gac_timing *timing)
+{
+    double sorted[GAC_MAX_SAMPLES];
+    int n = timing->n_samples;
+    memcpy(sorted, timing->samples_us, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, order);
+    timing->median_us = quantile(sorted, n, 0.5);
+    timing->spread_us = (quantile(sorted, n, 0.75) - quantile(sorted, n, 0.25)) / 2;
+    double error_us = 1.2533 / 0.6745 * timing->spread_us / sqrt(n);
+    timing->noise = timing->median_us > 0 ? error_us / timing->median_us : 0;
+}
+
+const char *gac_comparison_name(gac_comparison comparison)
+{
+    switch (comparison) {
+    case GAC_FASTER:
+        return "faster";
+    case GAC_SLOWER:
+        return "slower";
+    case GAC_AMBIGUOUS:
+        break;
+    }
+    return "ambiguous";
+}
+
+/* Pairs in which b is above a, ties counted half: n_a n_b / 2 on average if
+ * both come from one distribution. */
+static double count_pairs(const gac_timing *a, const gac_timing *b)
+{
+    double pairs = 0;
+    for (int i = 0; i < a->n_samples; i++) {
+        for (int j = 0; j < b->n_samples; j++) {
+            double p = a->samples_us[i], q = b->samples_us[j];
+            pairs += q > p ? 1 : q < p ? 0 : 0.5;
+        }
+    }
+    return pairs;
+}
+
+/* Of all orders of n_a and n_b samples, the part with at most limit pairs. The
+ * number with u pairs is the coefficient of q^u in the Gaussian binomial, the
+ * product over i of (1 - q^(n_b + i)) / (1 - q^i); all are integers below 2^53.
+ * Ties only narrow the distribution, so this never claims too much. */
+static double exact_tail(int n_a, int n_b, int limit)
+{
+    double ways[MAX_EXACT + 1] = { 1 };
+    int last = n_a * n_b;
+    for (int i = 1; i <= n_a; i++) {
+        for (int u = last; u >= n_b + i; u--)
+            ways[u] -= ways[u - n_b - i];
+        for (int u = i; u <= last; u++)
+            ways[u] += ways[u - i];
+    }
+    double total = 0, tail = 0;
+    for (int u = 0; u <= last; u++) {
+        total += ways[u];
+        tail += u <= limit ? ways[u] : 0;
+    }
+    return tail / total;
+}
+
+/* Sum over groups of t equal samples of t^3 - t, for the variance. */
+static double tie_sum(const gac_timing *a, const gac_timing *b)
+{
+    double all[2 * GAC_MAX_SAMPLES], sum = 0;
+    int n = a->n_samples + b->n_samples;
+    memcpy(all, a->samples_us, (size_t)a->n_samples * sizeof *all);
+    memcpy(all + a->n_samples, b->samples_us, (size_t)b->n_samples * sizeof *all);
+    qsort(all, (size_t)n, sizeof *all, order);
+    for (int first = 0, next; first < n; first = next) {
+        next = first + 1;
+        while (next < n && !(all[next] > all[first]))
+            next++;
+        double t = next - first;
+        sum += t * t * t - t;
+    }
+    return sum;
+}
+
+/* Two-sided p of the Mann-Whitney test: exact for few samples, else by the
+ * normal distribution with corrections for ties and continuity. */
+static double rank_test(const gac_timing *a, const gac_timing *b, double pairs)
+{
+    double n_a = a->n_samples, n_b = b->n_samples, n = n_a + n_b;
+    double fewer = fmin(pairs, n_a * n_b - pairs);
+    if (n_a * n_b <= MAX_EXACT)
+        return fmin(1, 2 * exact_tail(a->n_samples, b->n_samples, (int)ceil(fewer)));
+    double variance = n_a * n_b / 12 * (n + 1 - tie_sum(a, b) / (n * (n - 1)));
+    double distance = n_a * n_b / 2 - fewer - 0.5;
+    if (variance <= 0 || distance <= 0)
+        return 1;
+    return erfc(distance / sqrt(2 * variance));
+}
+
+gac_comparison gac_timing_compare(const gac_timing *a, const gac_timing *b, double min_difference)
+{
+    if (a->n_samples < 1 || b->n_samples < 1)
+        return GAC_AMBIGUOUS;
+    double difference = b->median_us - a->median_us; /* above 0: a is faster */
+    if (fabs(difference) < min_difference * fmin(a->median_us, b->median_us) || difference == 0)
+        return GAC_AMBIGUOUS;
+    double pairs = count_pairs(a, b);
+    double half = (double)a->n_samples * b->n_samples / 2;
+    const bool agree = difference > 0 ? pairs > half : pairs < half;
+    if (!agree || rank_test(a, b, pairs) > SIGNIFICANCE)
+        return GAC_AMBIGUOUS;
+    return difference > 0 ? GAC_FASTER : GAC_SLOWER;
+}
