@@ -499,6 +499,21 @@ static void tied_sizes_suit_the_stricter(void **state)
     advised_free(a);
 }
 
+/* A quantisation group lies on one GPU: four heads of 16 fill one of 64, a head alone does
+ * not. */
+static void groups_do_not_span_gpus(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    advised *a = advise(&shape, 1, 64, GAC_DEFAULT_WORKLOAD);
+    assert_null(advice_on(a, "layers.0.self_attn.v_head")->rule);
+    advised_free(a);
+    a = advise(&shape, 4, 64, GAC_DEFAULT_WORKLOAD);
+    assert_string_equal(advice_on(a, "layers.0.self_attn.v_head")->rule, "quant-group");
+    assert_int_equal(advice_on(a, "layers.0.self_attn.v_head")->suggest, 64);
+    advised_free(a);
+}
+
 /* Heads of k and v go to the GPUs too, whole ones: attention in decode, which
  * reads them, is timed with a GPU's share of them. */
 static void kv_heads_are_shared_out(void **state)
@@ -677,6 +692,7 @@ int main(void)
         in_scratch(tied_heads_move_together),
         in_scratch(tied_sizes_suit_the_stricter),
         in_scratch(kv_heads_are_shared_out),
+        in_scratch(groups_do_not_span_gpus),
         cmocka_unit_test(rows_of_a_gemm),
         in_scratch(a_runtime_adds_its_own_time),
         in_scratch(overhead_counts_every_place),
