@@ -439,8 +439,8 @@ static void lines_cost_by_outputs(void **state)
     static const struct {
         int64_t m;
         double squared; /* the factor */
-    } cases[] = { { 8, 1 }, { 16, 1 }, { 32, 1.2 }, { 64, 1.44 }, { 128, 3.6 }, { 256, 9 },
-                  { 512, 9 } };
+    } cases[] = { { 8, 1 },     { 16, 1 },  { 32, 1.2 }, { 64, 1.44 },
+                  { 128, 3.6 }, { 256, 9 }, { 512, 9 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, 1024, 1032),
                      f16(cases[i].m, 1024, 1088) * sqrt(cases[i].squared));

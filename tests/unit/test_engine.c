@@ -37,7 +37,8 @@ static void write_tensor(gac_writer *w, int32_t index, const made_tensor *t)
     for (int64_t i = 0; i < t->n_rows * t->n_cols; i++) {
         bool pad = is_pad(i / t->n_cols, t->row_slice) || is_pad(i % t->n_cols, t->col_slice);
         float value = pad ? 0 : (float)gac_random_normal(SEED + (uint64_t)index, drawn++);
-        assert_ok(gac_writer_write(w, index, (uint64_t)i * sizeof value, &value, sizeof value, err));
+        assert_ok(
+            gac_writer_write(w, index, (uint64_t)i * sizeof value, &value, sizeof value, err));
     }
 }
 

@@ -622,9 +622,8 @@ int main(void)
         cmocka_unit_test(test_text_stream),    cmocka_unit_test(test_generate),
         cmocka_unit_test(test_generate_stops), cmocka_unit_test(test_piqa),
         cmocka_unit_test(test_piqa_long),      cmocka_unit_test(test_piqa_bad),
-        cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_prefill),        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_long_passes),
+        cmocka_unit_test(test_compare),        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_decode),         cmocka_unit_test(test_long_passes),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }
