@@ -8,7 +8,7 @@
  *   power          every look finds it at its power limit
  *   dip            the clock is lower, and calls longer, from the 2nd to the 9th look
  *   capped         from the 2nd look on, for good
- *   late           from the 5th
+ *   late           from the 5th, and before that it is at its power limit
  *   strained       likewise from the 2nd on, at its power limit
  *   noisy          samples scatter by a tenth, and some are far off
  *   fickle         every 3rd task takes 12 % longer, whatever it is
@@ -119,7 +119,8 @@ static gac_status fake_telemetry(void *state, gac_telemetry *out, gac_error *err
                             .power_w = 480.0,
                             .throttle = hot                        ? GAC_THROTTLE_THERMAL
                                         : is_mode(device, "brake") ? GAC_THROTTLE_HARDWARE
-                                        : is_mode(device, "power") || is_mode(device, "strained")
+                                        : is_mode(device, "power") || is_mode(device, "strained") ||
+                                                (is_mode(device, "late") && !slow)
                                             ? GAC_THROTTLE_POWER
                                             : 0 };
     return GAC_OK;

@@ -325,6 +325,7 @@ static void what_does_not_fit_is_refused(void **state)
                                 .cosines = angles,
                                 .sines = angles,
                                 .scale = 1 };
+    assert_int_equal(ops->cache_shape(inner, cache, 2, 3, &l.err), GAC_USAGE); /* 6 of 5 tokens */
     LAB_OK(&l, ops->begin(inner, ids, 1, 4, 2, &l.err));
     assert_int_equal(ops->attend(inner, &call, &l.err), GAC_USAGE);
     assert_string_equal(l.err.text, "1 x 6 tokens in a cache for 1 x 5");

@@ -214,6 +214,29 @@ static void linear_is_what_it_says(void **state)
     check_case(&tall, "tall");
 }
 
+/* Biases over several blocks of outputs, for few rows and for more. */
+static void biases_are_added(void **state)
+{
+    (void)state;
+    for (int64_t n_rows = 1; n_rows <= 4; n_rows++) {
+        linear_case c = { .in = { 1, 20, 20 } };
+        add_module(&c, DENSE, (gac_axis){ 1, 150, 150 });
+        c.parts[0][0].bias = lab_tensor(GAC_DTYPE_F32, 1, 150);
+        finish_case(&c, GAC_LINEAR_ADD, n_rows, false);
+        check_case(&c, "biases");
+    }
+}
+
+/* More rows than a chunk has, to slices that are stored longer. */
+static void chunks_follow_each_other(void **state)
+{
+    (void)state;
+    linear_case c = { .in = { 1, 9, 9 } };
+    add_module(&c, DENSE, (gac_axis){ 3, 5, 8 });
+    finish_case(&c, GAC_LINEAR_SET, GAC_ROW_CHUNK + 3, false);
+    check_case(&c, "chunks");
+}
+
 /* Rows one by one, any number of threads, any vectors: the same bits. */
 static void reference_has_one_answer(void **state)
 {
@@ -354,6 +377,7 @@ static void check_logits(const char *name, const linear_case *c, int64_t first, 
     targets[0] = (int32_t)n_vocab;
     assert_int_equal(ops->losses(state, targets, losses, &l.err), GAC_BAD_INPUT);
     assert_int_equal(ops->logits(state, &call, first, step, n + c->n_rows, &l.err), GAC_USAGE);
+    assert_int_equal(ops->logits(state, &call, 1, 1, c->n_rows, &l.err), GAC_USAGE);
     ops->matrix_free(state, matrix);
     ops->vector_free(state, norm);
     ops->rows_free(state, x);
@@ -521,6 +545,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(linear_is_what_it_says, lab_teardown),
+        cmocka_unit_test_teardown(biases_are_added, lab_teardown),
+        cmocka_unit_test_teardown(chunks_follow_each_other, lab_teardown),
         cmocka_unit_test_teardown(reference_has_one_answer, lab_teardown),
         cmocka_unit_test_teardown(zeros_in_ranks_change_nothing, lab_teardown),
         cmocka_unit_test_teardown(zeros_in_widths_change_nothing, lab_teardown),

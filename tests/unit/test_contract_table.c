@@ -103,6 +103,41 @@ static void attention_comes_from_tables(void **state)
                 3 * attend(GAC_DTYPE_F16, 1024, 1024, 112, false));
 }
 
+/* Past its tables attention grows with the square of the length, and in decode with the
+ * length. */
+static void attention_goes_on_past_its_tables(void **state)
+{
+    (void)state;
+    assert_close(attend(GAC_DTYPE_F16, 8192, 8192, 64, false),
+                 4 * attend(GAC_DTYPE_F16, 4096, 4096, 64, false));
+    assert_close(attend(GAC_DTYPE_F16, 1, 8192, 64, false),
+                 2 * attend(GAC_DTYPE_F16, 1, 4096, 64, false));
+}
+
+/* A length that was not measured follows the one before it in the same way. */
+static void lengths_that_were_not_measured_follow(void **state)
+{
+    static const char *const tables[] = { "prefill/0", "decode" };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        gac_contract *with = NULL, *without = contract;
+        gac_error err = GAC_ERROR_INIT;
+        char path[64];
+        json_t *json = make_contract();
+        for (int cell = 2; cell < 8; cell += cell == 3 ? 3 : 1) { /* both rows, both heads */
+            snprintf(path, sizeof path, "sdpa/F16/tiers/0/%s/us/%d", tables[i], cell);
+            set_path(json, path, "null");
+        }
+        double expected = attend(GAC_DTYPE_F16, i ? 1 : 2048, 2048, 64, false);
+        assert_int_equal(parse(json, &with, &err), GAC_OK);
+        contract = with;
+        assert_close(attend(GAC_DTYPE_F16, i ? 1 : 2048, 2048, 64, false), expected);
+        contract = without;
+        gac_contract_free(with);
+        json_decref(json);
+    }
+}
+
 /* Copies of keys and values are fewer where heads of queries share them. */
 static void shared_keys_are_copied_once(void **state)
 {
@@ -390,6 +425,29 @@ static void shared_lines_cost(void **state)
     json_decref(json);
 }
 
+/* Between the outputs that were measured, and beyond them. */
+static void lines_cost_by_outputs(void **state)
+{
+    (void)state;
+    gac_contract *with = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    json_t *json = make_contract();
+    set_path(json, "gemm/F16/lines",
+             "{\"multiple\": 64, \"parts\": [8], \"mn\": [16384, 65536, 262144], "
+             "\"factor\": [[1, 1.2, 3]]}");
+    assert_int_equal(parse(json, &with, &err), GAC_OK);
+    static const struct {
+        int64_t m;
+        double squared; /* the factor */
+    } cases[] = { { 8, 1 },     { 16, 1 },  { 32, 1.2 }, { 64, 1.44 },
+                  { 128, 3.6 }, { 256, 9 }, { 512, 9 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, 1024, 1032),
+                     f16(cases[i].m, 1024, 1088) * sqrt(cases[i].squared));
+    gac_contract_free(with);
+    json_decref(json);
+}
+
 static void one_row_has_its_own_table(void **state)
 {
     (void)state;
@@ -554,6 +612,8 @@ int main(void)
         cmocka_unit_test(what_was_not_measured_follows_the_rows),
         cmocka_unit_test(unserved_sizes_fall_back),
         cmocka_unit_test(attention_comes_from_tables),
+        cmocka_unit_test(attention_goes_on_past_its_tables),
+        cmocka_unit_test(lengths_that_were_not_measured_follow),
         cmocka_unit_test(shared_keys_are_copied_once),
         cmocka_unit_test(every_n_counts_at_its_rows),
         cmocka_unit_test(every_k_counts_where_it_was_measured),
@@ -561,6 +621,7 @@ int main(void)
         cmocka_unit_test(far_apart_times_stay_times),
         cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(shared_lines_cost),
+        cmocka_unit_test(lines_cost_by_outputs),
         cmocka_unit_test(one_row_has_its_own_table),
         cmocka_unit_test(exact_points_win),
         cmocka_unit_test(a_runtime_is_told),

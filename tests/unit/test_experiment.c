@@ -79,7 +79,8 @@ static void bad_expressions_are_refused(void **state)
 #define HEAD "{'schema':'gac.experiment-spec/1','id':'X','title':'t','question':'q','why':'w',"
 #define PART "{'op':'gemm','m':8,'n':8,'k':'k'}"
 #define SWEEP \
-    "'sweeps':[{'name':'s','over':{'k':[8,9,16]},'parts':[" PART "],'variants':[{'name':'v'}]}],"
+    "'sweeps':[{'name':'s','over':{'k':[8,9,16]},'quick':'k < 16','parts':[" PART \
+    "],'variants':[{'name':'v'}]}],"
 #define CLAIM "'claims':[{'id':'c','says':'s','of':{'mean':'time'}}]"
 
 /* A specification with ' for ". */
@@ -236,11 +237,19 @@ static void equal_calls_are_measured_once(void **state)
     assert_true(exp_cell_time_us(&plan, exp_find_cell(&plan, 1, "up")) == 16);
     assert_true(exp_cell_time_us(&plan, exp_find_cell(&plan, 1, "many")) == 3 * 9 + 3 * 18);
     assert_true(isnan(exp_cell_time_us(&plan, exp_find_cell(&plan, 1, "never"))));
+    /* A part counts as often as it runs: (8, k) and (8, 2 k), three times each. */
+    exp_scope scope = { .plan = &plan, .at = 1 };
+    double rate = 0;
+    assert_true(exp_scope_lookup(&scope, "tflops.many", &rate));
+    assert_true(fabs(rate - 3 * 2 * 64 * (9 + 18) / 81.0 * 1e-6) < 1e-15);
+    assert_true(exp_scope_lookup(&scope, "gbps.many", &rate));
+    assert_true(fabs(rate - 3 * 2 * (16 * (9 + 18) + 2 * 64) / 81.0 * 1e-3) < 1e-12);
     exp_plan_dispose(&plan);
     gac_experiment_free(e);
 }
 
 static double noise; /* of all times in claims_over */
+static bool quick;   /* it plans a quick run, without k = 16 */
 
 /* Claims over k = 8, 9, 16 with times of k, 100 k, k microseconds. */
 static json_t *claims_over(const char *claims, const char *published, int failed)
@@ -251,7 +260,7 @@ static json_t *claims_over(const char *claims, const char *published, int failed
     gac_error err = GAC_ERROR_INIT;
     snprintf(text, sizeof text, "%s'claims':[%s]}", HEAD SWEEP, claims);
     gac_experiment *e = load(text, published);
-    assert_int_equal(exp_plan_build(e, GAC_LENS_NATIVE, false, &plan, NULL), GAC_OK);
+    assert_int_equal(exp_plan_build(e, GAC_LENS_NATIVE, quick, &plan, NULL), GAC_OK);
     for (int i = 0; i < plan.n_jobs; i++) {
         exp_job *job = &plan.jobs[i];
         double k = (double)job->spec.gemm.k;
@@ -338,6 +347,53 @@ static void claims_are_held_against_what_was_published(void **state)
     json_decref(claims);
     claims = claims_over("{'id':'c','says':'s','lens':'pytorch','of':{'mean':'time'}}", NULL, -1);
     assert_int_equal(json_array_size(claims), 0);
+    json_decref(claims);
+}
+
+/* What was not measured is neither selected nor taken for declined. */
+static void failed_calls_count_for_nothing(void **state)
+{
+    (void)state;
+    json_t *claims = claims_over(
+        "{'id':'c','says':'s','of':{'sum':'k','where':'time < 1000'}}," /* but for k = 9 */
+        "{'id':'c','says':'s','of':{'share':'served'}}",
+        NULL, 1);
+    assert_true(ours(claims, 0) == 24);
+    assert_string_equal(field(claims, 1, "verdict"), "not measured");
+    json_decref(claims);
+}
+
+/* Both sides of a quotient add to its noise. */
+static void noise_adds_up(void **state)
+{
+    (void)state;
+    noise = 0.01;
+    json_t *claims = claims_over("{'id':'c','says':'s','of':{'mean':'time','where':'k == 9'},"
+                                 "'over':{'mean':'time','where':'k != 9'}}",
+                                 NULL, -1);
+    noise = 0;
+    const json_t *both = json_object_get(json_array_get(claims, 0), "noise");
+    assert_true(fabs(json_number_value(both) - 0.01 * sqrt(2)) < 1e-12);
+    json_decref(claims);
+}
+
+/* A mean over fewer cases is an estimate; the most of fewer is not judged, on either side. */
+static void quick_runs_lack_cases(void **state)
+{
+    (void)state;
+    quick = true;
+    json_t *claims =
+        claims_over("{'id':'c','says':'s','published':'p','of':{'mean':'time','where':'k == 9'},"
+                    "'over':{'mean':'time','where':'k != 9'}},"
+                    "{'id':'c','says':'s','published':'p','of':{'mean':'time','where':'k == 9'},"
+                    "'over':{'max':'time','where':'k != 9'}},"
+                    "{'id':'c','says':'s','published':'p','of':{'max':'time','where':'k != 9'},"
+                    "'over':{'mean':'time','where':'k == 9'}}",
+                    FIGURES, -1);
+    quick = false;
+    assert_string_equal(field(claims, 0, "verdict"), "stronger"); /* 900 over 8 */
+    assert_string_equal(field(claims, 1, "verdict"), "not measured");
+    assert_string_equal(field(claims, 2, "verdict"), "not measured");
     json_decref(claims);
 }
 
@@ -475,6 +531,9 @@ int main(void)
         cmocka_unit_test(equal_calls_are_measured_once),
         cmocka_unit_test(aggregates_compute),
         cmocka_unit_test(claims_are_held_against_what_was_published),
+        cmocka_unit_test(failed_calls_count_for_nothing),
+        cmocka_unit_test(noise_adds_up),
+        cmocka_unit_test(quick_runs_lack_cases),
         cmocka_unit_test(near_times_leave_a_share_ambiguous),
         cmocka_unit_test(families_by_their_share),
         cmocka_unit_test(all_twelve_are_bundled),

@@ -148,6 +148,17 @@ static void overlap_is_ambiguous(void **state)
     assert_int_equal(gac_timing_compare(&a, &b, 0.01), GAC_AMBIGUOUS);
 }
 
+/* 5 against 5 differ if all pairs agree. A tie is half a pair that does not. */
+static void a_tie_is_no_agreement(void **state)
+{
+    (void)state;
+    const double low[] = { 100, 101, 102, 103, 104 }, high[] = { 104, 105, 106, 107, 108 };
+    const double above[] = { 105, 106, 107, 108, 109 };
+    gac_timing a = timing_of(5, low), b = timing_of(5, high), c = timing_of(5, above);
+    assert_int_equal(gac_timing_compare(&a, &b, 0.01), GAC_AMBIGUOUS);
+    assert_int_equal(gac_timing_compare(&a, &c, 0.01), GAC_FASTER);
+}
+
 /* n samples, the first n_low of them 5, the others 6. */
 static gac_timing two_values(int n, int n_low)
 {
@@ -241,6 +252,11 @@ static void noise_runs_to_the_limit(void **state)
     gac_timing timing = measure(device, &square, &rules);
     assert_false(timing.steady);
     assert_int_equal(timing.n_samples, 32);
+    rules.max_samples = 100;
+    rules.sample_us = 1e5; /* many calls, all of which count: 2 s have room for about 20 */
+    rules.max_time_us = 2e6;
+    timing = measure(device, &square, &rules);
+    assert_in_range(timing.n_samples, 10, 30);
     rules.max_time_us = 0; /* out of time at once: as few as allowed, in whole batches */
     timing = measure(device, &square, &rules);
     assert_false(timing.steady);
@@ -275,6 +291,14 @@ static void throttled_samples_are_discarded(void **state)
         gac_task_free(task);
         gac_device_close(card);
     }
+    /* As many may be discarded as kept at most, whatever the least is. */
+    rules = patient;
+    rules.max_noise = 0;
+    timing = measure(device, &square, &rules);
+    assert_int_equal(timing.n_samples, 100);
+    assert_true(timing.n_discarded > rules.min_samples);
+    rules = patient;
+    rules.min_samples = rules.max_samples = 30;
     timing = measure(power, &square, &rules);
     assert_int_equal(timing.n_samples, 30);
     assert_int_equal(timing.n_discarded, 0);
@@ -340,6 +364,7 @@ static void a_clock_that_stays_down_starts_over(void **state)
     assert_true(fabs(timing.median_us / fake_time_us(&square) / 1980 * 1700 - 1) < 0.005);
     assert_int_equal(timing.clock_mhz_max, 1700);
     assert_true(timing.n_samples >= 30 && timing.steady);
+    assert_int_equal(timing.n_power_limited, 0); /* those were before */
     timing = measure(late, &square, &rules);
     assert_int_equal(timing.n_unsettled, 0);
     gac_device_close(late);
@@ -546,6 +571,7 @@ int main(void)
         cmocka_unit_test(tells_tiers_apart),
         cmocka_unit_test(noise_runs_to_the_limit),
         cmocka_unit_test(ties_count_in_large_samples),
+        cmocka_unit_test(a_tie_is_no_agreement),
         cmocka_unit_test(throttled_samples_are_discarded),
         cmocka_unit_test(a_clock_that_dips_is_waited_for),
         cmocka_unit_test(a_clock_that_stays_down_starts_over),

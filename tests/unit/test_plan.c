@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include <gac/plan.h>
 
@@ -498,6 +499,21 @@ static void tied_sizes_suit_the_stricter(void **state)
     advised_free(a);
 }
 
+/* A quantisation group lies on one GPU: four heads of 16 fill one of 64, a head alone does
+ * not. */
+static void groups_do_not_span_gpus(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    advised *a = advise(&shape, 1, 64, GAC_DEFAULT_WORKLOAD);
+    assert_null(advice_on(a, "layers.0.self_attn.v_head")->rule);
+    advised_free(a);
+    a = advise(&shape, 4, 64, GAC_DEFAULT_WORKLOAD);
+    assert_string_equal(advice_on(a, "layers.0.self_attn.v_head")->rule, "quant-group");
+    assert_int_equal(advice_on(a, "layers.0.self_attn.v_head")->suggest, 64);
+    advised_free(a);
+}
+
 /* Heads of k and v go to the GPUs too, whole ones: attention in decode, which
  * reads them, is timed with a GPU's share of them. */
 static void kv_heads_are_shared_out(void **state)
@@ -524,6 +540,59 @@ static void kv_heads_are_shared_out(void **state)
         }
         advised_free(a);
     }
+}
+
+/* Rows and calls of a GEMM: all tokens, the last ones, or those that pick an expert, who
+ * is called with the probability that any does. */
+static void rows_of_a_gemm(void **state)
+{
+    (void)state;
+    const gac_phase prefill = { .decode = false, .batch = 3, .length = 7 };
+    const gac_phase decode = { .decode = true, .batch = 5, .length = 100 };
+    gac_op op = { .kind = GAC_OP_GEMM, .count = 2, .share = 1 };
+    double calls = 0;
+    assert_int_equal(gac_plan_gemm_rows(&prefill, &op, &calls), 21);
+    assert_true(calls == 2);
+    assert_int_equal(gac_plan_gemm_rows(&decode, &op, &calls), 5);
+    op.last_only = true;
+    assert_int_equal(gac_plan_gemm_rows(&prefill, &op, &calls), 3);
+    /* Of 5 tokens a quarter come here, in 76 % of the passes: then it is 1.64. */
+    op = (gac_op){ .kind = GAC_OP_GEMM, .count = 8, .share = 0.25 };
+    assert_int_equal(gac_plan_gemm_rows(&decode, &op, &calls), 2);
+    assert_true(fabs(calls - 8 * (1 - pow(0.75, 5))) < 1e-12);
+}
+
+/* What a runtime adds: for each layer, for each token by the hidden size and the width,
+ * and in decode for each token of the context by the keys that several heads share. */
+static void a_runtime_adds_its_own_time(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *work;
+        double layer_us, n_tokens, n_cached;
+    } cases[] = { { "prefill:3x100", 7, 300, 0 }, { "decode:3@100", 5, 3, 300 } };
+    small_llama shape = SMALL_LLAMA_INIT; /* 2 layers, 2 kv heads of 16 */
+    json_t *root = json_load_file("tests/data/contracts/by_rates.json", 0, NULL);
+    assert_non_null(root);
+    json_object_set_new(root, "runtime",
+                        json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "name", "made", "basis",
+                                  "assumed", "layer_us", 7.0, "decode_layer_us", 5.0, "hidden_ps",
+                                  11.0, "width_ps", 13.0, "kv_ps", 17.0));
+    char *text = json_dumps(root, 0);
+    gac_contract *contract = NULL;
+    assert_ok(gac_contract_parse(text, strlen(text), "runtime.json", &contract, err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        advised *a = advise(&shape, 1, 0, cases[i].work);
+        gac_target target = { contract, GAC_DTYPE_F16, 1, 0 };
+        double us = 2 * cases[i].layer_us + cases[i].n_tokens * 2 * (64 * 11 + 176 * 13) / 1e6 +
+                    cases[i].n_cached * 2 * (2 * 16) * 17 / 1e6;
+        double ms = gac_plan_rest_ms(a->m.model, &target, &a->workload.phases[0]);
+        assert_true(fabs(ms - us / 1e3) < 1e-12);
+        advised_free(a);
+    }
+    gac_contract_free(contract);
+    free(text);
+    json_decref(root);
 }
 
 static void overhead_counts_every_place(void **state)
@@ -623,6 +692,9 @@ int main(void)
         in_scratch(tied_heads_move_together),
         in_scratch(tied_sizes_suit_the_stricter),
         in_scratch(kv_heads_are_shared_out),
+        in_scratch(groups_do_not_span_gpus),
+        cmocka_unit_test(rows_of_a_gemm),
+        in_scratch(a_runtime_adds_its_own_time),
         in_scratch(overhead_counts_every_place),
         in_scratch(overhead_multiplies_axes),
     };

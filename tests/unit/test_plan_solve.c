@@ -555,6 +555,75 @@ static void any_limit_is_a_limit(void **state)
     planned_free(p);
 }
 
+/* Parts of a byte are not there to be used. */
+static void limits_round_down(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    planned *p = open_model(&shape, make_rates(1, 1), "decode:1@64");
+    double bytes = (double)gac_checkpoint_size_bytes(p->m.checkpoint);
+    for (int i = 1; i < 20; i++) {
+        plan_problem problem;
+        p->options.max_overhead_pct = 0.37 * i;
+        assert_ok(gac_problem_create(p->m.model, &p->options, 0, &problem, err));
+        double limit = (double)gac_problem_limit(&problem);
+        assert_true(limit <= bytes * p->options.max_overhead_pct / 100 && limit >= 1);
+        gac_problem_dispose(&problem);
+    }
+    planned_free(p);
+}
+
+/* The bytes that solve counts for a group are those by which the checkpoint grows, heads
+ * included. */
+static void groups_grow_as_the_checkpoint_does(void **state)
+{
+    (void)state;
+    small_llama shape = SMALL_LLAMA_INIT;
+    shape.kept_head = 14;
+    planned *p = open_model(&shape, make_rates(1, 1), "decode:1@64");
+    plan_problem problem;
+    int64_t sizes[N_DIMS];
+    int n_heads = 0;
+    p->options.allow_rescaled = true;
+    assert_ok(gac_problem_create(p->m.model, &p->options, 0, &problem, err));
+    for (int32_t i = 0; i < problem.groups.n_groups; i++) {
+        const plan_group *group = &problem.groups.groups[i];
+        const gac_dim *first = gac_model_dim(p->m.model, group->dims[0]);
+        double before, after;
+        for (int32_t d = 0; d < p->n_dims; d++)
+            sizes[d] = gac_model_dim(p->m.model, d)->size;
+        before = gac_problem_group_bytes(&problem, i, sizes);
+        gac_plan_set_group(group, first->size + 8, sizes);
+        assert_ok(gac_plan_growth_bytes(p->m.model, sizes, &after, err));
+        assert_true(gac_problem_group_bytes(&problem, i, sizes) - before == after);
+        n_heads += first->role == GAC_ROLE_QK_HEAD;
+    }
+    assert_true(n_heads > 0);
+    gac_problem_dispose(&problem);
+    planned_free(p);
+}
+
+/* The margin is the larger error of the operators whose sizes may change. */
+static void margins_look_at_attention(void **state)
+{
+    (void)state;
+    for (int heads = 0; heads < 2; heads++) {
+        small_llama shape = SMALL_LLAMA_INIT;
+        gac_plan plan;
+        json_t *rates = make_rates(1, 1);
+        shape.kept_head = 14;
+        json_object_set_new(json_object_get(json_object_get(rates, "accuracy"), "sdpa"), "F16",
+                            json_pack("{s:f}", "median_pct", 9.0));
+        planned *p = open_model(&shape, rates, "decode:1@64");
+        p->options.allow_rescaled = heads;
+        p->options.max_overhead_pct = 50;
+        assert_ok(gac_plan_create(p->m.model, &p->options, &plan, err));
+        assert_true(fabs(plan.margin_pct - (heads ? 9 : 1)) < 1e-9);
+        gac_plan_dispose(&plan);
+        planned_free(p);
+    }
+}
+
 /* A target or workload left at zero is an error, or not a number; never a crash. */
 static void empty_targets_are_refused(void **state)
 {
@@ -594,7 +663,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scratch(random_plans_hold),           in_scratch(joined_plans_hold),
         in_scratch(aligned_sizes_stay_for_less), in_scratch(rank_and_width_on_one_tensor),
-        in_scratch(any_limit_is_a_limit),        in_scratch(empty_targets_are_refused),
+        in_scratch(any_limit_is_a_limit),        in_scratch(limits_round_down),
+        in_scratch(margins_look_at_attention),   in_scratch(groups_grow_as_the_checkpoint_does),
+        in_scratch(empty_targets_are_refused),
     };
     return cmocka_run_group_tests_name("plan_solve", tests, NULL, NULL);
 }

@@ -134,6 +134,86 @@ static void declined_sizes_are_a_tier(void **state)
     free(s);
 }
 
+/* Anchors at which multiples of 8 take ratios[i] times what multiples of 16 do, and others
+ * three times as long. */
+static sweeps *anchors(const double *ratios, int n)
+{
+    sweeps *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    for (int i = 0; i < n; i++) {
+        int at = 0;
+        for (int64_t v = 3841; v < 4352; v++, at++)
+            s->points[i][at] = (gac_sweep_point){ .size = v,
+                                                  .time_us = v % 16 == 0  ? 100
+                                                             : v % 8 == 0 ? 100 * ratios[i]
+                                                                          : 300,
+                                                  .noise = 0.001 };
+        s->list[i] = (gac_sweep){ s->points[i], at };
+    }
+    s->n = n;
+    return s;
+}
+
+/* A tier is aligned where it loses little at most anchors, and not much at any. */
+static void aligned_is_what_most_anchors_say(void **state)
+{
+    static const int64_t expected[] = { 16, 8, 1 };
+    static const struct {
+        int n;
+        double ratios[3];
+        bool aligned;
+    } cases[] = { { 3, { 1, 1, 1.4 }, true },   /* a step, */
+                  { 3, { 1, 1, 1.6 }, false },  /* and a cliff */
+                  { 2, { 1.05, 1.14 }, true },  /* 1.095 in the middle, */
+                  { 2, { 1.05, 1.17 }, false }, /* and 1.11 */
+                  { 3, { 1, 1.2, 1.2 }, false } };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sweeps *s = anchors(cases[i].ratios, cases[i].n);
+        gac_found_tiers found = find(s);
+        assert_multiples(&found, 3, expected);
+        assert_true(found.tier[0].aligned && !found.tier[2].aligned);
+        if (found.tier[1].aligned != cases[i].aligned)
+            fail_msg("case %zu: aligned %d", i, found.tier[1].aligned);
+        free(s);
+    }
+}
+
+static double a_tenth(int64_t v)
+{
+    return v % 16 == 0 ? 100 : 112;
+}
+
+/* Multiples of 16 are 12 % faster, which is a tier unless the noise of both is 1 %. */
+static void a_gain_must_exceed_its_noise(void **state)
+{
+    static const int64_t expected[] = { 16, 1 };
+    (void)state;
+    for (int noisy = 0; noisy < 2; noisy++) {
+        sweeps *s = made(a_tenth, NULL);
+        for (int i = 0; i < s->list[0].n_points; i++)
+            s->points[0][i].noise = noisy ? 0.01 : 0.001;
+        gac_found_tiers found = find(s);
+        assert_multiples(&found, noisy ? 1 : 2, expected + noisy);
+        free(s);
+    }
+}
+
+static double one_fast_size(int64_t v)
+{
+    return v == 4096 ? 50 : 100;
+}
+
+static void one_fast_size_is_no_tier(void **state)
+{
+    static const int64_t expected[] = { 1 };
+    (void)state;
+    sweeps *s = made(one_fast_size, NULL);
+    gac_found_tiers found = find(s);
+    assert_multiples(&found, 1, expected);
+    free(s);
+}
+
 static double two_steps(int64_t v)
 {
     return v % 64 == 0 ? 100 : v % 4 == 0 ? 109.5 : 300;
@@ -449,6 +529,9 @@ int main(void)
         cmocka_unit_test(h200_has_three_tiers),
         cmocka_unit_test(small_differences_are_no_tier),
         cmocka_unit_test(declined_sizes_are_a_tier),
+        cmocka_unit_test(aligned_is_what_most_anchors_say),
+        cmocka_unit_test(a_gain_must_exceed_its_noise),
+        cmocka_unit_test(one_fast_size_is_no_tier),
         cmocka_unit_test(other_gpus_have_other_tiers),
         cmocka_unit_test(steps_are_no_tiers),
         cmocka_unit_test(noise_makes_no_tier),

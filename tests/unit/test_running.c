@@ -373,6 +373,12 @@ static void test_generate_stops(void **state)
     assert_int_equal(out.stop, GAC_STOP_EOS);
     assert_int_equal(out.n_ids, 2);
     gac_generation_dispose(&out);
+    options.eos = (int32_t[]){ 0, third }; /* any of them ends the text */
+    options.n_eos = 2;
+    assert_ok(gac_engine_generate(engine, NULL, prompt, 3, &options, &out, err));
+    assert_int_equal(out.stop, GAC_STOP_EOS);
+    assert_int_equal(out.n_ids, 2);
+    gac_generation_dispose(&out);
     options.n_eos = 0;
     options.show = show;
     options.show_context = &s;
@@ -446,6 +452,31 @@ static void test_piqa(void **state)
     assert_ok(gac_engine_piqa(engine, tokenizer, file, &options, &p, err));
     assert_int_equal(p.n_asked, 1);
     assert_true(p.acc_error == 0);
+    gac_tokenizer_close(tokenizer);
+    gac_engine_close(engine);
+}
+
+/* A question that is too long for the context loses its beginning, not its answer. */
+static void test_piqa_long(void **state)
+{
+    (void)state;
+    static const char goal[] = "tell a goal that is longer than the context of this engine";
+    const char *solutions[2] = { "on a chair", "on a couch" };
+    char line[256];
+    gac_engine *engine = engine_of(VOCAB, 20);
+    gac_tokenizer *tokenizer = byte_tokenizer();
+    gac_piqa p;
+    if (likelihood_of(goal, solutions[0]) > likelihood_of(goal, solutions[1])) {
+        const char *likelier = solutions[0];
+        solutions[0] = solutions[1];
+        solutions[1] = likelier;
+    }
+    snprintf(line, sizeof line,
+             "{\"goal\": \"%s\", \"sol1\": \"%s\", \"sol2\": \"%s\", \"label\": 1}\n", goal,
+             solutions[0], solutions[1]);
+    const char *file = scratch_put("long.jsonl", line, strlen(line));
+    assert_ok(gac_engine_piqa(engine, tokenizer, file, NULL, &p, err));
+    assert_true(p.acc == 1 && p.acc_norm == 1);
     gac_tokenizer_close(tokenizer);
     gac_engine_close(engine);
 }
@@ -592,9 +623,9 @@ int main(void)
         cmocka_unit_test(test_seeds),          cmocka_unit_test(test_sampling_bad),
         cmocka_unit_test(test_text_stream),    cmocka_unit_test(test_generate),
         cmocka_unit_test(test_generate_stops), cmocka_unit_test(test_piqa),
-        cmocka_unit_test(test_piqa_bad),       cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_prefill),        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_long_passes),
+        cmocka_unit_test(test_piqa_long),      cmocka_unit_test(test_piqa_bad),
+        cmocka_unit_test(test_compare),        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_decode),         cmocka_unit_test(test_long_passes),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }

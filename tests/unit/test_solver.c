@@ -380,6 +380,9 @@ static void test_front(void **state)
             for (int64_t p = 0; p < front.n_points; p++)
                 assert_true(fabs(front.points[p].value - brute_force(0, front.points[p].cost)) <=
                             1e-12);
+            /* The last budget pays for everything. */
+            assert_true(front.points[front.n_points - 1].value <=
+                        brute_force(0, (int64_t)1 << 50) + 1e-12);
             gac_front_dispose(&front);
         }
     gac_front_dispose(NULL);

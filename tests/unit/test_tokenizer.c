@@ -90,6 +90,97 @@ static void text_becomes_ids(void **state)
     gac_tokenizer_close(NULL);
 }
 
+/* A tokenizer of single letters, with more members. */
+#define LETTERS(merges, more) \
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"aa\":2,\"\\u2581\":3,\"e\":4," \
+    "\"\\u00e9\":5,\"\\u0301\":6,\"a__\":7},\"merges\":[" merges "]}," more "}"
+
+/* Of equal merges the leftmost comes first. */
+static void merges_begin_at_the_left(void **state)
+{
+    (void)state;
+    gac_tokenizer *t = opened(LETTERS("\"a a\"", "\"added_tokens\":[]"));
+    assert_ids(t, "aaa", 3, false, "2 0");
+    assert_ids(t, "baaaaab", 7, false, "1 2 2 0 1");
+    gac_tokenizer_close(t);
+}
+
+/* Words are remembered, some of them in one place: each has its own ids. */
+static void remembered_words_are_told_apart(void **state)
+{
+    (void)state;
+    enum { LENGTH = 7, N_WORDS = 3 * 3 * 3 * 3 * 3 * 3 * 3 };
+    gac_tokenizer *t = opened(LETTERS("", "\"added_tokens\":[]"));
+    for (int word = 0; word < N_WORDS; word++) {
+        char text[LENGTH], wanted[2 * LENGTH];
+        for (int i = 0, rest = word; i < LENGTH; i++, rest /= 3) {
+            text[i] = "abe"[rest % 3];
+            wanted[2 * i] = "014"[rest % 3];
+            wanted[2 * i + 1] = i + 1 < LENGTH ? ' ' : '\0';
+        }
+        assert_ids(t, text, LENGTH, false, wanted);
+    }
+    gac_tokenizer_close(t);
+}
+
+/* Accents that can be one character with what they follow become so. */
+static void accents_are_composed(void **state)
+{
+    (void)state;
+    gac_tokenizer *t = opened(LETTERS("", "\"added_tokens\":[],\"normalizer\":{\"type\":\"NFC\"}"));
+    assert_ids(t, "e\xcc\x81", 3, false, "5");
+    assert_ids(t, "\xc3\xa9", 2, false, "5");
+    assert_ids(t, "b\xcc\x81", 3, false, "1 6"); /* no such character */
+    gac_tokenizer_close(t);
+}
+
+/* With the scheme "first" a mark goes before the text, not before what follows a token. */
+static void marks_go_before_the_first_part(void **state)
+{
+    (void)state;
+    gac_tokenizer *t = opened(LETTERS(
+        "",
+        "\"added_tokens\":[" TOKEN(
+            "<s>", PLAIN) "],\"pre_tokenizer\":{\"type\":"
+                          "\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\","
+                          "\"split\":true}"));
+    assert_ids(t, "a<s>a b", 7, false, "3 0 8 0 3 1");
+    gac_tokenizer_close(t);
+}
+
+#define WORD \
+    "\"single_word\":true,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":" \
+    "false"
+
+/* Added tokens: the longest counts, and a single word has no letters beside it. */
+static void added_tokens_are_whole(void **state)
+{
+    (void)state;
+    gac_tokenizer *t = opened(LETTERS("", "\"added_tokens\":[" TOKEN("<s>", PLAIN) "," TOKEN(
+                                              "<s>>", PLAIN) "," TOKEN("bb", WORD) "]"));
+    assert_ids(t, "a<s>b", 5, false, "0 8 1");
+    assert_ids(t, "a<s>>b", 6, false, "0 9 1");
+    assert_ids(t, "bb", 2, false, "10");
+    assert_ids(t, "<s>bb<s>", 8, false, "8 10 8");
+    assert_ids(t, "bba", 3, false, "1 1 0");
+    assert_ids(t, "abb", 3, false, "0 1 1");
+    gac_tokenizer_close(t);
+}
+
+/* A decoder strips as many characters as it says, and no more. */
+static void decoders_strip_what_they_say(void **state)
+{
+    (void)state;
+    const char *bytes;
+    size_t n;
+    gac_tokenizer *t =
+        opened(LETTERS("", "\"added_tokens\":[],\"decoder\":{\"type\":\"Sequence\",\"decoders\":"
+                           "[{\"type\":\"Strip\",\"content\":\"_\",\"start\":0,\"stop\":1}]}"));
+    assert_ok(gac_tokenizer_decode_one(t, 7, false, &bytes, &n, err));
+    assert_true(n == 2 && memcmp(bytes, "a_", 2) == 0);
+    gac_tokenizer_close(t);
+}
+
 static void ids_become_bytes(void **state)
 {
     (void)state;
@@ -303,6 +394,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_becomes_ids),
+        cmocka_unit_test(merges_begin_at_the_left),
+        cmocka_unit_test(remembered_words_are_told_apart),
+        cmocka_unit_test(accents_are_composed),
+        cmocka_unit_test(marks_go_before_the_first_part),
+        cmocka_unit_test(added_tokens_are_whole),
+        cmocka_unit_test(decoders_strip_what_they_say),
         cmocka_unit_test(ids_become_bytes),
         cmocka_unit_test(pieces_and_special_tokens),
         cmocka_unit_test(bad_models_are_refused),
