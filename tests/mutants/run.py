@@ -38,6 +38,8 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TIMEOUT_S = 900
+# Which library holds the objects of a target.
+LIBRARIES = {"CMakeFiles/gac_objects": "libgac.a", "CMakeFiles/gac_experiment": "libgac_experiment.a"}
 SKIPPED = 77
 
 
@@ -96,7 +98,8 @@ class Build:
         for name in mutant.files:
             for index, (made, compiled) in enumerate(self.compile.get(name, [])):
                 inside = f" {made} " in command
-                in_library = made.startswith("CMakeFiles/gac_objects.dir/") and "libgac.a" in command
+                library = LIBRARIES.get(made.split(".dir/")[0])
+                in_library = library and f" {library}" in command
                 if not inside and not in_library:
                     continue
                 target = os.path.join(copy, f"{os.path.basename(name)}.{index}.o")
@@ -108,8 +111,8 @@ class Build:
                 replaced = True
         if not replaced:
             return False
-        # Objects before the library take the place of its members.
-        command = command.replace(" libgac.a", f" {' '.join(objects)} libgac.a", 1)
+        # Objects before a library take the place of its members.
+        command = re.sub(r" (\S*libgac\w*\.a)", f" {' '.join(objects)} \\1", command, count=1)
         command = command.replace(f" -o {program} ", f" -o {out} ")
         done = subprocess.run(command, shell=True, cwd=self.folder, capture_output=True, text=True,
                               check=False)

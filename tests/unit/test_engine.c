@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "device/cpu/numbers.h"
+#include "op/numbers.h"
 #include "scratch.h"
 #include "small_llama.h"
 
