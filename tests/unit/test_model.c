@@ -553,12 +553,12 @@ static void layers_may_differ(void **state)
     memset(&list, 0, sizeof list);
     add_attention(&list, 0, 12);
     add_attention(&list, 1, 12);
-    list.tensors[5].shape[0] = list.tensors[6].shape[0] = 12; /* one head of k and v */
     add_mlp(&list, 0, 256);
     add_mlp(&list, 1, 512);
     /* DeciLM rounds 2 / 3 of the product up to a multiple of 256. */
     scratch_checkpoint("m",
-                       "{" SMALL_CONFIG ",\"per_layer_config\":{\"1\":{\"num_key_value_heads\":1}},"
+                       "{" SMALL_CONFIG ",\"per_layer_config\":{\"1\":{\"num_attention_heads\":1,"
+                       "\"num_key_value_heads\":1,\"head_dim\":24}},"
                        "\"block_configs\":[{\"ffn\":{\"ffn_mult\":16}},"
                        "{\"ffn\":{\"ffn_mult\":16.25}}]}",
                        GAC_DTYPE_BF16, list.tensors);
@@ -571,7 +571,7 @@ static void layers_may_differ(void **state)
     for (int32_t i = 0; i < gac_model_n_ops(m.model); i++) {
         const gac_op *op = gac_model_op(m.model, i);
         if (op->kind == GAC_OP_SDPA)
-            assert_int_equal(op->n_kv_heads, 2 - op->layer);
+            assert_int_equal(op->n_q_heads, 2 - op->layer);
     }
     small_close(&m);
 }
