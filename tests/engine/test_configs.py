@@ -8,6 +8,7 @@ one line, never run with a default in place of what was not understood.
 """
 import argparse
 import json
+import math
 import os
 import shutil
 import struct
@@ -279,6 +280,21 @@ class Repaired(ConfigCase):
             result = self.gac("verify", self.folder, out, "--forward", "--json", "-q")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertLess(json.loads(result.stdout)["forward"]["relative"], 2e-6, model)
+
+
+class NotFinite(ConfigCase):
+    def test_verify_refuses_it(self):
+        """Logits that overflow, even where both models agree and no bits are promised."""
+        def enlarge(tensors):
+            for name in ("model.norm.weight", "lm_head.weight"):
+                shape = tensors[name][1]
+                tensors[name] = ("F32", shape, struct.pack("<f", 3e38) * math.prod(shape))
+        self.make("llama", None, enlarge)
+        for device in ("reference", "cpu"):
+            result = self.gac("verify", self.folder, self.folder, "--forward", "--device", device)
+            self.assertEqual(result.returncode, 5, result.stderr)
+            self.assertIn("a logit is NOT FINITE", result.stdout)
+            self.assertIn("logits are not finite at position 0", result.stderr)
 
 
 class Memory(ConfigCase):

@@ -225,6 +225,10 @@ class ModelTest(Case):
     def test_qwen3(self):
         self.assertEqual(self.check("qwen3", "qwen3", head=128)["head_dim"], 128)
 
+    def test_usual_head_of_qwen3(self):
+        """Readers take 128 where nothing is stated, so hidden size / heads is stated, too."""
+        self.assertEqual(self.check("qwen3", "qwen3")["head_dim"], models.HEAD)
+
     def test_shards(self):
         weights = self.random_model("llama")
         self.convert("--max-shard-size", "1000000")
@@ -238,6 +242,10 @@ class ModelTest(Case):
                                          "add_rope_scaling_factor": 2.5})
         self.convert()
         self.assertEqual(self.config()["rope_scaling"], {"rope_type": "linear", "factor": 2.5})
+        self.random_model("llama", tokens=lambda writer: writer.add_float32(
+            "llama.rope.scale_linear", 3.0))  # the key of old files
+        self.convert("--force")
+        self.assertEqual(self.config()["rope_scaling"], {"rope_type": "linear", "factor": 3.0})
         self.random_model("llama", keys={"add_rope_scaling_type": gguf.RopeScalingType.YARN,
                                          "add_rope_scaling_factor": 4.0,
                                          "add_rope_scaling_orig_ctx_len": 32})

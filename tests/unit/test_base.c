@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <jansson.h>
 
 #include "base/arena.h"
+#include "base/floats.h"
 #include "base/namemap.h"
 #include "scratch.h"
 
@@ -27,6 +29,39 @@ static void errors_hold_one_line(void **state)
     assert_int_equal(gac_error_no_memory(&err), GAC_NO_RESOURCE);
     assert_string_equal(err.text, "out of memory");
     assert_int_equal(gac_error_no_memory(NULL), GAC_NO_RESOURCE);
+}
+
+/* A path that leads nowhere is the caller's fault; one that may not be used is not. */
+static void system_errors_have_a_status(void **state)
+{
+    (void)state;
+    static const int absent[] = { ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG };
+    static const int failed[] = { EACCES, EPERM, EIO, EMFILE, EISDIR };
+    gac_error e = GAC_ERROR_INIT;
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+        errno = absent[i];
+        assert_int_equal(gac_error_errno(&e, "a"), GAC_BAD_INPUT);
+    }
+    for (size_t i = 0; i < sizeof failed / sizeof *failed; i++) {
+        errno = failed[i];
+        assert_int_equal(gac_error_errno(&e, "a"), GAC_FAILED);
+    }
+    errno = ENOMEM;
+    assert_int_equal(gac_error_errno(&e, "a"), GAC_NO_RESOURCE);
+}
+
+/* Half way between two numbers, the even one is taken. */
+static void floats_round_to_even(void **state)
+{
+    (void)state;
+    assert_int_equal(gac_bf16_from_float(0x1.01p0F), 0x3F80);
+    assert_int_equal(gac_bf16_from_float(0x1.03p0F), 0x3F82);
+    assert_int_equal(gac_bf16_from_float(-0x1.010002p0F), 0xBF81);
+    assert_int_equal(gac_f16_from_float(0x1.002p0F), 0x3C00);
+    assert_int_equal(gac_f16_from_float(0x1.006p0F), 0x3C02);
+    assert_int_equal(gac_f16_from_float(-0x1.002002p0F), 0xBC01);
+    assert_int_equal(gac_f16_from_float(0x1p-25F), 0);
+    assert_int_equal(gac_f16_from_float(0x3p-25F), 2);
 }
 
 static void quote_escapes(void **state)
@@ -360,6 +395,7 @@ static void parses_what_jansson_parses(void **state)
         "[Infinity]",
         "[\"\\ud800\"]",
         "[\"\\ud800\\u0041\"]",
+        "[\"\\ud800\\ue000\"]",
         "[\"\\udc00\"]",
         "[\"\\u00\"]",
         "[\"\\u0000\"]",
@@ -656,6 +692,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_hold_one_line),
+        cmocka_unit_test(system_errors_have_a_status),
+        cmocka_unit_test(floats_round_to_even),
         cmocka_unit_test(quote_escapes),
         cmocka_unit_test(quote_is_utf8),
         cmocka_unit_test(quote_cuts_the_middle),

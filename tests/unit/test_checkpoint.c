@@ -479,6 +479,134 @@ static void single_files_open(void **state)
     gac_checkpoint_close(c);
 }
 
+/* A checksum takes every byte, in one piece or in several. */
+static void hashes_take_every_byte(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = { 1, 1 << 20, (1 << 20) + 1, (3 << 20) + 5 };
+    enum { N = sizeof sizes / sizeof *sizes };
+    uint8_t *bytes = malloc((size_t)sizes[N - 1]);
+    assert_non_null(bytes);
+    for (int64_t i = 0; i < sizes[N - 1]; i++)
+        bytes[i] = (uint8_t)((uint64_t)i * 2654435761U >> 16);
+    gac_writer *w = new_writer("out", NULL);
+    char name[8];
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "t%d", i);
+        assert_int_equal(add(w, name, GAC_DTYPE_U8, 1, sizes[i]), i);
+    }
+    assert_ok(gac_writer_layout(w, err));
+    for (int i = 0; i < N; i++)
+        assert_ok(gac_writer_write(w, i, 0, bytes, (size_t)sizes[i], err));
+    assert_ok(gac_writer_finish(w, err));
+    gac_checkpoint *c = opened("out");
+    for (int i = 0; i < N; i++) {
+        uint64_t hash = 0;
+        gac_tensor_hash *job = NULL;
+        snprintf(name, sizeof name, "t%d", i);
+        assert_ok(gac_tensor_hash_start(c, gac_checkpoint_find(c, name), &job, err));
+        assert_ok(gac_tensor_hash_finish(job, &hash, err));
+        assert_true(hash == gac_hash_bytes(bytes, (size_t)sizes[i]));
+    }
+    gac_checkpoint_close(c);
+    free(bytes);
+}
+
+/* Data that its file does not align is mapped as a copy, one for each tensor. */
+static void misaligned_tensors_are_mapped(void **state)
+{
+    (void)state;
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                                 "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}";
+    static const float values[] = { 1, 2, 3, 4 };
+    char file[8 + sizeof header + sizeof values] = { 0 };
+    size_t n = sizeof header - 1;
+    n += n % 2 == 0; /* a space makes the length odd */
+    file[0] = (char)n;
+    memset(file + 8, ' ', n);
+    memcpy(file + 8, header, sizeof header - 1);
+    memcpy(file + 8 + n, values, sizeof values);
+    scratch_put("odd.safetensors", file, 8 + n + sizeof values);
+    gac_checkpoint *c = opened("odd.safetensors");
+    const void *data[2] = { NULL, NULL }, *again = NULL;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(gac_checkpoint_map(c, gac_checkpoint_find(c, i ? "b" : "a"), &data[i], err));
+        assert_int_equal((uintptr_t)data[i] % sizeof *values, 0);
+        assert_memory_equal(data[i], values + 2 * i, 2 * sizeof *values);
+    }
+    assert_ok(gac_checkpoint_map(c, gac_checkpoint_find(c, "a"), &again, err));
+    assert_ptr_equal(again, data[0]);
+    gac_checkpoint_close(c);
+}
+
+/* A file on its own with that header and n_data bytes behind it. */
+static const char *put_safetensors(const char *name, const char *header, size_t n_data)
+{
+    char file[400] = { 0 };
+    size_t n = strlen(header);
+    assert_true(8 + n + n_data <= sizeof file && n < 256);
+    file[0] = (char)n;
+    memcpy(file + 8, header, n);
+    return scratch_put(name, file, 8 + n + n_data);
+}
+
+static void odd_files_are_refused(void **state)
+{
+    (void)state;
+    static const char plain[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}";
+    static const char number[] = "{\"__metadata__\":{\"a\":\"b\",\"c\":1},"
+                                 "\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}";
+    static const char swapped[] = "{\"weight_map\":{\"t0\":\"model-00002-of-00002.safetensors\","
+                                  "\"t1\":\"model-00001-of-00002.safetensors\"}}";
+    gac_checkpoint *c = NULL;
+    assert_ok(gac_checkpoint_open(put_safetensors("a.safetensors", plain, 4), NULL, &c, err));
+    gac_checkpoint_close(c);
+    assert_fails(gac_checkpoint_open(put_safetensors("b.safetensors", plain, 5), NULL, &c, err),
+                 GAC_BAD_INPUT, "1 bytes behind the last tensor");
+    assert_fails(gac_checkpoint_open(put_safetensors("c.safetensors", number, 4), NULL, &c, err),
+                 GAC_BAD_INPUT, "__metadata__ must map strings to strings");
+    write_numbered("out", 2, 64, 64);
+    scratch_put("out/model.safetensors.index.json", swapped, strlen(swapped));
+    assert_fails(gac_checkpoint_open(scratch_path("out"), NULL, &c, err), GAC_BAD_INPUT,
+                 "is listed elsewhere but is also in");
+}
+
+/* A private checkpoint stays private, and what can be run stays so. */
+static void permissions_follow_the_original(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        mode_t mode;
+    } files[] = { { "model.safetensors", 0600 }, { "run.sh", 0750 }, { "vocab.txt", 0440 } };
+    gac_writer *w = new_writer("in", NULL);
+    add(w, "a", GAC_DTYPE_U8, 0, 1);
+    assert_ok(gac_writer_add_file(w, "run.sh", "true", 4, err));
+    assert_ok(gac_writer_add_file(w, "vocab.txt", "a", 1, err));
+    assert_ok(gac_writer_layout(w, err));
+    assert_ok(gac_writer_finish(w, err));
+    char path[80];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "in/%s", files[i].name);
+        assert_int_equal(chmod(scratch_path(path), files[i].mode), 0);
+    }
+    gac_checkpoint *c = opened("in");
+    gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
+    options.like = c;
+    w = new_writer("out", &options);
+    add(w, "a", GAC_DTYPE_U8, 0, 1);
+    assert_ok(gac_writer_layout(w, err));
+    assert_ok(gac_writer_carry(w, c, NULL, err));
+    assert_ok(gac_writer_finish(w, err));
+    gac_checkpoint_close(c);
+    for (int i = 0; i < 3; i++) {
+        struct stat s;
+        snprintf(path, sizeof path, "out/%s", files[i].name);
+        assert_int_equal(stat(scratch_path(path), &s), 0);
+        assert_int_equal(s.st_mode & 0777, files[i].mode);
+    }
+}
+
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
 int main(void)
@@ -502,6 +630,10 @@ int main(void)
                                         enough_descriptors),
         in_scratch(changed_shards_are_noticed),
         in_scratch(single_files_open),
+        in_scratch(hashes_take_every_byte),
+        in_scratch(misaligned_tensors_are_mapped),
+        in_scratch(odd_files_are_refused),
+        in_scratch(permissions_follow_the_original),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
 }

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -184,6 +185,45 @@ static void loads_json(void **state)
     gac_file_close(file);
 }
 
+/* The linker calls these in place of the system's. Where they are told to, the
+ * kernel cannot copy by itself, and a write takes seven bytes at most. */
+static bool writes_are_short;
+
+ssize_t __real_pwrite(int fd, const void *data, size_t n_bytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t n_bytes, off_t offset);
+ssize_t __real_copy_file_range(int from, off_t *from_offset, int to, off_t *to_offset,
+                               size_t n_bytes, unsigned flags);
+ssize_t __wrap_copy_file_range(int from, off_t *from_offset, int to, off_t *to_offset,
+                               size_t n_bytes, unsigned flags);
+
+ssize_t __wrap_pwrite(int fd, const void *data, size_t n_bytes, off_t offset)
+{
+    return __real_pwrite(fd, data, writes_are_short && n_bytes > 7 ? 7 : n_bytes, offset);
+}
+
+ssize_t __wrap_copy_file_range(int from, off_t *from_offset, int to, off_t *to_offset,
+                               size_t n_bytes, unsigned flags)
+{
+    if (!writes_are_short)
+        return __real_copy_file_range(from, from_offset, to, to_offset, n_bytes, flags);
+    errno = EXDEV;
+    return -1;
+}
+
+static void copies_survive_short_writes(void **state)
+{
+    (void)state;
+    gac_file *file = opened(scratch_put("from", "0123456789abcdefghij", 20));
+    int to = open(scratch_put("to", "....", 4), O_RDWR | O_CLOEXEC);
+    assert_true(to >= 0);
+    writes_are_short = true;
+    assert_ok(gac_file_copy(file, 2, to, 4, 17, err));
+    writes_are_short = false;
+    assert_int_equal(close(to), 0);
+    gac_file_close(file);
+    assert_file_is(scratch_path("to"), "....23456789abcdefghi");
+}
+
 static void parked_files_come_back(void **state)
 {
     (void)state;
@@ -224,6 +264,30 @@ static void parked_files_are_told_apart(void **state)
     set_time(other, &before);
     assert_int_equal(rename(other, path), 0);
     assert_fails(gac_file_read(file, 0, buffer, 4, err), GAC_BAD_INPUT, "text: changed while");
+    gac_file_close(file);
+}
+
+/* A file that was rewritten in place has another time. */
+static void parked_files_are_told_by_their_time(void **state)
+{
+    (void)state;
+    char buffer[4];
+    struct stat opened_at;
+    const char *path = scratch_put("text", "0123", 4);
+    assert_int_equal(stat(path, &opened_at), 0);
+    opened_at.st_mtim.tv_nsec = 0;
+    set_time(path, &opened_at);
+    gac_file *file = opened(path);
+    struct stat second = opened_at, half = opened_at;
+    second.st_mtim.tv_sec++;
+    half.st_mtim.tv_nsec = 500 * 1000 * 1000;
+    gac_file_park(file);
+    set_time(path, &second);
+    assert_fails(gac_file_read(file, 0, buffer, 4, err), GAC_BAD_INPUT, "text: changed while");
+    set_time(path, &half);
+    assert_fails(gac_file_read(file, 0, buffer, 4, err), GAC_BAD_INPUT, "text: changed while");
+    set_time(path, &opened_at);
+    assert_ok(gac_file_read(file, 0, buffer, 4, err));
     gac_file_close(file);
 }
 
@@ -374,27 +438,30 @@ static void what_a_killed_process_left_is_removed(void **state)
     (void)state;
     gac_new_file *file = NULL, *other = NULL;
     gac_new_dir *dir = NULL;
-    static const char *const foreign[] = { ".a.gac-0123", ".a.gac-0123456789abcdeg",
-                                           ".a.gac-0123456789abcdef0", ".b.gac-0123456789abcdef",
-                                           "a.gac-0123456789abcdef" };
-    for (int i = 0; i < 5; i++)
+    static const char *const foreign[] = { ".a.gac-0123",
+                                           ".a.gac-0123456789abcdeg",
+                                           ".a.gac-0123456789abcdef0",
+                                           ".b.gac-0123456789abcdef",
+                                           "a.gac-0123456789abcdef",
+                                           ".a.gac-0123456789abcdef.bak" };
+    for (int i = 0; i < 6; i++)
         scratch_put(foreign[i], "mine", 4);
     assert_int_equal(symlink("nowhere", scratch_path(".a.gac-0000000000000001")), 0);
     assert_int_equal(mkfifo(scratch_path(".a.gac-0000000000000002"), 0600), 0);
     leave_behind(scratch_path("a"));
-    assert_int_equal(scratch_count(""), 9);
+    assert_int_equal(scratch_count(""), 10);
     assert_ok(gac_new_file_create(scratch_path("a"), false, &file, err));
-    assert_int_equal(scratch_count(""), 8);
+    assert_int_equal(scratch_count(""), 9);
     /* What lives, in this process or another, stays. */
     assert_ok(gac_new_file_create(scratch_path("a"), false, &other, err));
     leave_behind(scratch_path("a"));
     assert_ok(gac_new_dir_create(scratch_path("a"), false, &dir, err));
-    assert_int_equal(scratch_count(""), 10);
+    assert_int_equal(scratch_count(""), 11);
     gac_new_dir_discard(dir);
     gac_new_file_discard(other);
     assert_ok(gac_new_file_commit(file, err));
-    assert_int_equal(scratch_count(""), 8);
-    for (int i = 0; i < 5; i++)
+    assert_int_equal(scratch_count(""), 9);
+    for (int i = 0; i < 6; i++)
         assert_file_is(scratch_path(foreign[i]), "mine");
 }
 
@@ -563,8 +630,10 @@ int main(void)
         in_scratch(reads_end_with_the_file),
         in_scratch(slurps_within_limits),
         in_scratch(loads_json),
+        in_scratch(copies_survive_short_writes),
         in_scratch(parked_files_come_back),
         in_scratch(parked_files_are_told_apart),
+        in_scratch(parked_files_are_told_by_their_time),
         in_scratch(parked_files_must_not_change),
         in_scratch(new_file_appears_on_commit),
         in_scratch(new_files_obey_the_umask),

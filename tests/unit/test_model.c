@@ -1,3 +1,4 @@
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -5,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "model/rotary.h"
 #include "scratch.h"
 #include "small_llama.h"
 
@@ -409,6 +411,237 @@ static void experts_share_tokens(void **state)
     small_close(&m);
 }
 
+/* Two heads of each kind, of head rows. */
+static void add_attention(small_list *list, int layer, int64_t head)
+{
+    static const char *const names[] = { "q", "k", "v" };
+    for (int i = 0; i < 3; i++)
+        small_add(list, 2 * head, 24, "model.layers.%d.self_attn.%s_proj.weight", layer, names[i]);
+    small_add(list, 24, 2 * head, "model.layers.%d.self_attn.o_proj.weight", layer);
+}
+
+static void add_mlp(small_list *list, int layer, int64_t width)
+{
+    small_add(list, width, 24, "model.layers.%d.mlp.gate_proj.weight", layer);
+    small_add(list, width, 24, "model.layers.%d.mlp.up_proj.weight", layer);
+    small_add(list, 24, width, "model.layers.%d.mlp.down_proj.weight", layer);
+}
+
+#define SMALL_CONFIG \
+    "\"model_type\":\"llama\",\"hidden_size\":24,\"num_attention_heads\":2,\"head_dim\":12"
+
+/* The exactness of a dimension of the model that the list and the config make. */
+static gac_exactness exactness(const small_list *list, const char *config, const char *dim)
+{
+    static int n_made;
+    char name[16];
+    snprintf(name, sizeof name, "m%d", n_made++);
+    scratch_checkpoint(name, config, GAC_DTYPE_BF16, list->tensors);
+    small_model m = checked(name);
+    gac_exactness found = gac_model_dim(m.model, small_dim(m.model, dim))->exactness;
+    small_close(&m);
+    return found;
+}
+
+static void heads_that_must_stay(void **state)
+{
+    (void)state;
+    static small_list plain, normed, mixed;
+    memset(&plain, 0, sizeof plain);
+    add_attention(&plain, 0, 12);
+    normed = mixed = plain;
+    small_add(&normed, 12, 0, "model.layers.0.self_attn.q_norm.weight");
+    add_attention(&mixed, 1, 10);
+    /* The names of a copy are its own. */
+    for (int i = 0; i < plain.n; i++)
+        normed.tensors[i].name = mixed.tensors[i].name = plain.names[i];
+    static const char config[] = "{" SMALL_CONFIG "}";
+    static const char *const head = "layers.0.self_attn.qk_head";
+    assert_int_equal(exactness(&plain, config, head), GAC_RESCALED);
+    assert_int_equal(exactness(&normed, config, head), GAC_REFUSED);
+    assert_int_equal(exactness(&mixed, config, head), GAC_REFUSED);
+    assert_int_equal(exactness(&mixed, config, "layers.0.self_attn.v_head"), GAC_REFUSED);
+    assert_int_equal(exactness(&plain,
+                               "{" SMALL_CONFIG ",\"rope_scaling\":{\"rope_type\":\"linear\","
+                               "\"factor\":2,\"partial_rotary_factor\":0.5}}",
+                               head),
+                     GAC_REFUSED);
+}
+
+static void widths_that_must_stay(void **state)
+{
+    (void)state;
+    static small_list gated, ungated;
+    memset(&gated, 0, sizeof gated);
+    memset(&ungated, 0, sizeof ungated);
+    add_mlp(&gated, 0, 40);
+    small_add(&gated, 1, 0, "model.layers.0.mlp.down_proj.weight_scale");
+    assert_int_equal(exactness(&gated, "{" SMALL_CONFIG "}", "layers.0.mlp.width"), GAC_REFUSED);
+    small_add(&ungated, 24, 40, "h.0.mlp.c_fc.weight");
+    small_add(&ungated, 40, 24, "h.0.mlp.c_proj.weight");
+    static const char relu[] = "{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}";
+    static const char sigmoid[] = "{\"model_type\":\"gpt2\",\"activation_function\":\"sigmoid\"}";
+    assert_int_equal(exactness(&ungated, relu, "h.0.mlp.width"), GAC_EXACT);
+    assert_int_equal(exactness(&ungated, sigmoid, "h.0.mlp.width"), GAC_REFUSED);
+}
+
+/* Only the factor at the split side of a pair is split over GPUs. */
+static void pairs_are_split_at_one_side(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tensor;
+        gac_split split;
+    } wanted[] = {
+        { "self_attn.q_v_proj", GAC_SPLIT_NONE }, { "self_attn.q_u_proj", GAC_SPLIT_N },
+        { "self_attn.o_v_proj", GAC_SPLIT_K },    { "self_attn.o_u_proj", GAC_SPLIT_NONE },
+        { "mlp.up_v_proj", GAC_SPLIT_NONE },      { "mlp.up_u_proj", GAC_SPLIT_N },
+        { "mlp.down_v_proj", GAC_SPLIT_K },       { "mlp.down_u_proj", GAC_SPLIT_NONE }
+    };
+    small_llama shape = SMALL_LLAMA_INIT;
+    int n_found = 0;
+    shape.rank = 8;
+    small_llama_write("m", &shape);
+    small_model m = checked("m");
+    for (int32_t i = 0; i < gac_model_n_ops(m.model); i++) {
+        const gac_op *op = gac_model_op(m.model, i);
+        for (int k = 0; k < 8 && op->kind == GAC_OP_GEMM; k++)
+            if (strstr(tensor_of(m.model, op->tensor)->name, wanted[k].tensor)) {
+                assert_int_equal(op->split, wanted[k].split);
+                n_found++;
+            }
+    }
+    assert_int_equal(n_found, 2 * 8);
+    small_close(&m);
+}
+
+/* A bias behind the first factor has the rank, too. Where nothing tells the hidden
+ * size and both orders chain, the smaller rank is meant. */
+static void ranks_of_pairs(void **state)
+{
+    (void)state;
+    static const scratch_tensor biased[] = {
+        { "model.layers.0.mlp.gate_proj.weight", { 40, 24 } },
+        { "model.layers.0.mlp.up_proj.BLinear.weight", { 5, 24 } },
+        { "model.layers.0.mlp.up_proj.BLinear.bias", { 5 } },
+        { "model.layers.0.mlp.up_proj.ALinear.weight", { 40, 5 } },
+        { "model.layers.0.mlp.down_proj.weight", { 24, 40 } },
+        { NULL, { 0 } },
+    };
+    static const scratch_tensor square[] = {
+        { "model.layers.0.self_attn.q_proj.BLinear.weight", { 5, 24 } },
+        { "model.layers.0.self_attn.q_proj.ALinear.weight", { 24, 5 } },
+        { NULL, { 0 } },
+    };
+    scratch_checkpoint("biased", "{" SMALL_CONFIG "}", GAC_DTYPE_BF16, biased);
+    small_model m = checked("biased");
+    assert_int_equal(
+        gac_model_dim(m.model, small_dim(m.model, "layers.0.mlp.up_proj.rank"))->n_places, 3);
+    small_close(&m);
+    scratch_checkpoint("square", "{" SMALL_CONFIG "}", GAC_DTYPE_BF16, square);
+    m = small_open("square");
+    assert_int_equal(
+        gac_model_dim(m.model, small_dim(m.model, "layers.0.self_attn.q_proj.rank"))->size, 5);
+    small_close(&m);
+}
+
+/* What the config states for one layer counts there. */
+static void layers_may_differ(void **state)
+{
+    (void)state;
+    static small_list list;
+    memset(&list, 0, sizeof list);
+    add_attention(&list, 0, 12);
+    add_attention(&list, 1, 12);
+    add_mlp(&list, 0, 256);
+    add_mlp(&list, 1, 512);
+    /* DeciLM rounds 2 / 3 of the product up to a multiple of 256. */
+    scratch_checkpoint("m",
+                       "{" SMALL_CONFIG ",\"per_layer_config\":{\"1\":{\"num_attention_heads\":1,"
+                       "\"num_key_value_heads\":1,\"head_dim\":24}},"
+                       "\"block_configs\":[{\"ffn\":{\"ffn_mult\":16}},"
+                       "{\"ffn\":{\"ffn_mult\":16.25}}]}",
+                       GAC_DTYPE_BF16, list.tensors);
+    small_model m = checked("m");
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "layers.1.mlp.width" : "layers.0.mlp.width";
+        const gac_dim *d = gac_model_dim(m.model, small_dim(m.model, name));
+        assert_int_equal(d->declared, d->size);
+    }
+    for (int32_t i = 0; i < gac_model_n_ops(m.model); i++) {
+        const gac_op *op = gac_model_op(m.model, i);
+        if (op->kind == GAC_OP_SDPA)
+            assert_int_equal(op->n_q_heads, 2 - op->layer);
+    }
+    small_close(&m);
+}
+
+static void experts_get_a_share_for_each_choice(void **state)
+{
+    (void)state;
+    static small_list list;
+    memset(&list, 0, sizeof list);
+    small_add(&list, 4, 24, "model.layers.0.block_sparse_moe.gate.weight");
+    for (int i = 0; i < 4; i++) {
+        small_add(&list, 20, 24, "model.layers.0.block_sparse_moe.experts.%d.w1.weight", i);
+        small_add(&list, 24, 20, "model.layers.0.block_sparse_moe.experts.%d.w2.weight", i);
+        small_add(&list, 20, 24, "model.layers.0.block_sparse_moe.experts.%d.w3.weight", i);
+    }
+    scratch_checkpoint("m",
+                       "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_local_experts\":4,"
+                       "\"num_experts_per_tok\":3}",
+                       GAC_DTYPE_BF16, list.tensors);
+    small_model m = checked("m");
+    int n_shared = 0;
+    for (int32_t i = 0; i < gac_model_n_ops(m.model); i++)
+        n_shared += gac_model_op(m.model, i)->share == 0.75;
+    assert_int_equal(n_shared, 12);
+    small_close(&m);
+}
+
+/* Norms in F32 outnumber the weights, and are smaller. */
+static void dtype_is_that_of_most_bytes(void **state)
+{
+    (void)state;
+    gac_writer *w = NULL;
+    const int64_t weight[] = { 40, 24 }, norm[] = { 24 };
+    assert_ok(gac_writer_create(scratch_path("m"), NULL, &w, err));
+    assert_ok(gac_writer_add(w, "model.layers.0.mlp.up_proj.weight", GAC_DTYPE_BF16, 2, weight,
+                             NULL, err));
+    assert_ok(gac_writer_add(w, "model.norm.weight", GAC_DTYPE_F32, 1, norm, NULL, err));
+    assert_ok(gac_writer_add(w, "model.layers.0.input_layernorm.weight", GAC_DTYPE_F32, 1, norm,
+                             NULL, err));
+    assert_ok(gac_writer_layout(w, err));
+    scratch_zeros(w, 0, 40 * 24 * 2);
+    scratch_zeros(w, 1, 24 * 4);
+    scratch_zeros(w, 2, 24 * 4);
+    assert_ok(gac_writer_add_file(w, "config.json", "{" SMALL_CONFIG "}",
+                                  sizeof "{" SMALL_CONFIG "}" - 1, err));
+    assert_ok(gac_writer_finish(w, err));
+    small_model m = small_open("m");
+    assert_int_equal(gac_model_dtype(m.model), GAC_DTYPE_BF16);
+    small_close(&m);
+}
+
+/* Of a context of 8192, waves of 8192 and more are stretched by the factor, waves of
+ * 2048 and less are not, and one of 4096 lies a third of the way from the long ones. */
+static void llama3_mixes_middle_waves(void **state)
+{
+    (void)state;
+    static const struct {
+        double wave, stretched_by;
+    } waves[] = { { 1024, 1 }, { 4096, 1 / (2.0 / 3 / 8 + 1.0 / 3) }, { 16384, 8 } };
+    json_t *settings = json_pack("{s:f, s:f, s:f, s:i}", "factor", 8.0, "low_freq_factor", 1.0,
+                                 "high_freq_factor", 4.0, "original_max_position_embeddings", 8192);
+    for (int i = 0; i < 3; i++) {
+        double base =
+            waves[i].wave / (2 * acos(-1)); /* the second of two pairs turns at 1 / base */
+        double found = gac_rotary_frequency("llama3", settings, base, 1, 2);
+        assert_true(fabs(found * base * waves[i].stretched_by - 1) < 1e-12);
+    }
+    json_decref(settings);
+}
+
 static gac_status create(const char *name, gac_error *err)
 {
     gac_checkpoint *c = NULL;
@@ -443,6 +676,7 @@ static void contradictions_are_named(void **state)
     scratch_checkpoint("size", "{\"model_type\":\"llama\",\"hidden_size\":-1}", GAC_DTYPE_F16,
                        axes);
     assert_fails(create("mlp", err), GAC_BAD_INPUT, "up_proj.weight\" has 41 outputs");
+    assert_fails(create("mlp", err), GAC_BAD_INPUT, "gate_proj.weight\" has 40 outputs");
     assert_fails(create("unknown", err), GAC_BAD_INPUT, "no model family");
     assert_fails(create("typed", err), GAC_BAD_INPUT, "model_type \"wavenet\" is not known");
     assert_fails(create("axes", err), GAC_BAD_INPUT, "3 axes where 2 belong");
@@ -465,6 +699,14 @@ int main(void)
         in_scratch(phi3_is_fused),
         in_scratch(experts_share_tokens),
         in_scratch(contradictions_are_named),
+        in_scratch(heads_that_must_stay),
+        in_scratch(widths_that_must_stay),
+        in_scratch(pairs_are_split_at_one_side),
+        in_scratch(ranks_of_pairs),
+        in_scratch(layers_may_differ),
+        in_scratch(experts_get_a_share_for_each_choice),
+        in_scratch(dtype_is_that_of_most_bytes),
+        cmocka_unit_test(llama3_mixes_middle_waves),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

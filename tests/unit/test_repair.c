@@ -163,13 +163,202 @@ static void progress_ends_at_its_total(void **state)
     free(sizes);
 }
 
+/* The sizes of a model, with another one for each dimension of a role; the caller
+ * frees them. */
+static int64_t *sizes_with(const gac_model *model, gac_role role, int64_t size)
+{
+    int32_t n_dims = gac_model_n_dims(model);
+    int64_t *sizes = calloc((size_t)n_dims, sizeof *sizes);
+    assert_non_null(sizes);
+    for (int32_t i = 0; i < n_dims; i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        bool tied = d->tied_to >= 0 && gac_model_dim(model, d->tied_to)->role == role;
+        sizes[i] = d->role == role || tied ? size : d->size;
+    }
+    return sizes;
+}
+
+/* In a fused projection q grows in front of k, so the rows of k move. */
+static void fused_scaling_follows_growth(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"phi3\",\"hidden_size\":32,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":2,\"num_hidden_layers\":1}";
+    static const scratch_tensor tensors[] = {
+        { "model.layers.0.self_attn.qkv_proj.weight", { 64, 32 } },
+        { "model.layers.0.self_attn.o_proj.weight", { 32, 32 } },
+        { NULL, { 0 } },
+    };
+    place_list places;
+    tensor_scaling scaling;
+    scratch_checkpoint("m", config, GAC_DTYPE_F16, tensors);
+    small_model m = small_open("m");
+    int64_t *sizes = sizes_with(m.model, GAC_ROLE_QK_HEAD, 16);
+    int32_t qkv = gac_checkpoint_find(m.checkpoint, tensors[0].name);
+    assert_ok(gac_places_create(m.model, &places, err));
+    assert_true(gac_scaling_of(&places, qkv, sizes, &scaling));
+    assert_int_equal(scaling.n_ranges, 2);
+    assert_int_equal(scaling.ranges[0].start, 0);
+    assert_int_equal(scaling.ranges[0].n_rows, 4 * 16);
+    assert_int_equal(scaling.ranges[1].start, 4 * 16);
+    assert_int_equal(scaling.ranges[1].n_rows, 2 * 16);
+    gac_places_dispose(&places);
+    small_close(&m);
+    free(sizes);
+}
+
+/* Repairs "in" to "out" with sizes that may rescale. */
+static gac_status repair(const small_model *in, const int64_t *sizes, gac_error *err)
+{
+    gac_repair_options options = GAC_REPAIR_OPTIONS_INIT;
+    options.allow_rescaled = true;
+    options.no_sync = true;
+    return gac_repair_apply(in->checkpoint, in->model, sizes, scratch_path("out"), &options, NULL,
+                            err);
+}
+
+/* "out" must be the repaired "in" but for what difference says, "" for nothing. */
+static void assert_difference(const char *difference)
+{
+    gac_verification v;
+    small_model in = small_open("in"), out = small_open("out");
+    assert_ok(gac_repair_verify(in.checkpoint, in.model, out.checkpoint, out.model, NULL, &v, err));
+    if (*difference ? !strstr(v.difference, difference) : v.difference[0])
+        fail_msg("\"%s\" instead of \"%s\"", v.difference, difference);
+    small_close(&out);
+    small_close(&in);
+}
+
+/* Changes a byte of a file, and changes it back when called again. */
+static void flip(const char *name, uint64_t offset)
+{
+    char byte;
+    int fd = open(scratch_path(name), O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    assert_int_equal(close(fd), 0);
+}
+
+/* Makes every number of a tensor of F16 one. */
+static void fill_with_ones(const char *folder, const char *file, const char *tensor)
+{
+    small_model m = small_open(folder);
+    const gac_tensor *t =
+        gac_checkpoint_tensor(m.checkpoint, gac_checkpoint_find(m.checkpoint, tensor));
+    uint16_t *ones = malloc(t->size_bytes);
+    assert_non_null(ones);
+    for (int64_t i = 0; i < t->n_elements; i++)
+        ones[i] = 0x3C00;
+    int fd = open(scratch_path(file), O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, ones, t->size_bytes, (off_t)t->offset), t->size_bytes);
+    assert_int_equal(close(fd), 0);
+    free(ones);
+    small_close(&m);
+}
+
+/* Tensors and files that are too large for any buffer: every piece is scaled once, and
+ * verify looks at the last byte, too. */
+static void every_piece_counts(void **state)
+{
+    (void)state;
+    static const char q[] = "model.layers.0.self_attn.q_proj.weight";
+    enum { FILE_BYTES = (4 << 20) + 3 };
+    const small_llama shape = { 1, 2048, 5, 1, 256, 16, 8, -1, 0, 0, 0 };
+    gac_checkpoint *kept = NULL;
+    char *bytes = calloc(1, FILE_BYTES);
+    assert_non_null(bytes);
+    small_llama_write("in", &shape);
+    scratch_put("in/tokenizer.json", bytes, FILE_BYTES);
+    free(bytes);
+    fill_with_ones("in", "in/model.safetensors", q);
+    small_model in = small_open("in");
+    int64_t *sizes = sizes_with(in.model, GAC_ROLE_QK_HEAD, 264);
+    assert_ok(repair(&in, sizes, err));
+    free(sizes);
+    small_close(&in);
+    assert_difference("");
+    flip("out/tokenizer.json", FILE_BYTES - 1);
+    assert_difference("tokenizer.json differs");
+    flip("out/tokenizer.json", FILE_BYTES - 1);
+    assert_ok(gac_checkpoint_open(scratch_path("out/" GAC_ORIGINALS_NAME), NULL, &kept, err));
+    const gac_tensor *t = gac_checkpoint_tensor(kept, gac_checkpoint_find(kept, q));
+    assert_true(t->size_bytes > 4 << 20);
+    flip("out/" GAC_ORIGINALS_NAME "/model.safetensors", t->offset + t->size_bytes - 1);
+    assert_difference("q_proj.weight\": its kept original differs");
+    gac_checkpoint_close(kept);
+}
+
+static void odd_heads_are_refused(void **state)
+{
+    (void)state;
+    const small_llama shape = SMALL_LLAMA_INIT;
+    small_llama_write("in", &shape);
+    small_model in = small_open("in");
+    int64_t *sizes = sizes_with(in.model, GAC_ROLE_QK_HEAD, 17);
+    assert_fails(repair(&in, sizes, err), GAC_USAGE, "odd head size");
+    assert_false(scratch_has("out"));
+    free(sizes);
+    small_close(&in);
+}
+
+/* Statements about single layers follow, and numbers keep their digits. */
+static void configs_follow_their_layers(void **state)
+{
+    (void)state;
+    static small_list list;
+    memset(&list, 0, sizeof list);
+    for (int i = 0; i < 2; i++) {
+        small_add(&list, 40 + 4 * i, 24, "model.layers.%d.mlp.gate_proj.weight", i);
+        small_add(&list, 40 + 4 * i, 24, "model.layers.%d.mlp.up_proj.weight", i);
+        small_add(&list, 24, 40 + 4 * i, "model.layers.%d.mlp.down_proj.weight", i);
+    }
+    static const struct {
+        const char *before, *after;
+    } configs[] = {
+        { "{\"model_type\":\"llama\",\"rms_norm_eps\":1.2345678e-05,\"intermediate_size\":40,"
+          "\"per_layer_config\":{\"1\":{\"intermediate_size\":44}}}",
+          "{\"model_type\":\"llama\",\"rms_norm_eps\":1.2345678e-05,\"intermediate_size\":48,"
+          "\"per_layer_config\":{\"1\":{\"intermediate_size\":48}}}" },
+        { "{\"model_type\":\"nemotron-nas\",\"block_configs\":"
+          "[{\"ffn\":{\"ffn_mult\":2.6}},{\"ffn\":{\"intermediate_size\":44}}]}",
+          "{\"model_type\":\"nemotron-nas\",\"block_configs\":"
+          "[{\"ffn\":{\"intermediate_size\":48}},{\"ffn\":{\"intermediate_size\":48}}]}" },
+    };
+    for (int i = 0; i < 2; i++) {
+        json_t *expected = NULL;
+        gac_checkpoint *out = NULL;
+        scratch_checkpoint("in", configs[i].before, GAC_DTYPE_F16, list.tensors);
+        small_model in = small_open("in");
+        int64_t *sizes = sizes_with(in.model, GAC_ROLE_MLP_WIDTH, 48);
+        assert_ok(repair(&in, sizes, err));
+        free(sizes);
+        small_close(&in);
+        assert_ok(gac_json_parse(configs[i].after, strlen(configs[i].after), "", &expected, err));
+        assert_ok(gac_checkpoint_open(scratch_path("out"), NULL, &out, err));
+        assert_true(json_equal(gac_checkpoint_config(out), expected));
+        gac_checkpoint_close(out);
+        json_decref(expected);
+        scratch_remove(NULL);
+        scratch_create(NULL);
+    }
+}
+
+#define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(factor_one_changes_nothing),
         cmocka_unit_test(halves_round_to_nearest),
         cmocka_unit_test(wider_types_multiply),
-        cmocka_unit_test_setup_teardown(progress_ends_at_its_total, scratch_create, scratch_remove),
+        in_scratch(progress_ends_at_its_total),
+        in_scratch(fused_scaling_follows_growth),
+        in_scratch(every_piece_counts),
+        in_scratch(odd_heads_are_refused),
+        in_scratch(configs_follow_their_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
