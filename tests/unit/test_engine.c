@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "op/numbers.h"
+#include "base/splitmix.h"
 #include "scratch.h"
 #include "small_llama.h"
 
