@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include "model/rotary.h"
 #include "scratch.h"
 #include "small_llama.h"
 
