@@ -9,6 +9,8 @@
 #include "scratch.h"
 #include "small_llama.h"
 
+#include <jansson.h>
+
 static const gac_tensor *tensor_of(const gac_model *m, int32_t tensor)
 {
     return gac_checkpoint_tensor(gac_model_checkpoint(m), tensor);
