@@ -10,7 +10,7 @@
 #include <gac/timing.h>
 
 /* A published experiment as data: cases to measure, what was claimed of them,
- * and how ours is computed (experiments/README.md has the language). */
+ * and how ours is computed (experiments/published/README.md has the language). */
 typedef struct gac_experiment gac_experiment;
 
 /* Whose choices are measured: our plug-in's, or PyTorch's through python3. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The held-out shapes of a probe, for tests/unit/test_heldout.c.
 
-    python3 tools/contract/heldout.py experiments/probe-h200/raw.json.gz tests/data/heldout/h200
+    python3 tools/contract/heldout.py notes/probe-h200/raw.json.gz tests/data/heldout/h200
 
 RAW is what `gac probe --raw` wrote, perhaps compressed. Writes PREFIX_DTYPE.json: the
 shapes drawn at random, in no table and among no points, with their measured times; and
