@@ -23,10 +23,10 @@ static const char help[] =
     "ambiguous here, and which kernels ran. Published A100 times stand beside ours;\n"
     "only ratios are judged.\n"
     "\n"
-    "  --lens L      native (our plug-in, the default), pytorch (what its users see;\n"
+    "  --stack S     native (our plug-in, the default), pytorch (what its users see;\n"
     "                runs python3, or the GAC_PYTHON of the environment) or both\n"
     "  -o PATH       write the JSON result to a file, or, if PATH ends in /, one file\n"
-    "                ID.LENS.json per experiment and lens\n"
+    "                ID.STACK.json per experiment and stack\n"
     "  --force       replace existing files\n"
     "  --quick       fewer cases and samples, for a first look\n"
     "  --counters    hardware counters through ncu, where an experiment asks for them\n"
@@ -36,46 +36,43 @@ static const char help[] =
     "  --list        the experiments there are\n"
     "  --json, -q, -v, --help\n"
     "\n"
-    "example: gac experiment S1 P1 --lens both -o results/\n";
+    "example: gac experiment S1 P1 --stack both -o results/\n";
 
 typedef struct request {
-    bool lenses[GAC_LENS_COUNT];
+    bool stacks[GAC_STACK_COUNT];
     bool list, quick, counters, force;
     const char *out, *spec, *device, *one_case, *judge;
 } request;
 
-static gac_status read_lens(cli *c, const char *text, request *r)
+static gac_status read_stack(cli *c, const char *text, request *r)
 {
     char q[80];
     bool both = strcmp(text, "both") == 0;
-    for (int i = 0; i < GAC_LENS_COUNT; i++)
-        r->lenses[i] = both || strcmp(text, gac_lens_name((gac_lens)i)) == 0;
-    if (r->lenses[GAC_LENS_NATIVE] || r->lenses[GAC_LENS_PYTORCH])
+    for (int i = 0; i < GAC_STACK_COUNT; i++)
+        r->stacks[i] = both || strcmp(text, gac_stack_name((gac_stack)i)) == 0;
+    if (r->stacks[GAC_STACK_NATIVE] || r->stacks[GAC_STACK_PYTORCH])
         return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--lens: \"%s\" is not native, pytorch or both",
+    return gac_error_set(&c->error, GAC_USAGE, "--stack: \"%s\" is not native, pytorch or both",
                          gac_quote(q, sizeof q, text));
 }
 
 static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *done)
 {
-    static const struct option options[] = { { "lens", required_argument, NULL, 'L' },
-                                             { "spec", required_argument, NULL, 'S' },
-                                             { "device", required_argument, NULL, 'D' },
-                                             { "one-case", required_argument, NULL, '1' },
-                                             { "output", required_argument, NULL, 'o' },
-                                             { "list", no_argument, NULL, 'l' },
-                                             { "quick", no_argument, NULL, 'Q' },
-                                             { "counters", no_argument, NULL, 'C' },
-                                             { "force", no_argument, NULL, 'F' },
-                                             { "judge", required_argument, NULL, 'J' },
-                                             CLI_COMMON_OPTIONS };
+    static const struct option options[] = {
+        { "stack", required_argument, NULL, 'L' },    { "lens", required_argument, NULL, 'L' },
+        { "spec", required_argument, NULL, 'S' },     { "device", required_argument, NULL, 'D' },
+        { "one-case", required_argument, NULL, '1' }, { "output", required_argument, NULL, 'o' },
+        { "list", no_argument, NULL, 'l' },           { "quick", no_argument, NULL, 'Q' },
+        { "counters", no_argument, NULL, 'C' },       { "force", no_argument, NULL, 'F' },
+        { "judge", required_argument, NULL, 'J' },    CLI_COMMON_OPTIONS
+    };
     int letter;
     gac_status status = GAC_OK;
     while (status == GAC_OK &&
            (letter = cli_next_option(c, &cmd_experiment, argc, argv, options, done)) != -1) {
         switch (letter) {
         case 'L':
-            status = read_lens(c, optarg, r);
+            status = read_stack(c, optarg, r);
             break;
         case 'S':
             r->spec = optarg;
@@ -121,7 +118,7 @@ static gac_status list_experiments(cli *c)
         status = gac_experiment_load_index(i, &e, &c->error);
         if (status != GAC_OK)
             break;
-        status = gac_experiment_count(e, GAC_LENS_NATIVE, false, &n_cases, &n_calls, &c->error);
+        status = gac_experiment_count(e, GAC_STACK_NATIVE, false, &n_cases, &n_calls, &c->error);
         json_array_append_new(rows, json_pack("{s:s, s:s, s:I, s:I}", "id", gac_experiment_id(e),
                                               "title", gac_experiment_title(e), "n_cases",
                                               (json_int_t)n_cases, "n_calls", (json_int_t)n_calls));
@@ -205,11 +202,11 @@ static gac_status make_folder(cli *c, const char *path, bool *made)
 }
 
 /* The file of one result in the folder. */
-static gac_status name_file(cli *c, const request *r, const gac_experiment *e, int lens,
+static gac_status name_file(cli *c, const request *r, const gac_experiment *e, int stack,
                             char path[PATH_MAX])
 {
     int n = snprintf(path, PATH_MAX, "%s%s.%s.json", r->out, gac_experiment_id(e),
-                     gac_lens_name((gac_lens)lens));
+                     gac_stack_name((gac_stack)stack));
     return n < PATH_MAX ? GAC_OK : gac_error_set(&c->error, GAC_USAGE, "-o: the path is too long");
 }
 
@@ -224,10 +221,10 @@ static gac_status check_files(cli *c, const request *r, gac_experiment **list, i
                 return gac_error_set(&c->error, GAC_USAGE, "%s is there twice, for one file",
                                      gac_experiment_id(list[i]));
     for (int i = 0; i < n; i++)
-        for (int lens = 0; lens < GAC_LENS_COUNT && status == GAC_OK; lens++) {
-            if (r->lenses[lens])
-                status = name_file(c, r, list[i], lens, path);
-            if (r->lenses[lens] && status == GAC_OK)
+        for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++) {
+            if (r->stacks[stack])
+                status = name_file(c, r, list[i], stack, path);
+            if (r->stacks[stack] && status == GAC_OK)
                 status = cli_check_target(c, path, r->force);
         }
     return status;
@@ -254,19 +251,19 @@ static gac_status check_output(cli *c, const request *r, gac_experiment **list, 
     return status;
 }
 
-static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_lens lens,
+static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_stack stack,
                        const json_t *result)
 {
     char path[PATH_MAX];
     bool made;
-    gac_status status = name_file(c, r, e, (int)lens, path);
+    gac_status status = name_file(c, r, e, (int)stack, path);
     if (status == GAC_OK)
         status = make_folder(c, r->out, &made);
     return status == GAC_OK ? write_json(c, path, r->force, result) : status;
 }
 
-/* Runs one experiment under one lens and shows or keeps the result. */
-static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_lens lens,
+/* Runs one experiment under one stack and shows or keeps the result. */
+static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_stack stack,
                           gac_device *device, json_t *results)
 {
     char program[PATH_MAX] = "";
@@ -278,14 +275,14 @@ static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac
                                        .spec_path = r->spec,
                                        .progress = c->progress };
     json_t *found = NULL, *result = gac_json_result("gac.experiment/1", c->argc, c->argv);
-    gac_log_write(&c->log, 1, "%s, %s lens", gac_experiment_id(e), gac_lens_name(lens));
-    gac_status status = result ? gac_experiment_run(e, lens, device, &options, &found, &c->error)
+    gac_log_write(&c->log, 1, "%s, %s stack", gac_experiment_id(e), gac_stack_title(stack));
+    gac_status status = result ? gac_experiment_run(e, stack, device, &options, &found, &c->error)
                                : gac_error_no_memory(&c->error);
     if (status == GAC_OK) {
         json_object_update(result, found);
         json_array_append(results, result);
         if (is_folder(r->out))
-            status = keep(c, r, e, lens, result);
+            status = keep(c, r, e, stack, result);
         if (!c->json)
             experiment_print(stdout, result, c->log.level > 0);
         fflush(stdout);
@@ -332,7 +329,7 @@ static gac_status check_result(cli *c, const json_t *one)
     const json_t *checks = json_object_get(one, "checks"),
                  *summary = json_object_get(one, "summary");
     const char *id = json_string_value(json_object_get(one, "id"));
-    const char *lens = json_string_value(json_object_get(one, "lens"));
+    const char *stack = experiment_stack_title(one);
     const json_t *lost = NULL;
     for (size_t i = 0; i < json_array_size(checks); i++) {
         const json_t *check = json_array_get(checks, i);
@@ -340,11 +337,11 @@ static gac_status check_result(cli *c, const json_t *one)
             lost = check;
         else if (json_is_false(json_object_get(check, "holds")))
             return gac_error_set(&c->error, GAC_CHECK,
-                                 "%s, %s lens: a check of outputs does not hold", id, lens);
+                                 "%s, %s stack: a check of outputs does not hold", id, stack);
     }
     if (lost)
         return gac_error_set(&c->error, GAC_NO_RESOURCE,
-                             "%s, %s lens: a check of outputs could not run: %s", id, lens,
+                             "%s, %s stack: a check of outputs could not run: %s", id, stack,
                              json_string_value(json_object_get(lost, "reason")));
     lost = find_entry(json_object_get(one, "claims"), "verdict", "not measured");
     const json_t *calls = json_object_get(one, "calls");
@@ -352,7 +349,7 @@ static gac_status check_result(cli *c, const json_t *one)
     if (lost && ((json_is_null(json_object_get(lost, "ours")) &&
                   json_integer_value(json_object_get(summary, "measured")) == 0) ||
                  !find_entry(calls, "state", "measured")))
-        return gac_error_set(&c->error, status, "%s, %s lens: nothing was measured: %s", id, lens,
+        return gac_error_set(&c->error, status, "%s, %s stack: nothing was measured: %s", id, stack,
                              json_string_value(json_object_get(lost, "reason")));
     return GAC_OK;
 }
@@ -377,15 +374,15 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     gac_device *device = NULL;
     json_t *results = json_array();
     gac_status status = r->out ? check_output(c, r, list, n) : GAC_OK;
-    if (status == GAC_OK && (r->lenses[GAC_LENS_NATIVE] || r->one_case))
+    if (status == GAC_OK && (r->stacks[GAC_STACK_NATIVE] || r->one_case))
         status = cli_open_gpu(c, r->device ? r->device : "cuda", &device);
     if (status == GAC_OK && r->one_case) {
         status = gac_experiment_run_call(list[0], device, r->one_case, &c->error);
     } else {
         for (int i = 0; i < n && status == GAC_OK; i++)
-            for (int lens = 0; lens < GAC_LENS_COUNT && status == GAC_OK; lens++)
-                if (r->lenses[lens])
-                    status = run_one(c, r, list[i], (gac_lens)lens, device, results);
+            for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++)
+                if (r->stacks[stack])
+                    status = run_one(c, r, list[i], (gac_stack)stack, device, results);
         /* What was measured before a failure is not thrown away. */
         gac_error failure = c->error;
         gac_status delivered = deliver(c, r, results);
@@ -441,7 +438,7 @@ static gac_status judge_again(cli *c, const request *r)
 
 static gac_status run(cli *c, int argc, char **argv)
 {
-    request r = { .lenses = { true, false } };
+    request r = { .stacks = { true, false } };
     bool done = false;
     gac_status status = read_options(c, argc, argv, &r, &done);
     if (done || status != GAC_OK)

@@ -1,5 +1,7 @@
 #include "experiment_text.h"
 
+#include "experiment/experiment.h"
+
 #include <string.h>
 
 #define MAX_ROWS 24
@@ -15,6 +17,14 @@ static const char *text_of(const json_t *object, const char *key)
 static double number_of(const json_t *object, const char *key)
 {
     return json_number_value(json_object_get(object, key));
+}
+
+const char *experiment_stack_title(const json_t *result)
+{
+    /* Results of older versions say "lens" for "stack". */
+    const char *key = json_object_get(result, "stack") ? "stack" : "lens";
+    bool pytorch = strcmp(text_of(result, key), gac_stack_name(GAC_STACK_PYTORCH)) == 0;
+    return gac_stack_title(pytorch ? GAC_STACK_PYTORCH : GAC_STACK_NATIVE);
 }
 
 /* The time of a variant in ms, and the published one. */
@@ -214,8 +224,8 @@ void experiment_print(FILE *stream, const json_t *result, bool all_cases)
     const json_t *summary = json_object_get(result, "summary");
     const json_t *facts = json_object_get(result, "device_facts");
     size_t n = json_array_size(cases), from = 0;
-    fprintf(stream, "%s: %s (%s lens, %s%s)\n%s\n", text_of(result, "id"), text_of(result, "title"),
-            text_of(result, "lens"),
+    fprintf(stream, "%s: %s (%s stack, %s%s)\n%s\n", text_of(result, "id"),
+            text_of(result, "title"), experiment_stack_title(result),
             text_of(facts, json_object_get(facts, "gpu") ? "gpu" : "device"),
             json_is_true(json_object_get(result, "quick")) ? ", quick" : "",
             text_of(result, "question"));

@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+/* The name of the result's stack as messages spell it: "native" or "PyTorch". */
+const char *experiment_stack_title(const json_t *result);
+
 /* Prints a gac.experiment/1 result: cases (all of them, or a choice of each
  * sweep), claims with verdicts and reasons, checks. */
 void experiment_print(FILE *stream, const json_t *result, bool all_cases);

@@ -14,9 +14,10 @@
 typedef struct gac_experiment gac_experiment;
 
 /* Whose choices are measured: our plug-in's, or PyTorch's through python3. */
-typedef enum gac_lens { GAC_LENS_NATIVE, GAC_LENS_PYTORCH, GAC_LENS_COUNT } gac_lens;
+typedef enum gac_stack { GAC_STACK_NATIVE, GAC_STACK_PYTORCH, GAC_STACK_COUNT } gac_stack;
 
-const char *gac_lens_name(gac_lens lens); /* "native", "pytorch" */
+const char *gac_stack_name(gac_stack stack);  /* in files: "native", "pytorch" */
+const char *gac_stack_title(gac_stack stack); /* in messages: "native", "PyTorch" */
 
 /* The experiments compiled into the library. */
 int gac_experiment_n_bundled(void);
@@ -38,7 +39,7 @@ const char *gac_experiment_title(const gac_experiment *experiment);
 const struct json_t *gac_experiment_spec(const gac_experiment *experiment);
 
 /* How much a run measures: cases, and operator calls that differ. */
-gac_status gac_experiment_count(const gac_experiment *experiment, gac_lens lens, bool quick,
+gac_status gac_experiment_count(const gac_experiment *experiment, gac_stack stack, bool quick,
                                 int64_t *n_cases, int64_t *n_calls, gac_error *err);
 
 typedef struct gac_experiment_options {
@@ -51,13 +52,13 @@ typedef struct gac_experiment_options {
     gac_progress *progress;        /* NULL: silent */
 } gac_experiment_options;
 
-/* Runs an experiment under one lens. device is used by the native lens alone.
- * *out, which the caller owns, is {"id", "lens", "device_facts", "summary",
+/* Runs an experiment under one stack. device is used by the native stack alone.
+ * *out, which the caller owns, is {"id", "stack", "device_facts", "summary",
  * "claims", "checks", "cases", "calls", …}. A call that fails, or that is
  * throttled throughout, leaves a hole in it, and "summary" counts the claims
  * that have a value all the same. GAC_NO_RESOURCE when python3, torch or its
  * GPU is missing. */
-gac_status gac_experiment_run(const gac_experiment *experiment, gac_lens lens, gac_device *device,
+gac_status gac_experiment_run(const gac_experiment *experiment, gac_stack stack, gac_device *device,
                               const gac_experiment_options *options, struct json_t **out,
                               gac_error *err);
 

@@ -49,15 +49,15 @@ static bool read_check(gac_reader *r, const json_t *json, const json_t *pair, co
     return exp_text(r, json, "id", true, &out->id) && exp_text(r, json, "says", true, &out->says);
 }
 
-static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtype dtype,
+static bool read_list(gac_reader *r, const json_t *json, gac_stack stack, gac_dtype dtype,
                       exp_check *out, int *n)
 {
-    static const char *const known[GAC_LENS_COUNT] = { " auto library math flash padded ",
-                                                       " auto flash efficient cudnn math " };
+    static const char *const known[GAC_STACK_COUNT] = { " auto library math flash padded ",
+                                                        " auto flash efficient cudnn math " };
     json_t *pairs, *paths, *together = json_object_get(json, "together");
     if (!exp_keys(r, json, "id says sizes part native pytorch together") ||
         !exp_list(r, json, "sizes", 1, 32, &pairs) ||
-        !exp_list(r, json, gac_lens_name(lens), 0, 8, &paths))
+        !exp_list(r, json, gac_stack_name(stack), 0, 8, &paths))
         return false;
     if (together && (!json_is_boolean(together) || json_array_size(pairs) < 2))
         return exp_fault(r, "together must be true or false, with two sizes or more");
@@ -66,8 +66,8 @@ static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtyp
         char word[24];
         const char *path = json_string_value(json_array_get(paths, p));
         snprintf(word, sizeof word, " %s ", path ? path : "");
-        if (!path || !exp_is_name(path) || !strstr(known[lens], word))
-            return exp_fault(r, "%s: must list%s", gac_lens_name(lens), known[lens]);
+        if (!path || !exp_is_name(path) || !strstr(known[stack], word))
+            return exp_fault(r, "%s: must list%s", gac_stack_name(stack), known[stack]);
         if (n_sizes > 1 && strcmp(path, "padded") == 0)
             return exp_fault(r, "padded makes rows of one size wider, not several together");
         for (size_t i = 0; i < json_array_size(pairs); i++) {
@@ -85,8 +85,8 @@ static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtyp
     return true;
 }
 
-gac_status exp_read_checks(const gac_experiment *experiment, gac_lens lens, exp_check **out, int *n,
-                           gac_error *err)
+gac_status exp_read_checks(const gac_experiment *experiment, gac_stack stack, exp_check **out,
+                           int *n, gac_error *err)
 {
     gac_reader r = GAC_READER_INIT(experiment->source, err);
     const char *dtype = json_string_value(json_object_get(experiment->spec, "dtype"));
@@ -100,7 +100,7 @@ gac_status exp_read_checks(const gac_experiment *experiment, gac_lens lens, exp_
         return gac_error_no_memory(err);
     for (size_t i = 0; i < json_array_size(list); i++) {
         size_t before = gac_reader_enter(&r, ".checks[%zu]", i);
-        if (!read_list(&r, json_array_get(list, i), lens,
+        if (!read_list(&r, json_array_get(list, i), stack,
                        dtype && strcmp(dtype, "BF16") == 0 ? GAC_DTYPE_BF16 : GAC_DTYPE_F16, checks,
                        n)) {
             free(checks);
@@ -328,7 +328,7 @@ gac_status exp_checks_native(const gac_experiment *experiment, gac_device *devic
     json_t *list = json_array();
     if (!list)
         return gac_error_no_memory(err);
-    gac_status status = exp_read_checks(experiment, GAC_LENS_NATIVE, &checks, &n, err);
+    gac_status status = exp_read_checks(experiment, GAC_STACK_NATIVE, &checks, &n, err);
     if (status == GAC_OK)
         status = gac_device_open("cpu", &cpu, err);
     for (int i = 0; i < n && status == GAC_OK; i += checks[i].n_in_launch)

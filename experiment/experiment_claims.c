@@ -322,7 +322,7 @@ static void explain(const side *of, const side *over, char *out, size_t size)
 }
 
 typedef struct claim {
-    const char *id, *says, *as, *key, *lens, *from;
+    const char *id, *says, *as, *key, *stack, *from;
     double tolerance, published; /* NaN: not published */
     side of, over;
     bool has_over;
@@ -348,12 +348,12 @@ static bool read_claim(gac_reader *r, const gac_experiment *experiment, const js
     if (!exp_keys(r, json, "id says as published lens tolerance of over") ||
         !exp_text(r, json, "id", true, &c->id) || !exp_text(r, json, "says", true, &c->says) ||
         !exp_text(r, json, "as", false, &as) || !exp_text(r, json, "published", false, &c->key) ||
-        !exp_text(r, json, "lens", false, &c->lens))
+        !exp_text(r, json, "lens", false, &c->stack))
         return false;
     c->as = as ? as : c->as;
     if (strcmp(c->as, "ratio") && strcmp(c->as, "percent") && strcmp(c->as, "share"))
         return exp_fault(r, "as must be ratio, percent or share");
-    if (c->lens && strcmp(c->lens, "native") && strcmp(c->lens, "pytorch"))
+    if (c->stack && strcmp(c->stack, "native") && strcmp(c->stack, "pytorch"))
         return exp_fault(r, "lens must be native or pytorch");
     const json_t *tolerance = json_object_get(json, "tolerance");
     if (tolerance && !gac_reader_to_number(r, tolerance, 0, 10, &c->tolerance))
@@ -486,7 +486,7 @@ static bool run_claims(gac_reader *r, const gac_experiment *experiment, const ex
     for (size_t i = 0; ok && i < json_array_size(list); i++) {
         size_t before = gac_reader_enter(r, ".claims[%zu]", i);
         ok = read_claim(r, experiment, json_array_get(list, i), c);
-        if (ok && c->lens && strcmp(c->lens, gac_lens_name(plan->lens)) != 0) {
+        if (ok && c->stack && strcmp(c->stack, gac_stack_name(plan->stack)) != 0) {
             gac_reader_leave(r, before);
             continue;
         }
@@ -539,11 +539,11 @@ gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, js
                       gac_error *err)
 {
     gac_reader r = GAC_READER_INIT(experiment->source, err);
-    exp_plan whole = { .lens = plan->lens };
+    exp_plan whole = { .stack = plan->stack };
     json_t *list = json_array();
     gac_status status = list ? GAC_OK : gac_error_no_memory(err);
     if (status == GAC_OK && plan->quick)
-        status = exp_plan_build(experiment, plan->lens, false, &whole, err);
+        status = exp_plan_build(experiment, plan->stack, false, &whole, err);
     if (status == GAC_OK && !run_claims(&r, experiment, plan, plan->quick ? &whole : NULL, list))
         status = r.status;
     exp_plan_dispose(&whole);

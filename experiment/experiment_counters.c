@@ -245,8 +245,8 @@ json_t *exp_counters(const gac_experiment *experiment, const exp_plan *plan,
     char list[N_METRICS * 80], why[400] = "";
     if (!wanted)
         return NULL;
-    if (plan->lens != GAC_LENS_NATIVE)
-        return unavailable("counters are taken under the native lens");
+    if (plan->stack != GAC_STACK_NATIVE)
+        return unavailable("counters are taken under the native stack");
     if (!options->counters || !options->program)
         return unavailable("not asked for (--counters)");
     json_t *calls = json_array(), *unknown = json_array();

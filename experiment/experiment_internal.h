@@ -1,4 +1,4 @@
-/* How an experiment runs: its specification is expanded for one lens into a
+/* How an experiment runs: its specification is expanded for one stack into a
  * plan of cases, each with variants, each a sum of jobs. A job is one operator
  * call, measured once however often it is used. Claims and checks read the
  * finished plan; nothing here knows any experiment by name. */
@@ -65,7 +65,7 @@ typedef enum exp_state {
 
 typedef struct exp_job {
     const char *key;  /* "sdpa auto 4 32 32 2048 2048 107 107 0 0 0" */
-    const char *path; /* SDPA: how the lens is asked to serve it; else "" */
+    const char *path; /* SDPA: how the stack is asked to serve it; else "" */
     gac_task_spec spec;
     double flops, bytes;
     exp_state state;
@@ -83,7 +83,7 @@ typedef struct exp_use {
     double times;
 } exp_use;
 
-/* One variant of one case; without uses where this lens does not run it. */
+/* One variant of one case; without uses where this stack does not run it. */
 typedef struct exp_cell {
     int32_t first_use, n_uses;
 } exp_cell;
@@ -104,7 +104,7 @@ typedef struct exp_case {
 } exp_case;
 
 typedef struct exp_plan {
-    gac_lens lens;
+    gac_stack stack;
     bool quick; /* without the cases that a first look may leave out */
     gac_dtype dtype;
     const char *what; /* "S1, native", for progress */
@@ -128,9 +128,9 @@ struct gac_experiment {
     double tolerance;
 };
 
-/* Expands the specification for a lens; with quick only the cases it names as
+/* Expands the specification for a stack; with quick only the cases it names as
  * enough for a first look. Dispose of the plan afterwards, always. */
-gac_status exp_plan_build(const gac_experiment *experiment, gac_lens lens, bool quick,
+gac_status exp_plan_build(const gac_experiment *experiment, gac_stack stack, bool quick,
                           exp_plan *plan, gac_error *err);
 void exp_plan_dispose(exp_plan *plan);
 
@@ -211,7 +211,7 @@ json_t *exp_summarise(const json_t *claims);
 double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, int32_t at,
                         const char *variant);
 
-/* ---- Lenses -------------------------------------------------------------- */
+/* ---- Stacks -------------------------------------------------------------- */
 
 gac_status exp_run_native(exp_plan *plan, gac_device *device, const gac_experiment_options *options,
                           gac_error *err);
@@ -237,9 +237,9 @@ typedef struct exp_check {
     int n_sizes; /* n_in_launch of the first of them */
 } exp_check;
 
-/* The checks of the specification for a lens; *out is malloc'ed. */
-gac_status exp_read_checks(const gac_experiment *experiment, gac_lens lens, exp_check **out, int *n,
-                           gac_error *err);
+/* The checks of the specification for a stack; *out is malloc'ed. */
+gac_status exp_read_checks(const gac_experiment *experiment, gac_stack stack, exp_check **out,
+                           int *n, gac_error *err);
 gac_status exp_checks_native(const gac_experiment *experiment, gac_device *device, json_t **out,
                              gac_error *err);
 json_t *exp_check_json(const exp_check *check, double relative, double wrong_scale,

@@ -166,14 +166,16 @@ gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t 
                                 gac_error *err)
 {
     json_t *judged = NULL, *cases = NULL;
-    bool pytorch = strcmp(text_of(result, "lens"), gac_lens_name(GAC_LENS_PYTORCH)) == 0;
+    /* Results of older versions say "lens" for "stack". */
+    const char *key = json_object_get(result, "stack") ? "stack" : "lens";
+    bool pytorch = strcmp(text_of(result, key), gac_stack_name(GAC_STACK_PYTORCH)) == 0;
     exp_plan plan;
     if (strcmp(text_of(result, "schema"), "gac.experiment/1") != 0 ||
         strcmp(text_of(result, "id"), experiment->id) != 0)
         return gac_error_set(err, GAC_BAD_INPUT, "is no result of %s", experiment->id);
     if (!is_plain(result))
         return gac_error_set(err, GAC_BAD_INPUT, "has text with control characters");
-    gac_status status = exp_plan_build(experiment, pytorch ? GAC_LENS_PYTORCH : GAC_LENS_NATIVE,
+    gac_status status = exp_plan_build(experiment, pytorch ? GAC_STACK_PYTORCH : GAC_STACK_NATIVE,
                                        json_is_true(json_object_get(result, "quick")), &plan, err);
     if (status == GAC_OK)
         status = restore_plan(result, &plan, err);

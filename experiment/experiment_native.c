@@ -1,4 +1,4 @@
-/* The native lens: jobs run through the device room. */
+/* The native stack: jobs run through the device room. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Expands a specification for one lens: sweeps to cases, cases to variants,
+/* Expands a specification for one stack: sweeps to cases, cases to variants,
  * variants to the jobs whose times add up. */
 #include "experiment/experiment_internal.h"
 
@@ -91,23 +91,23 @@ static bool add_loop(gac_reader *r, exp_plan *plan, const json_t *part, const ch
     return true;
 }
 
-/* How a variant is served under the plan's lens; *out NULL: not at all. */
-static bool read_path(gac_reader *r, const json_t *variant, gac_lens lens, const char **out)
+/* How a variant is served under the plan's stack; *out NULL: not at all. */
+static bool read_path(gac_reader *r, const json_t *variant, gac_stack stack, const char **out)
 {
-    static const char *const paths[GAC_LENS_COUNT][6] = {
+    static const char *const paths[GAC_STACK_COUNT][6] = {
         { "auto", "library", "math", "flash", "padded", NULL },
         { "auto", "flash", "efficient", "cudnn", "math", NULL },
     };
-    const char *key = gac_lens_name(lens);
+    const char *key = gac_stack_name(stack);
     const json_t *value = json_object_get(variant, key);
     *out = value ? NULL : "auto";
     if (!value || json_is_null(value))
         return true;
-    for (int i = 0; paths[lens][i]; i++)
-        if (json_is_string(value) && strcmp(paths[lens][i], json_string_value(value)) == 0)
-            *out = paths[lens][i];
+    for (int i = 0; paths[stack][i]; i++)
+        if (json_is_string(value) && strcmp(paths[stack][i], json_string_value(value)) == 0)
+            *out = paths[stack][i];
     gac_reader_enter(r, ".%s", key);
-    return *out || exp_fault(r, lens == GAC_LENS_NATIVE
+    return *out || exp_fault(r, stack == GAC_STACK_NATIVE
                                     ? "must be auto, library, math, flash, padded or null"
                                     : "must be auto, flash, efficient, cudnn, math or null");
 }
@@ -141,7 +141,7 @@ static bool add_variant(gac_reader *r, exp_plan *plan, const exp_sweep *sweep,
     const char *path;
     size_t start = r->length;
     exp_cell cell = { .first_use = plan->n_uses };
-    if (!read_path(r, variant, plan->lens, &path))
+    if (!read_path(r, variant, plan->stack, &path))
         return false;
     gac_reader_leave(r, start);
     if (!set_variables(r, variant, &b))
@@ -385,7 +385,7 @@ static bool expand_sweep(gac_reader *r, exp_plan *plan, json_t *json, bool quick
     return exp_fault(r, "needs an object over, or an object rows");
 }
 
-gac_status exp_plan_build(const gac_experiment *experiment, gac_lens lens, bool quick,
+gac_status exp_plan_build(const gac_experiment *experiment, gac_stack stack, bool quick,
                           exp_plan *plan, gac_error *err)
 {
     gac_error local = GAC_ERROR_INIT;
@@ -393,10 +393,10 @@ gac_status exp_plan_build(const gac_experiment *experiment, gac_lens lens, bool 
     json_t *sweeps;
     const char *dtype = NULL;
     memset(plan, 0, sizeof *plan);
-    plan->lens = lens;
+    plan->stack = stack;
     plan->quick = quick;
     plan->dtype = GAC_DTYPE_F16;
-    plan->what = gac_arena_printf(&plan->arena, "%s, %s", experiment->id, gac_lens_name(lens));
+    plan->what = gac_arena_printf(&plan->arena, "%s, %s", experiment->id, gac_stack_name(stack));
     if (!plan->what)
         return gac_error_no_memory(err);
     gac_status status = gac_namemap_init(&plan->by_key, err);

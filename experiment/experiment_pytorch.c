@@ -84,7 +84,7 @@ gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
     gac_pytorch_call *calls = calloc((size_t)plan->n_jobs + 1, sizeof *calls);
     gac_status status = calls ? GAC_OK : gac_error_no_memory(err);
     if (status == GAC_OK)
-        status = exp_read_checks(experiment, GAC_LENS_PYTORCH, &list, &n_checks, err);
+        status = exp_read_checks(experiment, GAC_STACK_PYTORCH, &list, &n_checks, err);
     json_t *asked = checks_request(list, n_checks);
     gac_pytorch_question question = { .device = options->device,
                                       .dtype = plan->dtype,

@@ -17,7 +17,7 @@ const exp_cell *exp_find_cell(const exp_plan *plan, int32_t at, const char *vari
 exp_state exp_cell_state(const exp_plan *plan, const exp_cell *cell, const char **reason)
 {
     exp_state state = cell->n_uses > 0 ? EXP_MEASURED : EXP_PENDING;
-    *reason = cell->n_uses > 0 ? "" : "not run under this lens";
+    *reason = cell->n_uses > 0 ? "" : "not run under this stack";
     for (int32_t i = 0; i < cell->n_uses; i++) {
         const exp_job *job = &plan->jobs[plan->uses[cell->first_use + i].job];
         if (job->state == EXP_MEASURED || (state != EXP_MEASURED && job->state <= state))
@@ -138,9 +138,9 @@ double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, 
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i);
         const char *of = json_string_value(json_object_get(entry, "variant"));
-        const char *lens = json_string_value(json_object_get(entry, "lens"));
+        const char *stack = json_string_value(json_object_get(entry, "lens"));
         if ((of && strcmp(of, variant) != 0) ||
-            (lens && strcmp(lens, gac_lens_name(plan->lens)) != 0))
+            (stack && strcmp(stack, gac_stack_name(plan->stack)) != 0))
             continue;
         if (exp_selected(plan, at, json_string_value(json_object_get(entry, "sweep")),
                          json_string_value(json_object_get(entry, "where")), why, sizeof why) == 1)

@@ -60,7 +60,7 @@ def short(error):
     return " ".join(str(error).split())[:280] or type(error).__name__
 
 
-class Lens:
+class Stack:
     def __init__(self, request):
         self.device = torch.device(request["device"])
         self.cuda = self.device.type == "cuda"
@@ -432,19 +432,19 @@ class Lens:
 
 
 def answer(request):
-    lens = Lens(request)
+    stack = Stack(request)
     jobs, answers = request["jobs"], []
     print(f"progress 0 {len(jobs)}", file=sys.stderr, flush=True)
     with torch.inference_mode():
         for i, job in enumerate(jobs):
-            answers.append(lens.guarded(lens.measure, job))
+            answers.append(stack.guarded(stack.measure, job))
             print(f"progress {i + 1} {len(jobs)}", file=sys.stderr, flush=True)
         if request["names"]:
-            lens.add_kernels(jobs, answers)
-        checks = lens.check_all(request["checks"])
-    if lens.cuda:  # until the next request the memory is another's
+            stack.add_kernels(jobs, answers)
+        checks = stack.check_all(request["checks"])
+    if stack.cuda:  # until the next request the memory is another's
         torch.cuda.empty_cache()
-    return {"machine": lens.machine(), "jobs": answers, "checks": checks}
+    return {"machine": stack.machine(), "jobs": answers, "checks": checks}
 
 
 def main():

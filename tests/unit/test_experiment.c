@@ -222,7 +222,7 @@ static void equal_calls_are_measured_once(void **state)
                   "{'name':'never','native':null,'parts':[" PART "]}]}],"
                   "'claims':[{'id':'c','says':'s','of':{'mean':'time.falls'}}]}",
              NULL);
-    assert_int_equal(exp_plan_build(e, GAC_LENS_NATIVE, false, &plan, NULL), GAC_OK);
+    assert_int_equal(exp_plan_build(e, GAC_STACK_NATIVE, false, &plan, NULL), GAC_OK);
     assert_int_equal(plan.n_cases, 3);
     assert_int_equal(plan.n_cells, 12);
     assert_int_equal(plan.n_jobs, 5); /* k = 8, 9, 16, 18, 32 */
@@ -260,7 +260,7 @@ static json_t *claims_over(const char *claims, const char *published, int failed
     gac_error err = GAC_ERROR_INIT;
     snprintf(text, sizeof text, "%s'claims':[%s]}", HEAD SWEEP, claims);
     gac_experiment *e = load(text, published);
-    assert_int_equal(exp_plan_build(e, GAC_LENS_NATIVE, quick, &plan, NULL), GAC_OK);
+    assert_int_equal(exp_plan_build(e, GAC_STACK_NATIVE, quick, &plan, NULL), GAC_OK);
     for (int i = 0; i < plan.n_jobs; i++) {
         exp_job *job = &plan.jobs[i];
         double k = (double)job->spec.gemm.k;
@@ -450,9 +450,9 @@ static void all_twelve_are_bundled(void **state)
         if (gac_experiment_load_bundled(ids[i], &e, &err) != GAC_OK)
             fail_msg("%s", err.text);
         assert_string_equal(gac_experiment_id(e), ids[i]);
-        assert_int_equal(gac_experiment_count(e, GAC_LENS_PYTORCH, true, &n_quick, &n_calls, NULL),
+        assert_int_equal(gac_experiment_count(e, GAC_STACK_PYTORCH, true, &n_quick, &n_calls, NULL),
                          GAC_OK);
-        assert_int_equal(gac_experiment_count(e, GAC_LENS_NATIVE, false, &n_cases, &n_calls, NULL),
+        assert_int_equal(gac_experiment_count(e, GAC_STACK_NATIVE, false, &n_cases, &n_calls, NULL),
                          GAC_OK);
         assert_true(n_quick >= 1 && n_quick <= n_cases && n_calls >= 1);
         gac_experiment_free(e);
