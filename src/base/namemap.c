@@ -17,7 +17,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Eight bytes a step, each folded with the secret seed. */
+/* Hashes eight bytes per step, each mixed with the secret seed. */
 static uint32_t hash_name(const gac_namemap *map, const char *name, size_t n)
 {
     uint64_t h = map->seed[0] ^ n;
@@ -50,7 +50,7 @@ void gac_namemap_dispose(gac_namemap *map)
     map->slots = NULL;
 }
 
-/* The slot that holds name, or the free one where it belongs. */
+/* Returns the slot that holds name, or the free slot where it belongs. */
 static struct gac_namemap_slot *probe(const gac_namemap *map, const char *name, size_t n,
                                       uint32_t hash)
 {
