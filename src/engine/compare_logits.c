@@ -5,17 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_IDS 16 /* in one pass, so that there is progress to show */
+#define CHUNK_IDS 16 /* tokens per pass; more passes move the progress bar more often */
 
-/* A comparison under way. */
 typedef struct comparison {
     const gac_compare_options *options;
     gac_logit_comparison *out;
     int32_t *ids;    /* (n_ids) */
     float *kept;     /* (n_ids, vocab), the first model's logits */
-    float *chunk;    /* (CHUNK_IDS, vocab), some of the second's */
-    double distance; /* squares of differences, */
-    double size;     /* and of the first model's logits */
+    float *chunk;    /* (CHUNK_IDS, vocab), the second model's logits of one pass */
+    double distance; /* sum of squared differences */
+    double size;     /* sum of the first model's squared logits */
 } comparison;
 
 static gac_status choose_ids(comparison *s, gac_error *err)
@@ -31,7 +30,7 @@ static gac_status choose_ids(comparison *s, gac_error *err)
     return GAC_OK;
 }
 
-/* As many tokens as the model's context has room for and whose logits are kept. */
+/* Limits *n_ids to the model's context and to the memory for logits. */
 static gac_status limit_ids(const gac_model *model, int64_t *n_ids, gac_error *err)
 {
     net n;

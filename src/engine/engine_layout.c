@@ -1,5 +1,5 @@
-/* From the dimension graph to what is computed: which tensors a layer has, and
- * whether this engine computes what that family means by them. */
+/* Takes the decoder from the dimension graph: finds each layer's tensors, and
+ * refuses models that this engine would compute wrongly. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static gac_status refuse(const net *n, gac_error *err, const char *format, ...) GAC_PRINTF(3, 4);
 
-/* One line that names the checkpoint. */
+/* Sets an error that starts with the checkpoint's path. */
 static gac_status refuse(const net *n, gac_error *err, const char *format, ...)
 {
     char q[256], text[512];
@@ -20,14 +20,14 @@ static gac_status refuse(const net *n, gac_error *err, const char *format, ...)
                          gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)), text);
 }
 
-/* What config.json states; NULL where it says nothing. */
+/* Returns the value in config.json, or NULL if the key is absent or null. */
 static const json_t *stated(const net *n, const char *key)
 {
     const json_t *value = json_object_get(n->config, key);
     return json_is_null(value) ? NULL : value;
 }
 
-/* A one-axis tensor of n_wanted entries. */
+/* Finds a tensor of shape (n_wanted). */
 static gac_status need_vector(const net *n, const char *name, int64_t n_wanted, int32_t *out,
                               gac_error *err)
 {
@@ -72,7 +72,7 @@ static const gac_op *attention_of(const gac_model *model, int32_t layer)
     return NULL;
 }
 
-/* Norms of q and k, which qwen3 has and no other family. */
+/* Finds the norms of q and k. Only qwen3 has them. */
 static gac_status read_head_norms(const net *n, int32_t layer, net_layer *l, gac_error *err)
 {
     static const char *const names[] = { "q_norm", "k_norm" };
@@ -139,7 +139,7 @@ static gac_status read_layer(const net *n, int32_t layer, net_layer *l, gac_erro
     return status == GAC_OK ? need_vector(n, name, n->hidden, &l->mlp_norm, err) : status;
 }
 
-/* Beyond names and shapes: what the family computes. */
+/* Refuses families and settings that the engine does not compute. */
 static gac_status check_family(const net *n, gac_error *err)
 {
     static const char *const run[] = { "llama", "mistral", "qwen2", "qwen3", NULL };
@@ -170,8 +170,8 @@ static gac_status check_family(const net *n, gac_error *err)
     return GAC_OK;
 }
 
-/* The window of attention limits the context where the config asks for one, as
- * mistral does by saying nothing. */
+/* Limits the context to the attention window. A mistral config without the key
+ * means a window of 4096. */
 static gac_status limit_to_window(net *n, gac_error *err)
 {
     enum { MISTRAL_WINDOW = 4096 };
@@ -183,7 +183,7 @@ static gac_status limit_to_window(net *n, gac_error *err)
     if (!window && strcmp(gac_model_family(n->model), "mistral") == 0)
         size = MISTRAL_WINDOW;
     else if (window && !json_is_null(window))
-        size = json_integer_value(window); /* 0 of what is no integer */
+        size = json_integer_value(window); /* 0 if it is not an integer */
     if (size < 1)
         return refuse(n, err, "config.json: sliding_window is not a length");
     n->max_context = n->max_context < size ? n->max_context : size;
@@ -203,7 +203,7 @@ static gac_status read_outer(net *n, gac_error *err)
         return refuse(n, err, "tensor \"%s\": not a table", gac_quote(q, sizeof q, name));
     n->vocab = t->shape[0];
     n->hidden = t->shape[1];
-    /* A config that ties them has one weight, whatever else is stored. */
+    /* If the config ties the head to the embedding, a stored head is ignored. */
     if (!json_is_true(json_object_get(n->config, "tie_word_embeddings")))
         n->head = gac_model_find_module(n->model, "lm_head");
     if (!n->head && !json_is_true(stated(n, "tie_word_embeddings")))

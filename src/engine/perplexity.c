@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Mean and variance of losses as they come (Welford). */
+/* Running mean and variance of losses (Welford). */
 typedef struct running {
     int64_t n;
     double mean, squares; /* sum of squared distances from the mean */
