@@ -1,5 +1,5 @@
-/* Reads tokenizer.json. Its large parts, vocabulary and merges, are walked
- * entry by entry, because a DOM of a hostile file takes many times its size. */
+/* Reads tokenizer.json. The vocabulary and the merges are read entry by entry:
+ * the DOM of a hostile file would take many times the file's size. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -18,14 +18,14 @@ typedef struct loading {
     gac_json_walk walk;
     const char *source;
     gac_error *err;
-    /* Merges wait until the vocabulary is known: "left NUL right NUL". */
+    /* Text of the merges, "left NUL right NUL", until the vocabulary is known. */
     byte_buffer merges;
     int32_t n_merges;
     bool has_vocab, has_merges, has_model;
     char *unk;
 } loading;
 
-/* A fault of the entry path[index], or of path where index < 0. */
+/* Sets an error about the entry path[index], or about path if index < 0. */
 static gac_status fault(const loading *l, const char *path, int32_t index, const char *rule)
 {
     char q[256], at[24] = "";
@@ -59,8 +59,6 @@ bool gac_tokenizer_set_piece(gac_tokenizer *t, int32_t id, const char *piece)
         t->n_ids = id + 1;
     return true;
 }
-
-/* ---- Model ---- */
 
 static gac_status add_piece(loading *l, const char *key, const json_t *value)
 {
@@ -100,8 +98,8 @@ static gac_status read_vocab(loading *l)
     l->has_vocab = true;
     while (status == GAC_OK && (status = gac_json_walk_next(&l->walk, &key, l->err)) == GAC_OK &&
            key) {
-        /* The walk's key does not survive reading the value only where that is
-         * a string, which an id is not. */
+        /* Reading a string value would overwrite the walk's key, but an id is a
+         * number. */
         status = gac_json_walk_value(&l->walk, MAX_NUMBER_BYTES, &value, l->err);
         if (status == GAC_OK) {
             status = add_piece(l, key, value);
@@ -232,8 +230,6 @@ static gac_status read_model(loading *l)
     return status;
 }
 
-/* ---- Added tokens ---- */
-
 static gac_status read_added_token(loading *l, const json_t *value)
 {
     gac_tokenizer *t = l->t;
@@ -275,8 +271,6 @@ static gac_status read_added(loading *l)
     }
     return status;
 }
-
-/* ---- The file ---- */
 
 static gac_status read_part(loading *l, const char *key)
 {
@@ -323,7 +317,7 @@ static gac_status read_file(loading *l)
     return status;
 }
 
-/* Turns the pieces of the merges into ids. */
+/* Replaces the pieces of each merge by their ids. */
 static gac_status resolve_merges(loading *l)
 {
     bpe_model *bpe = &l->t->bpe;
