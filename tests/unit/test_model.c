@@ -73,7 +73,7 @@ static void check_ops(const gac_model *m)
         int64_t sums[GAC_OP_AXIS_COUNT] = { 0 };
         for (int32_t t = 0; t < op->n_terms; t++) {
             assert_in_range(op->terms[t].dim, 0, gac_model_n_dims(m) - 1);
-            sums[op->terms[t].seen] +=
+            sums[op->terms[t].axis] +=
                 op->terms[t].n_slices * gac_model_dim(m, op->terms[t].dim)->size;
         }
         assert_in_range(op->layer + 1, 0, gac_model_n_layers(m));
