@@ -134,7 +134,7 @@ static gac_status list_experiments(cli *c)
     return status;
 }
 
-/* The experiments asked for; *out has room for all there are. */
+/* Loads the requested experiments. out has room for all bundled ones. */
 static gac_status load_experiments(cli *c, const request *r, int n_ids, char **ids,
                                    gac_experiment **out, int *n)
 {
@@ -190,7 +190,7 @@ static bool is_folder(const char *path)
     return path && path[0] && path[strlen(path) - 1] == '/';
 }
 
-/* Makes the folder of results, unless there is one. */
+/* Creates the folder of results unless it exists. */
 static gac_status make_folder(cli *c, const char *path, bool *made)
 {
     char q[200];
@@ -201,7 +201,7 @@ static gac_status make_folder(cli *c, const char *path, bool *made)
                          strerror(errno));
 }
 
-/* The file of one result in the folder. */
+/* Writes the path of one result in the folder. */
 static gac_status name_file(cli *c, const request *r, const gac_experiment *e, int stack,
                             char path[PATH_MAX])
 {
@@ -210,7 +210,7 @@ static gac_status name_file(cli *c, const request *r, const gac_experiment *e, i
     return n < PATH_MAX ? GAC_OK : gac_error_set(&c->error, GAC_USAGE, "-o: the path is too long");
 }
 
-/* The files of all results in a folder. */
+/* Checks that all results can be written to the folder. */
 static gac_status check_files(cli *c, const request *r, gac_experiment **list, int n)
 {
     char path[PATH_MAX];
@@ -230,8 +230,8 @@ static gac_status check_files(cli *c, const request *r, gac_experiment **list, i
     return status;
 }
 
-/* Refuses what could not be written before anything is measured. The folder is
- * made again when there is a first result for it. */
+/* Fails before anything is measured if the output cannot be written. A folder
+ * made for this check is removed again. */
 static gac_status check_output(cli *c, const request *r, gac_experiment **list, int n)
 {
     char q[200];
@@ -262,7 +262,7 @@ static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_st
     return status == GAC_OK ? write_json(c, path, r->force, result) : status;
 }
 
-/* Runs one experiment under one stack and shows or keeps the result. */
+/* Runs one experiment under one stack, then prints and stores the result. */
 static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_stack stack,
                           gac_device *device, json_t *results)
 {
@@ -292,7 +292,7 @@ static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac
     return status;
 }
 
-/* One result stands for itself, several in a list. */
+/* Writes a single result as it is, several as a list. */
 static gac_status deliver(cli *c, const request *r, json_t *results)
 {
     gac_status status = GAC_OK;
@@ -311,7 +311,7 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
     return status;
 }
 
-/* An entry of list whose key is the text value, or NULL. */
+/* Returns the first entry whose key has this text, or NULL. */
 static const json_t *find_entry(const json_t *list, const char *key, const char *value)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -322,8 +322,8 @@ static const json_t *find_entry(const json_t *list, const char *key, const char 
     return NULL;
 }
 
-/* The worst that one result has to say: a wrong output, an output that could
- * not be compared, or nothing timed where claims needed it. */
+/* Finds the worst problem of one result: a wrong output, an output that could
+ * not be compared, or claims of which nothing was measured. */
 static gac_status check_result(cli *c, const json_t *one)
 {
     const json_t *checks = json_object_get(one, "checks"),
@@ -354,7 +354,7 @@ static gac_status check_result(cli *c, const json_t *one)
     return GAC_OK;
 }
 
-/* The first result that is wanting speaks, unless one has a wrong output. */
+/* Reports the first problem of the results, but a wrong output before all others. */
 static gac_status check_all(cli *c, const json_t *results)
 {
     gac_status status = GAC_OK;
@@ -383,7 +383,7 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
             for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++)
                 if (r->stacks[stack])
                     status = run_one(c, r, list[i], (gac_stack)stack, device, results);
-        /* What was measured before a failure is not thrown away. */
+        /* Results measured before the failure are still delivered. */
         gac_error failure = c->error;
         gac_status delivered = deliver(c, r, results);
         if (status != GAC_OK)
@@ -398,7 +398,8 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     return status;
 }
 
-/* Judges the result in a file anew; the experiment is that of --spec or bundled. */
+/* Judges the result in a file again. The experiment is that of --spec, or a
+ * bundled one. */
 static gac_status judge_again(cli *c, const request *r)
 {
     gac_error local = GAC_ERROR_INIT;

@@ -27,7 +27,7 @@ const char *experiment_stack_title(const json_t *result)
     return gac_stack_title(pytorch ? GAC_STACK_PYTORCH : GAC_STACK_NATIVE);
 }
 
-/* The time of a variant in ms, and the published one. */
+/* Prints the time of a variant in ms, and the published one. */
 static void print_cell(FILE *stream, const json_t *cell)
 {
     char text[64];
@@ -75,7 +75,8 @@ static bool measures(const json_t *one)
     return false;
 }
 
-/* One sweep from a list: published cases, and others evenly up to a limit. */
+/* Prints one sweep. Unless all is set, it prints the published cases and a few
+ * others, evenly spaced. */
 static void print_sweep(FILE *stream, const json_t *cases, size_t from, size_t to, bool all)
 {
     const json_t *first = json_array_get(cases, from);
@@ -154,7 +155,7 @@ static void print_checks(FILE *stream, const json_t *checks)
     }
 }
 
-/* All the counters are in the JSON. */
+/* Prints the derived counters. The JSON has all of them. */
 static void print_derived(FILE *stream, const json_t *derived)
 {
     const json_t *use = json_object_get(derived, "tensor_use_pct");
@@ -194,8 +195,8 @@ static void print_counters(FILE *stream, const json_t *counters)
     }
 }
 
-/* "S2: contradicted (1 contradicted, 3 stronger, 3 reproduced; 1 unpublished)": the
- * claims that were judged, then the others. */
+/* Prints "S2: contradicted (1 contradicted, 3 stronger, 3 reproduced; 1
+ * unpublished)": judged claims first, then the others. */
 static void print_summary(FILE *stream, const char *id, const json_t *summary)
 {
     static const char *const judged[] = { "contradicted", "weaker",    "stronger",

@@ -26,7 +26,7 @@ const exp_bundled *exp_find_bundled(const char *name)
     return NULL;
 }
 
-/* The length of the ID when a bundled file is a specification, else 0. */
+/* Returns the length of the ID if a bundled file is a specification, otherwise 0. */
 static size_t is_spec(const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -77,7 +77,7 @@ gac_status gac_experiment_load_bundled(const char *id, gac_experiment **out, gac
                          gac_quote(q, sizeof q, id), known);
 }
 
-/* Reads a JSON file beside another; *out NULL when there is none. */
+/* Reads a file beside another one. *out is NULL if it does not exist. */
 static gac_status load_beside(const char *path, const char *name, char **out, size_t *n_bytes,
                               gac_error *err)
 {
@@ -170,7 +170,7 @@ static bool check_header(gac_experiment *e, gac_error *err)
         !exp_text(&r, e->spec, "why", true, &text) ||
         !exp_text(&r, e->spec, "effort", false, &text))
         return false;
-    /* It becomes part of a file name. */
+    /* The ID becomes part of a file name. */
     if (strlen(e->id) > 32 || strspn(e->id, allowed) != strlen(e->id))
         return gac_reader_fault_at(&r, "id", "must be 1 to 32 letters, digits, - and _");
     if (text && strcmp(text, "sweep") != 0 && strcmp(text, "report") != 0)
@@ -190,7 +190,8 @@ static bool check_header(gac_experiment *e, gac_error *err)
            gac_reader_number(&r, e->spec, "tolerance", 0, 10, &e->tolerance);
 }
 
-/* Everything a run would read, so that a bad specification fails before. */
+/* Reads everything that a run would read, so that a bad specification fails
+ * before anything is measured. */
 static gac_status check_whole(const gac_experiment *e, gac_error *err)
 {
     gac_status status = GAC_OK;
@@ -272,7 +273,7 @@ gac_status gac_experiment_count(const gac_experiment *experiment, gac_stack stac
     return status;
 }
 
-/* Puts a measured plan together; takes checks and machine over. */
+/* Builds the result of a measured plan. It takes ownership of checks and machine. */
 static gac_status make_result(const gac_experiment *e, const exp_plan *plan,
                               const gac_experiment_options *options, json_t *checks,
                               json_t *machine, json_t **out, gac_error *err)

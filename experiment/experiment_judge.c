@@ -1,4 +1,4 @@
-/* Judges the claims of a result anew, from the calls it has on record. */
+/* Judges the claims of a result again, from the calls on record. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static const char *text_of(const json_t *object, const char *key)
     return text ? text : "";
 }
 
-/* No text in it has control characters: it is going to be printed. */
+/* Returns whether no text has control characters. The texts will be printed. */
 static bool is_plain(json_t *value)
 {
     const char *text = json_is_string(value) ? json_string_value(value) : "";
@@ -32,7 +32,7 @@ static bool is_plain(json_t *value)
     return plain;
 }
 
-/* A job as it was when the call was written. */
+/* Restores a job from its call on record. */
 static bool restore_job(const json_t *call, exp_job *job)
 {
     const json_t *timing = json_object_get(call, "timing");
@@ -56,8 +56,8 @@ static bool restore_job(const json_t *call, exp_job *job)
     return job->time_us > 0 && job->noise >= 0;
 }
 
-/* Fills the plan's jobs from the calls on record, and puts these in the plan's
- * order, which cases refer to. */
+/* Restores the plan's jobs from the calls on record, and sorts the calls into
+ * the plan's order, which the cases refer to. */
 static gac_status restore_plan(json_t *result, exp_plan *plan, gac_error *err)
 {
     const json_t *calls = json_object_get(result, "calls");
@@ -95,8 +95,8 @@ static bool same(const json_t *a, const json_t *b, const char *key)
     return fabs(p - q) <= ROUNDED * fmax(1, fabs(q));
 }
 
-/* Gives the figures (a list that ends with NULL) of one object the digits that
- * another has on record; false if one of them is another number there. */
+/* Copies the figures (a list that ends with NULL) from record, because a record
+ * has rounded numbers. False if a figure differs by more than rounding. */
 static bool keep_digits(json_t *to, const json_t *record, const char *const *figures)
 {
     for (; *figures; figures++) {
@@ -120,8 +120,7 @@ static const json_t *find_claim(const json_t *claims, const char *id, size_t *at
     return NULL;
 }
 
-/* The judged claims take the place of those on record. Figures on record must
- * follow from the calls. */
+/* Replaces the claims on record. The figures on record must follow from the calls. */
 static gac_status take_claims(json_t *result, json_t *judged, gac_error *err)
 {
     static const char *const figures[] = { "ours", "noise", "published", NULL };
@@ -139,7 +138,8 @@ static gac_status take_claims(json_t *result, json_t *judged, gac_error *err)
     return GAC_OK;
 }
 
-/* Likewise the cases: the specification may have other variants by now. */
+/* Replaces the cases on record in the same way. The specification may have
+ * other variants by now. */
 static gac_status take_cases(json_t *result, json_t *cases, gac_error *err)
 {
     static const char *const figures[] = { "time_us", "spread_us", NULL };

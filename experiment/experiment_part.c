@@ -1,5 +1,5 @@
-/* Operator calls: from a part of a specification to a task, and to a job that
- * other parts with the same call share. */
+/* Reads operator calls from the "parts" of a specification. Equal calls share
+ * one job. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>

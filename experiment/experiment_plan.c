@@ -1,13 +1,13 @@
-/* Expands a specification for one stack: sweeps to cases, cases to variants,
- * variants to the jobs whose times add up. */
+/* Expands a specification for one stack: sweeps become cases, cases become
+ * variants, and variants become jobs whose times are added. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Variables while a part is read: a case's own, then its variant's, then the
- * part's loop; the last of a name counts. */
+/* The variables of a part: those of the case, then of the variant, then of the
+ * loop. The last one of a name counts. */
 typedef struct bindings {
     int n;
     const char *names[EXP_MAX_VARS * 2 + 1];
@@ -36,7 +36,7 @@ static bool is_reserved(const char *name)
     return strncmp(name, "ran_", 4) == 0;
 }
 
-/* Adds a copy of uses to a cell: a part is one job, or one per loop value. */
+/* Adds one job of a part to a cell. */
 static bool add_part(gac_reader *r, exp_plan *plan, const json_t *part, const char *path,
                      bindings *b, exp_cell *cell)
 {
@@ -91,7 +91,8 @@ static bool add_loop(gac_reader *r, exp_plan *plan, const json_t *part, const ch
     return true;
 }
 
-/* How a variant is served under the plan's stack; *out NULL: not at all. */
+/* Finds the path of a variant under a stack. *out is NULL if the stack does not
+ * run it. */
 static bool read_path(gac_reader *r, const json_t *variant, gac_stack stack, const char **out)
 {
     static const char *const paths[GAC_STACK_COUNT][6] = {
@@ -174,7 +175,7 @@ static const char *make_label(exp_plan *plan, const exp_sweep *sweep, const doub
     return gac_arena_strdup(&plan->arena, text);
 }
 
-/* One point of a sweep, unless its conditions leave it out. */
+/* Adds one point of a sweep, unless its conditions exclude it. */
 static bool add_case(gac_reader *r, exp_plan *plan, int at, bool quick, const double *values,
                      const char *label)
 {
@@ -213,8 +214,8 @@ static bool add_case(gac_reader *r, exp_plan *plan, int at, bool quick, const do
     return true;
 }
 
-/* The values of one variable: a list of numbers, ranges {"from", "to", "step"}
- * and lists of both. */
+/* Reads the values of one variable: numbers, ranges {"from", "to", "step"}, or
+ * a list of both. */
 static bool read_values(gac_reader *r, const json_t *value, double **out, int32_t *n, int32_t *cap)
 {
     double from, to, step = 1;
@@ -252,7 +253,8 @@ static bool read_values(gac_reader *r, const json_t *value, double **out, int32_
     return true;
 }
 
-/* All combinations of the variables' values, the last varying fastest. */
+/* Adds all combinations of the variables' values. The last variable changes
+ * fastest. */
 static bool expand_over(gac_reader *r, exp_plan *plan, int at, bool quick, json_t *over)
 {
     exp_sweep *sweep = &plan->sweeps[at];
@@ -294,7 +296,7 @@ static bool expand_over(gac_reader *r, exp_plan *plan, int at, bool quick, json_
     return ok;
 }
 
-/* Given points: {"names": […], "values": [[…], …], "labels": […]}. */
+/* Adds the points of {"names": […], "values": [[…], …], "labels": […]}. */
 static bool expand_rows(gac_reader *r, exp_plan *plan, int at, bool quick, const json_t *rows)
 {
     exp_sweep *sweep = &plan->sweeps[at];

@@ -91,9 +91,10 @@ static void near_a_border_is_ambiguous(void **state)
     assert_int_equal(exp_judge_ratio(2.0, 2.0, 0.15, INFINITY, 0.05), EXP_AMBIGUOUS);
 }
 
-static exp_verdict judge_pair(double published, double ours, bool told_apart, double clock_ratio)
+static exp_verdict judge_pair(double published, double ours, bool distinguishable,
+                              double clock_ratio)
 {
-    exp_comparison pair = { .told_apart = told_apart, .clock_ratio = clock_ratio };
+    exp_comparison pair = { .distinguishable = distinguishable, .clock_ratio = clock_ratio };
     return exp_judge_pair(published, ours, 0.15, 0, 0.05, &pair);
 }
 
@@ -143,12 +144,12 @@ static void samples_and_clocks_are_compared(void **state)
 {
     (void)state;
     exp_comparison out = compare(110, 0.01, 9, 1980, 1);
-    assert_true(out.told_apart && out.clock_ratio == 1);
+    assert_true(out.distinguishable && out.clock_ratio == 1);
     assert_string_equal(out.note, "");
-    assert_false(compare(100.5, 0.001, 9, 1980, 1).told_apart); /* under a percent */
-    assert_false(compare(110, 0.3, 9, 1980, 1).told_apart);
+    assert_false(compare(100.5, 0.001, 9, 1980, 1).distinguishable); /* under a percent */
+    assert_false(compare(110, 0.3, 9, 1980, 1).distinguishable);
     out = compare(110, 0.01, 3, 1980, 1); /* too few to be sure */
-    assert_false(out.told_apart);
+    assert_false(out.distinguishable);
     assert_non_null(strstr(out.note, "do not tell them apart"));
     out = compare(110, 0.01, 9, 1800, 1);
     assert_true(fabs(out.clock_ratio - 1800.0 / 1980) < 1e-12);
