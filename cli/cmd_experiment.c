@@ -218,7 +218,8 @@ static gac_status check_files(cli *c, const request *r, gac_experiment **list, i
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
             if (strcmp(gac_experiment_id(list[i]), gac_experiment_id(list[j])) == 0)
-                return gac_error_set(&c->error, GAC_USAGE, "%s is there twice, for one file",
+                return gac_error_set(&c->error, GAC_USAGE,
+                                     "%s is given twice, and both results have the same file name",
                                      gac_experiment_id(list[i]));
     for (int i = 0; i < n; i++)
         for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++) {
@@ -239,7 +240,7 @@ static gac_status check_output(cli *c, const request *r, gac_experiment **list, 
     struct stat s;
     if (!is_folder(r->out) && stat(r->out, &s) == 0 && S_ISDIR(s.st_mode))
         return gac_error_set(&c->error, GAC_FAILED,
-                             "%s: is a directory; with a / at its end it gets a file per result",
+                             "%s: is a directory; end the path with / to write a file per result",
                              gac_quote(q, sizeof q, r->out));
     if (!is_folder(r->out))
         return cli_check_target(c, r->out, r->force);
@@ -417,7 +418,7 @@ static gac_status judge_again(cli *c, const request *r)
     if (status == GAC_OK && !id)
         status = gac_error_set(&c->error, GAC_BAD_INPUT,
                                json_object_get(result, "results")
-                                   ? "%s: has several results, which -o FOLDER/ writes one by one"
+                                   ? "%s: has several results; -o FOLDER/ writes a file for each"
                                    : "%s: is no result of an experiment",
                                gac_quote(q, sizeof q, r->judge));
     if (status == GAC_OK)

@@ -55,7 +55,7 @@ gac_status gac_experiment_load_index(int index, gac_experiment **out, gac_error 
                                     published ? published->text : NULL,
                                     published ? published->n_bytes : 0, out, err);
     }
-    return gac_error_set(err, GAC_USAGE, "no experiment of that number");
+    return gac_error_set(err, GAC_USAGE, "there is no experiment with that number");
 }
 
 gac_status gac_experiment_load_bundled(const char *id, gac_experiment **out, gac_error *err)

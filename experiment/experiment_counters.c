@@ -250,7 +250,7 @@ json_t *exp_counters(const gac_experiment *experiment, const exp_plan *plan,
     if (plan->stack != GAC_STACK_NATIVE)
         return unavailable("counters are taken under the native stack");
     if (!options->counters || !options->program)
-        return unavailable("not asked for (--counters)");
+        return unavailable("not requested (--counters)");
     json_t *calls = json_array(), *unknown = json_array();
     choose_metrics(list, sizeof list, unknown);
     int n_calls = 0;

@@ -75,7 +75,7 @@ static bool add_loop(gac_reader *r, exp_plan *plan, const json_t *part, const ch
         !exp_list(r, loop, "values", 1, 256, &values))
         return false;
     if (!exp_is_name(name) || is_reserved(name))
-        return exp_fault(r, "name must be a lower-case name that means nothing else");
+        return exp_fault(r, "name must be lower-case and not reserved");
     int at = b->n++;
     b->names[at] = name;
     for (size_t i = 0; i < json_array_size(values); i++) {
@@ -126,7 +126,7 @@ static bool set_variables(gac_reader *r, const json_t *variant, bindings *b)
         const char *name = json_object_iter_key(i);
         double value;
         if (!exp_is_name(name) || is_reserved(name))
-            return exp_fault(r, "names must be lower-case and mean nothing else");
+            return exp_fault(r, "names must be lower-case and not reserved");
         if (!exp_value(r, set, name, bindings_lookup, &now, &value))
             return false;
         b->names[b->n] = name;
@@ -270,7 +270,7 @@ static bool expand_over(gac_reader *r, exp_plan *plan, int at, bool quick, json_
         int v = sweep->n_vars++;
         sweep->vars[v] = name;
         if (!exp_is_name(name) || is_reserved(name)) {
-            ok = exp_fault(r, "variables must be lower-case names that mean nothing else");
+            ok = exp_fault(r, "variables must be lower-case and not reserved");
             break;
         }
         size_t here = gac_reader_enter(r, ".%s", name);
@@ -308,12 +308,12 @@ static bool expand_rows(gac_reader *r, exp_plan *plan, int at, bool quick, const
         !exp_list(r, rows, "labels", 0, EXP_MAX_CASES, &labels))
         return false;
     if (labels && json_array_size(labels) != json_array_size(list))
-        return exp_fault(r, "labels must be as many as values");
+        return exp_fault(r, "there must be as many labels as values");
     sweep->n_vars = (int)json_array_size(names);
     for (int v = 0; v < sweep->n_vars; v++) {
         sweep->vars[v] = json_string_value(json_array_get(names, (size_t)v));
         if (!exp_is_name(sweep->vars[v]) || is_reserved(sweep->vars[v]))
-            return exp_fault(r, "names must be lower-case and mean nothing else");
+            return exp_fault(r, "names must be lower-case and not reserved");
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *row = json_array_get(list, i);

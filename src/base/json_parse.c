@@ -174,7 +174,7 @@ static gac_status decode_string(gac_json_source *t, size_t *n_bytes, gac_error *
         if (from[i] != '\\')
             *to++ = from[i];
         else if (!(step = decode_escape(from + i, n - i, &to)))
-            return bad(t, t->position + 1 + i, "an escape that is no character, or is NUL", err);
+            return bad(t, t->position + 1 + i, "an escape that is not a character, or is NUL", err);
         i += step;
     }
     if (plain) {

@@ -37,7 +37,7 @@ gac_status gac_namemap_init(gac_namemap *map, gac_error *err)
 {
     memset(map, 0, sizeof *map);
     if (getrandom(map->seed, sizeof map->seed, 0) != (ssize_t)sizeof map->seed)
-        return gac_error_set(err, GAC_FAILED, "the system gives no random numbers");
+        return gac_error_set(err, GAC_FAILED, "the system provides no random numbers");
     map->seed[1] |= 1;
     map->n_slots = 64;
     map->slots = calloc(map->n_slots, sizeof *map->slots);

@@ -48,7 +48,7 @@ static gac_status exists(const char *path, gac_error *err)
 static gac_status no_directory(const char *path, gac_error *err)
 {
     char q[256];
-    return gac_error_set(err, GAC_FAILED, "%s: exists and is no directory",
+    return gac_error_set(err, GAC_FAILED, "%s: exists and is not a directory",
                          gac_quote(q, sizeof q, path));
 }
 
@@ -306,7 +306,7 @@ gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **ou
     if (status == GAC_OK)
         status = look(file->target.path, &there, &s, err);
     if (status == GAC_OK && there && !S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
-        status = gac_error_set(err, GAC_FAILED, "%s: exists and is no file",
+        status = gac_error_set(err, GAC_FAILED, "%s: exists and is not a file",
                                gac_quote(q, sizeof q, path));
     if (status == GAC_OK) {
         remove_stale(&file->target);

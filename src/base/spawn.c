@@ -178,13 +178,13 @@ static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
             break;
         }
         if (poll(fds, 2, left_s > 1 ? 1000 : (int)(left_s * 1000) + 1) < 0 && errno != EINTR)
-            fault = "cannot be watched";
+            fault = "cannot be read from";
         if (!fault && fds[0].revents &&
             !drain(&c->out, &out->text, &out->n_bytes, &room, max_bytes))
-            fault = "wrote more than it may";
+            fault = "wrote too much output";
         if (!fault && fds[1].revents) {
             if (!drain(&c->err, &err_text, &err_n, &err_room, 1 << 20))
-                fault = "wrote more diagnostics than it may";
+                fault = "wrote too many diagnostics";
             if (err_text)
                 take_lines(err_text, &err_n, progress, what, out);
         }
@@ -271,7 +271,7 @@ gac_status gac_child_ask(gac_child *server, const char *line, double timeout_s, 
     if (c->out < 0)
         return gac_error_set(err, GAC_FAILED, "the program has ended");
     const char *fault = poll(&early, 1, 0) > 0 && early.revents & POLLIN && !has_ended(c)
-                            ? "spoke without having been asked"
+                            ? "wrote output before it was asked"
                             : NULL;
     size_t n = strlen(line);
     bool asked = !fault && send(c->in, line, n, MSG_NOSIGNAL) == (ssize_t)n;

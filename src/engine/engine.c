@@ -39,7 +39,7 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
         o->max_cached = cached;
     if (o->max_context > e->net.max_context)
         return gac_error_set(err, GAC_USAGE,
-                             "a context of %lld tokens, but the model is made for %lld",
+                             "a context of %lld tokens, but the model's context is %lld",
                              (long long)o->max_context, (long long)e->net.max_context);
     return GAC_OK;
 }
@@ -301,11 +301,12 @@ gac_status gac_engine_check_text(const gac_engine *e, const int32_t *ids, size_t
     int64_t i = find_outside(e, ids, (int64_t)n_ids);
     if (i == (int64_t)n_ids)
         return GAC_OK;
-    return gac_error_set(err, GAC_BAD_INPUT,
-                         "%s: its tokenizer makes %d of token %lld of the text, but the embedding "
-                         "has %lld rows",
-                         gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)), ids[i],
-                         (long long)i, (long long)e->net.vocab);
+    return gac_error_set(
+        err, GAC_BAD_INPUT,
+        "%s: the tokenizer gives id %d to token %lld of the text, but the embedding "
+        "has %lld rows",
+        gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)), ids[i], (long long)i,
+        (long long)e->net.vocab);
 }
 
 gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out, gac_error *err)

@@ -51,13 +51,13 @@ static gac_status need_module(const net *n, int32_t layer, const char *name, con
     if (!*out)
         return refuse(n, err, "%s%s is missing%s", gac_model_prefix(n->model), full,
                       json_object_get(n->config, "block_configs")
-                          ? "; layers that block_configs leave a block out of are not run here"
+                          ? "; layers without one of the blocks are not supported"
                           : "");
     if ((*out)->quantised)
-        return refuse(n, err, "%s%s is quantised, which is not run here",
+        return refuse(n, err, "%s%s is quantised, which is not supported",
                       gac_model_prefix(n->model), full);
     if ((*out)->transposed)
-        return refuse(n, err, "%s%s is stored transposed, which is not run here",
+        return refuse(n, err, "%s%s is stored transposed, which is not supported",
                       gac_model_prefix(n->model), full);
     return GAC_OK;
 }
@@ -88,7 +88,7 @@ static gac_status read_head_norms(const net *n, int32_t layer, net_layer *l, gac
         if (has)
             status = need_vector(n, name, l->qk_size, found[i], err);
         else if (*found[i] >= 0)
-            status = refuse(n, err, "tensor \"%s\": family %s has none",
+            status = refuse(n, err, "tensor \"%s\": family %s has no such tensor",
                             gac_quote(q, sizeof q, name), family);
     }
     return status;
@@ -104,13 +104,12 @@ static gac_status read_heads(const net *n, int32_t layer, net_layer *l, gac_erro
     l->qk_size = gac_model_dim(n->model, op->qk_dim)->size;
     l->v_size = gac_model_dim(n->model, op->v_dim)->size;
     if (l->n_q_heads < 1 || l->n_kv_heads < 1 || l->qk_size < 1 || l->v_size < 1)
-        return refuse(n, err, "layer %d: no heads are left, which is not run here", layer);
+        return refuse(n, err, "layer %d: no heads are left, which is not supported", layer);
     if (l->n_q_heads % l->n_kv_heads != 0)
         return refuse(n, err, "layer %d: %lld query heads do not share %lld kv heads evenly", layer,
                       (long long)l->n_q_heads, (long long)l->n_kv_heads);
     if (l->qk_size % 2 != 0)
-        return refuse(n, err,
-                      "layer %d: heads of %lld have no two halves to rotate against each other",
+        return refuse(n, err, "layer %d: head size %lld is odd, so it has no two halves to rotate",
                       layer, (long long)l->qk_size);
     return read_head_norms(n, layer, l, err);
 }
@@ -132,7 +131,7 @@ static gac_status read_layer(const net *n, int32_t layer, net_layer *l, gac_erro
         return status;
     l->width = l->gate->n_out;
     if (l->width < 1)
-        return refuse(n, err, "layer %d: an MLP of width 0 is not run here", layer);
+        return refuse(n, err, "layer %d: an MLP of width 0 is not supported", layer);
     snprintf(name, sizeof name, "%slayers.%d.input_layernorm.weight", prefix, layer);
     status = need_vector(n, name, n->hidden, &l->attention_norm, err);
     snprintf(name, sizeof name, "%slayers.%d.post_attention_layernorm.weight", prefix, layer);
@@ -149,11 +148,11 @@ static gac_status check_family(const net *n, gac_error *err)
     for (int i = 0; run[i]; i++)
         known = known || strcmp(run[i], family) == 0;
     if (!known)
-        return refuse(n, err, "family %s is not run here; llama, mistral, qwen2 and qwen3 are",
+        return refuse(n, err, "family %s is not supported; llama, mistral, qwen2 and qwen3 are",
                       family);
     if (!gac_model_family_is_stated(n->model))
         return refuse(n, err,
-                      "config.json: model_type \"%s\" is not run here; llama, mistral, "
+                      "config.json: model_type \"%s\" is not supported; llama, mistral, "
                       "qwen2 and qwen3 are",
                       gac_quote(q, sizeof q, json_string_value(stated(n, "model_type"))));
     const json_t *layers = stated(n, "num_hidden_layers");
@@ -165,7 +164,7 @@ static gac_status check_family(const net *n, gac_error *err)
         return refuse(n, err, "config.json: hidden_act is not a string");
     const char *act = json_string_value(stated(n, "hidden_act"));
     if (act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return refuse(n, err, "config.json: hidden_act \"%s\" is not run here; silu is",
+        return refuse(n, err, "config.json: hidden_act \"%s\" is not supported; silu is",
                       gac_quote(q, sizeof q, act));
     return GAC_OK;
 }

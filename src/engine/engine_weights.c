@@ -16,7 +16,7 @@ static gac_status map_tensor(const net *n, int32_t index, gac_host_tensor *out, 
     const gac_tensor *t = gac_checkpoint_tensor(n->checkpoint, index);
     if (t->dtype != GAC_DTYPE_F32 && t->dtype != GAC_DTYPE_F16 && t->dtype != GAC_DTYPE_BF16)
         return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: tensor \"%s\" is %s; F32, F16 and BF16 are run",
+                             "%s: tensor \"%s\" is %s; only F32, F16 and BF16 are supported",
                              gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)),
                              gac_quote(qt, sizeof qt, t->name), gac_dtype_name(t->dtype));
     out->dtype = t->dtype;

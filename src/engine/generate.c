@@ -120,7 +120,8 @@ static gac_status check(const gac_engine_info *info, size_t n_prompt, int64_t ma
         return gac_error_set(err, GAC_USAGE, "the prompt has %zu tokens, the context %lld",
                              n_prompt, (long long)info->max_context);
     if (max_tokens < 1)
-        return gac_error_set(err, GAC_USAGE, "max_tokens %lld: at least 1", (long long)max_tokens);
+        return gac_error_set(err, GAC_USAGE, "max_tokens %lld: must be at least 1",
+                             (long long)max_tokens);
     return GAC_OK;
 }
 

@@ -40,7 +40,7 @@ static gac_status choose_window(gac_engine *engine, int64_t wanted, int64_t *win
     if (wanted == 0)
         *window = info.max_context < GAC_DEFAULT_WINDOW ? info.max_context : GAC_DEFAULT_WINDOW;
     if (*window < 2 || *window > info.max_context)
-        return gac_error_set(err, GAC_USAGE, "a window of %lld tokens: from 2 to %lld fit",
+        return gac_error_set(err, GAC_USAGE, "a window of %lld tokens: must be 2 to %lld",
                              (long long)*window, (long long)info.max_context);
     return GAC_OK;
 }

@@ -76,7 +76,7 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
         return bad_rope(of, err, "max_position_embeddings is not a length");
     if (gac_json_number_or(settings, "partial_rotary_factor",
                            gac_json_number_or(of->config, "partial_rotary_factor", 1)) != 1)
-        return bad_rope(of, err, "a partial rotation is not run here");
+        return bad_rope(of, err, "a partial rotation is not supported");
     if (!(original_length(out) > 0))
         return bad_rope(of, err, "original_max_position_embeddings is not a length");
     for (int i = 0; known[i]; i++)
@@ -172,7 +172,7 @@ static gac_status frequencies(const net *of, const rope *r, float *out, gac_erro
     const json_t *factors = json_object_get(r->settings, "short_factor");
     int64_t n = r->size / 2;
     if (strcmp(r->type, "longrope") == 0 && json_array_size(factors) != (size_t)n)
-        return bad_rope(of, err, "longrope's short_factor has not one number per pair of a head");
+        return bad_rope(of, err, "longrope's short_factor must have one number per pair of a head");
     for (int64_t i = 0; i < n; i++) {
         out[i] = (float)frequency(r, factors, i);
         if (!isfinite(out[i]) || out[i] < 0)

@@ -6,7 +6,7 @@
 #include <gac/model.h>
 
 static const char tied_rescaled[] =
-    "exact alone, but the runtime has one head size for q, k and v: it moves with qk_head";
+    "exact alone, but the runtime has one head size for q, k and v, so it changes with qk_head";
 static const char rotary_reason[] =
     "the runtime derives softmax scale and rotary frequencies from the head size: q must be "
     "scaled and the frequencies stated, equal up to rounding";
@@ -19,7 +19,7 @@ static const char type_reason[] =
     "the config's type of rotary embedding cannot be stated for another head size";
 static const char odd_reason[] = "an odd head size has no halves to rotate";
 static const char unknown_reason[] =
-    "model_type is not known, so neither is what the runtime derives from the head size";
+    "model_type is unknown, and so is what the runtime derives from the head size";
 
 /* How the rows of one layer's projections divide into heads. */
 typedef struct head_layout {

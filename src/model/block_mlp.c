@@ -124,7 +124,7 @@ gac_status block_mlp(builder *b, const mlp_spec *spec, gac_error *err)
     gac_dim *d = &b->dims[dim].dim;
     if (!p.complete) {
         d->exactness = GAC_REFUSED;
-        d->reason = "a part of the MLP is missing here";
+        d->reason = "a module of the MLP is missing";
     }
     d->declared = spec->declared;
     d->config_key = spec->config_key;

@@ -108,7 +108,7 @@ gac_status builder_expect_axes(const builder *b, int32_t tensor, int32_t n_axes,
     if (!fits)
         return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has an axis of more than %d",
                              qp, qt, INT32_MAX);
-    return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has %d axes where %d belong", qp,
+    return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has %d axes, but must have %d", qp,
                          qt, t->n_axes, n_axes);
 }
 

@@ -215,7 +215,7 @@ gac_status linear_bind(builder *b, const linear *l, side at, int32_t dim, int64_
     gac_status status = GAC_OK;
     if (l->quantised) {
         b->dims[dim].dim.exactness = GAC_REFUSED;
-        b->dims[dim].dim.reason = "a quantised weight has it: its scales would have to follow";
+        b->dims[dim].dim.reason = "its weight is quantised, and the scales would have to change";
     }
     if (b->dims[dim].dim.size == 0)
         return GAC_OK;

@@ -128,17 +128,16 @@ static gac_status choose_family(builder *b, const family **out, gac_error *err)
         *out = family_by_names(b->checkpoint);
     if (!*out && name)
         return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: model_type \"%s\" is not known, nor are its tensor names", qp,
+                             "%s: model_type \"%s\" and its tensor names are unknown", qp,
                              gac_quote(q, sizeof q, name));
     if (!*out)
-        return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: no model family is known by these tensor names",
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: no known model family has these tensor names",
                              gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint)));
     b->family = (*out)->name;
     if (b->family_known)
         return GAC_OK;
     b->hidden_exactness = GAC_REFUSED;
-    b->hidden_reason = "model_type is not known, so neither is its norm";
+    b->hidden_reason = "model_type is unknown, so its norm is unknown too";
     return builder_note(b, err, "model_type \"%s\" is not known; read as %s by its tensor names",
                         name, (*out)->name);
 }

@@ -59,7 +59,7 @@ typedef struct builder {
     gac_module *modules;
     int32_t n_modules, module_capacity;
     int32_t *sorted; /* tensor indices by name, made on first use */
-    bool *explained; /* (n_tensors) */
+    bool *explained; /* (n_tensors), some dimension has a place in it */
     gac_namemap dim_names;
     unsigned found;
     bool has_bases, has_scales; /* some tensor has such a name */

@@ -120,7 +120,8 @@ static gac_status take_merge_line(loading *l)
         return GAC_OK;
     const char *space = strchr(line, ' ');
     if (!space || strchr(space + 1, ' '))
-        return fault(l, "$.model.merges", l->n_merges, "must be two pieces and a space between");
+        return fault(l, "$.model.merges", l->n_merges,
+                     "must be two pieces with a space between them");
     size_t left = (size_t)(space - line);
     if (!gac_bytes_append(&l->merges, line, left) || !gac_bytes_append(&l->merges, "", 1) ||
         !gac_bytes_append(&l->merges, space + 1, strlen(space + 1) + 1))
@@ -184,7 +185,7 @@ static gac_status read_option(loading *l, const char *key, const json_t *value)
             return gac_error_no_memory(l->err);
     } else if (strcmp(key, "dropout") == 0) {
         if (!json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 0))
-            rule = "must be null or 0: the same text would get other ids every time";
+            rule = "must be null or 0: dropout makes the ids random";
     } else if (strcmp(key, "continuing_subword_prefix") == 0 ||
                strcmp(key, "end_of_word_suffix") == 0) {
         if (!json_is_null(value) && !(json_is_string(value) && json_string_length(value) == 0))
@@ -247,7 +248,7 @@ static gac_status read_added_token(loading *l, const json_t *value)
              !gac_reader_bool(&r, value, "special", &token.special))
         return r.status;
     else if (t->n_added == MAX_ADDED_TOKENS)
-        gac_reader_fault(&r, "is one added token too many");
+        gac_reader_fault(&r, "exceeds the limit of added tokens");
     else if (!gac_grow((void **)&t->added, t->n_added, &t->added_room, sizeof *t->added) ||
              !(token.content = gac_arena_strdup(&t->arena, json_string_value(content))))
         return gac_error_no_memory(l->err);

@@ -98,7 +98,7 @@ static bool read_normal(gac_tokenizer *t, gac_reader *r, const json_t *value, co
     if (kind == 6)
         return false;
     if (t->normal.n_steps == MAX_STEPS)
-        return gac_reader_fault(r, "is one step too many");
+        return gac_reader_fault(r, "exceeds the limit of steps");
     normal_step *step = &t->normal.steps[t->normal.n_steps++];
     step->kind = (normal_kind)kind;
     if (kind == NORMAL_PREPEND)
@@ -184,7 +184,7 @@ static bool read_metaspace_step(gac_tokenizer *t, gac_reader *r, const json_t *v
 static bool read_pre(gac_tokenizer *t, gac_reader *r, const json_t *value, const char *type)
 {
     if (t->pre.n_steps == MAX_STEPS)
-        return gac_reader_fault(r, "is one step too many");
+        return gac_reader_fault(r, "exceeds the limit of steps");
     split_step *step = &t->pre.steps[t->pre.n_steps];
     bool individual;
     bool known = true, read = false;
@@ -268,7 +268,7 @@ static bool read_decode(gac_tokenizer *t, gac_reader *r, const json_t *value, co
         return dec->strip.stop == 0 || gac_reader_fault_at(r, "stop", "must be 0 after Fuse");
     }
     if (dec->n_steps == MAX_STEPS)
-        return gac_reader_fault(r, "is one step too many");
+        return gac_reader_fault(r, "exceeds the limit of steps");
     decode_step *step = &dec->steps[dec->n_steps++];
     bool read = read_decode_kind(t, r, value, type, step);
     dec->fused = read && step->kind == DECODE_BYTE_LEVEL;
@@ -290,12 +290,12 @@ static bool read_special(gac_reader *r, const json_t *tokens, const json_t *piec
     const char *name = json_string_value(json_object_get(piece, "id"));
     const json_t *list = name ? json_object_get(json_object_get(tokens, name), "ids") : NULL;
     if (!json_is_array(list) || json_array_size(list) > (size_t)(MAX_TEMPLATE - *n_ids))
-        return gac_reader_fault(r, "must name a special token with an array of few ids");
+        return gac_reader_fault(r, "must name a special token with a short array of ids");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *id = json_array_get(list, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= GAC_MAX_TOKENS)
-            return gac_reader_fault(r, "must name a special token whose ids are ids");
+            return gac_reader_fault(r, "must name a special token with valid ids");
         ids[(*n_ids)++] = (int32_t)json_integer_value(id);
     }
     return true;

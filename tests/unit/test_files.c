@@ -403,12 +403,12 @@ static void only_a_file_is_replaced(void **state)
     struct stat s;
     scratch_mkdir("dir");
     assert_fails(gac_new_file_create(scratch_path("dir"), true, &file, err), GAC_FAILED,
-                 "dir: exists and is no file");
+                 "dir: exists and is not a file");
     assert_int_equal(mkfifo(scratch_path("pipe"), 0600), 0);
     assert_fails(gac_new_file_create(scratch_path("pipe"), true, &file, err), GAC_FAILED,
-                 "pipe: exists and is no file");
+                 "pipe: exists and is not a file");
     assert_fails(gac_new_dir_create(scratch_path("pipe"), true, &dir, err), GAC_FAILED,
-                 "pipe: exists and is no directory");
+                 "pipe: exists and is not a directory");
     assert_true(lstat(scratch_path("pipe"), &s) == 0 && S_ISFIFO(s.st_mode));
     assert_int_equal(scratch_count(""), 2);
 }
@@ -580,7 +580,7 @@ static void only_a_dir_is_replaced(void **state)
     gac_new_dir *dir = NULL;
     scratch_put("out", "a file", 6);
     assert_fails(gac_new_dir_create(scratch_path("out"), true, &dir, err), GAC_FAILED,
-                 "out: exists and is no directory");
+                 "out: exists and is not a directory");
     assert_file_is(scratch_path("out"), "a file");
     assert_int_equal(scratch_count(""), 1);
 }

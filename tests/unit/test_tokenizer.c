@@ -345,7 +345,7 @@ static void nesting_is_bounded(void **state)
             strcat(json, i ? ",{\"type\":\"NFC\"}" : "{\"type\":\"NFC\"}");
         strcat(json, "]}");
     }
-    refused(strcat(json, "]}}"), "is one step too many");
+    refused(strcat(json, "]}}"), "exceeds the limit of steps");
 }
 
 /* A pattern that backtracks forever and a normalizer that grows without end
