@@ -60,7 +60,7 @@ static gac_status list(cli *c)
 
 /* Representative sizes of each residue, judged at one place. *instead becomes the
  * dtype that runs where none of the kernels asked for does. */
-static void print_place(const gac_contract *contract, gac_dtype dtype, gac_op_axis seen,
+static void print_place(const gac_contract *contract, gac_dtype dtype, gac_op_axis axis,
                         const char *label, int64_t n_rows, int64_t around, gac_dtype *instead)
 {
     gac_judgement j, last = { .tier = -1 };
@@ -68,7 +68,7 @@ static void print_place(const gac_contract *contract, gac_dtype dtype, gac_op_ax
     static const int64_t residues[] = { 0, 16, 8, 4, 2, 1 };
     for (size_t i = 0; i < sizeof residues / sizeof *residues; i++) {
         int64_t size = around + residues[i];
-        if (gac_contract_judge(contract, seen, dtype, size, n_rows, 4096, &j, NULL) != GAC_OK ||
+        if (gac_contract_judge(contract, axis, dtype, size, n_rows, 4096, &j, NULL) != GAC_OK ||
             (j.tier == last.tier && j.multiple == last.multiple))
             continue;
         last = j;

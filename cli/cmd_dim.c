@@ -83,7 +83,7 @@ static gac_status parse(cli *c, int argc, char **argv, dim_options *o, bool *don
  * model of about 8 billion parameters. */
 static const struct {
     const char *label;
-    gac_op_axis seen;
+    gac_op_axis axis;
     int64_t n_rows;
 } places[] = {
     { "GEMM n, 2048 tokens", GAC_OP_GEMM_N, 2048 }, { "GEMM k, 2048 tokens", GAC_OP_GEMM_K, 2048 },
@@ -96,7 +96,7 @@ enum { OTHER_AXIS = 4096, N_PLACES = sizeof places / sizeof *places };
 static json_t *place_json(int place, const gac_judgement *j)
 {
     return json_pack("{s:s, s:I, s:b, s:b, s:s, s:i, s:f, s:s?, s:s?, s:s}", "seen",
-                     gac_op_axis_name(places[place].seen), "n_rows",
+                     gac_op_axis_name(places[place].axis), "n_rows",
                      (json_int_t)places[place].n_rows, "aligned", j->aligned, "served", j->served,
                      "runs_as", gac_dtype_name(j->runs_as), "tier", j->tier, "penalty", j->penalty,
                      "kernel", j->kernel, "family", j->family, "basis", j->basis);
@@ -115,10 +115,10 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
                                gac_dtype_name(o->dtype));
     json_t *list = json_array();
     for (int i = 0; i < N_PLACES && status == GAC_OK; i++) {
-        status = gac_contract_judge(*contract, places[i].seen, dtype, o->size, places[i].n_rows,
+        status = gac_contract_judge(*contract, places[i].axis, dtype, o->size, places[i].n_rows,
                                     OTHER_AXIS, &before[i], &c->error);
         if (status == GAC_OK)
-            status = gac_contract_judge(*contract, places[i].seen, dtype, repaired,
+            status = gac_contract_judge(*contract, places[i].axis, dtype, repaired,
                                         places[i].n_rows, OTHER_AXIS, &after[i], &c->error);
         if (status == GAC_OK)
             json_array_append_new(list, place_json(i, &before[i]));

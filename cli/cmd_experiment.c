@@ -23,10 +23,10 @@ static const char help[] =
     "ambiguous here, and which kernels ran. Published A100 times stand beside ours;\n"
     "only ratios are judged.\n"
     "\n"
-    "  --lens L      native (our plug-in, the default), pytorch (what its users see;\n"
+    "  --stack S     native (our plug-in, the default), pytorch (what its users see;\n"
     "                runs python3, or the GAC_PYTHON of the environment) or both\n"
     "  -o PATH       write the JSON result to a file, or, if PATH ends in /, one file\n"
-    "                ID.LENS.json per experiment and lens\n"
+    "                ID.STACK.json per experiment and stack\n"
     "  --force       replace existing files\n"
     "  --quick       fewer cases and samples, for a first look\n"
     "  --counters    hardware counters through ncu, where an experiment asks for them\n"
@@ -36,46 +36,43 @@ static const char help[] =
     "  --list        the experiments there are\n"
     "  --json, -q, -v, --help\n"
     "\n"
-    "example: gac experiment S1 P1 --lens both -o results/\n";
+    "example: gac experiment S1 P1 --stack both -o results/\n";
 
 typedef struct request {
-    bool lenses[GAC_LENS_COUNT];
+    bool stacks[GAC_STACK_COUNT];
     bool list, quick, counters, force;
     const char *out, *spec, *device, *one_case, *judge;
 } request;
 
-static gac_status read_lens(cli *c, const char *text, request *r)
+static gac_status read_stack(cli *c, const char *text, request *r)
 {
     char q[80];
     bool both = strcmp(text, "both") == 0;
-    for (int i = 0; i < GAC_LENS_COUNT; i++)
-        r->lenses[i] = both || strcmp(text, gac_lens_name((gac_lens)i)) == 0;
-    if (r->lenses[GAC_LENS_NATIVE] || r->lenses[GAC_LENS_PYTORCH])
+    for (int i = 0; i < GAC_STACK_COUNT; i++)
+        r->stacks[i] = both || strcmp(text, gac_stack_name((gac_stack)i)) == 0;
+    if (r->stacks[GAC_STACK_NATIVE] || r->stacks[GAC_STACK_PYTORCH])
         return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--lens: \"%s\" is not native, pytorch or both",
+    return gac_error_set(&c->error, GAC_USAGE, "--stack: \"%s\" is not native, pytorch or both",
                          gac_quote(q, sizeof q, text));
 }
 
 static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *done)
 {
-    static const struct option options[] = { { "lens", required_argument, NULL, 'L' },
-                                             { "spec", required_argument, NULL, 'S' },
-                                             { "device", required_argument, NULL, 'D' },
-                                             { "one-case", required_argument, NULL, '1' },
-                                             { "output", required_argument, NULL, 'o' },
-                                             { "list", no_argument, NULL, 'l' },
-                                             { "quick", no_argument, NULL, 'Q' },
-                                             { "counters", no_argument, NULL, 'C' },
-                                             { "force", no_argument, NULL, 'F' },
-                                             { "judge", required_argument, NULL, 'J' },
-                                             CLI_COMMON_OPTIONS };
+    static const struct option options[] = {
+        { "stack", required_argument, NULL, 'L' },    { "lens", required_argument, NULL, 'L' },
+        { "spec", required_argument, NULL, 'S' },     { "device", required_argument, NULL, 'D' },
+        { "one-case", required_argument, NULL, '1' }, { "output", required_argument, NULL, 'o' },
+        { "list", no_argument, NULL, 'l' },           { "quick", no_argument, NULL, 'Q' },
+        { "counters", no_argument, NULL, 'C' },       { "force", no_argument, NULL, 'F' },
+        { "judge", required_argument, NULL, 'J' },    CLI_COMMON_OPTIONS
+    };
     int letter;
     gac_status status = GAC_OK;
     while (status == GAC_OK &&
            (letter = cli_next_option(c, &cmd_experiment, argc, argv, options, done)) != -1) {
         switch (letter) {
         case 'L':
-            status = read_lens(c, optarg, r);
+            status = read_stack(c, optarg, r);
             break;
         case 'S':
             r->spec = optarg;
@@ -121,7 +118,7 @@ static gac_status list_experiments(cli *c)
         status = gac_experiment_load_index(i, &e, &c->error);
         if (status != GAC_OK)
             break;
-        status = gac_experiment_count(e, GAC_LENS_NATIVE, false, &n_cases, &n_calls, &c->error);
+        status = gac_experiment_count(e, GAC_STACK_NATIVE, false, &n_cases, &n_calls, &c->error);
         json_array_append_new(rows, json_pack("{s:s, s:s, s:I, s:I}", "id", gac_experiment_id(e),
                                               "title", gac_experiment_title(e), "n_cases",
                                               (json_int_t)n_cases, "n_calls", (json_int_t)n_calls));
@@ -137,7 +134,7 @@ static gac_status list_experiments(cli *c)
     return status;
 }
 
-/* The experiments asked for; *out has room for all there are. */
+/* Loads the requested experiments. out has room for all bundled ones. */
 static gac_status load_experiments(cli *c, const request *r, int n_ids, char **ids,
                                    gac_experiment **out, int *n)
 {
@@ -193,7 +190,7 @@ static bool is_folder(const char *path)
     return path && path[0] && path[strlen(path) - 1] == '/';
 }
 
-/* Makes the folder of results, unless there is one. */
+/* Creates the folder of results unless it exists. */
 static gac_status make_folder(cli *c, const char *path, bool *made)
 {
     char q[200];
@@ -204,16 +201,16 @@ static gac_status make_folder(cli *c, const char *path, bool *made)
                          strerror(errno));
 }
 
-/* The file of one result in the folder. */
-static gac_status name_file(cli *c, const request *r, const gac_experiment *e, int lens,
+/* Writes the path of one result in the folder. */
+static gac_status name_file(cli *c, const request *r, const gac_experiment *e, int stack,
                             char path[PATH_MAX])
 {
     int n = snprintf(path, PATH_MAX, "%s%s.%s.json", r->out, gac_experiment_id(e),
-                     gac_lens_name((gac_lens)lens));
+                     gac_stack_name((gac_stack)stack));
     return n < PATH_MAX ? GAC_OK : gac_error_set(&c->error, GAC_USAGE, "-o: the path is too long");
 }
 
-/* The files of all results in a folder. */
+/* Checks that all results can be written to the folder. */
 static gac_status check_files(cli *c, const request *r, gac_experiment **list, int n)
 {
     char path[PATH_MAX];
@@ -221,20 +218,21 @@ static gac_status check_files(cli *c, const request *r, gac_experiment **list, i
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
             if (strcmp(gac_experiment_id(list[i]), gac_experiment_id(list[j])) == 0)
-                return gac_error_set(&c->error, GAC_USAGE, "%s is there twice, for one file",
+                return gac_error_set(&c->error, GAC_USAGE,
+                                     "%s is given twice, and both results have the same file name",
                                      gac_experiment_id(list[i]));
     for (int i = 0; i < n; i++)
-        for (int lens = 0; lens < GAC_LENS_COUNT && status == GAC_OK; lens++) {
-            if (r->lenses[lens])
-                status = name_file(c, r, list[i], lens, path);
-            if (r->lenses[lens] && status == GAC_OK)
+        for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++) {
+            if (r->stacks[stack])
+                status = name_file(c, r, list[i], stack, path);
+            if (r->stacks[stack] && status == GAC_OK)
                 status = cli_check_target(c, path, r->force);
         }
     return status;
 }
 
-/* Refuses what could not be written before anything is measured. The folder is
- * made again when there is a first result for it. */
+/* Fails before anything is measured if the output cannot be written. A folder
+ * made for this check is removed again. */
 static gac_status check_output(cli *c, const request *r, gac_experiment **list, int n)
 {
     char q[200];
@@ -242,7 +240,7 @@ static gac_status check_output(cli *c, const request *r, gac_experiment **list, 
     struct stat s;
     if (!is_folder(r->out) && stat(r->out, &s) == 0 && S_ISDIR(s.st_mode))
         return gac_error_set(&c->error, GAC_FAILED,
-                             "%s: is a directory; with a / at its end it gets a file per result",
+                             "%s: is a directory; end the path with / to write a file per result",
                              gac_quote(q, sizeof q, r->out));
     if (!is_folder(r->out))
         return cli_check_target(c, r->out, r->force);
@@ -254,19 +252,19 @@ static gac_status check_output(cli *c, const request *r, gac_experiment **list, 
     return status;
 }
 
-static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_lens lens,
+static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_stack stack,
                        const json_t *result)
 {
     char path[PATH_MAX];
     bool made;
-    gac_status status = name_file(c, r, e, (int)lens, path);
+    gac_status status = name_file(c, r, e, (int)stack, path);
     if (status == GAC_OK)
         status = make_folder(c, r->out, &made);
     return status == GAC_OK ? write_json(c, path, r->force, result) : status;
 }
 
-/* Runs one experiment under one lens and shows or keeps the result. */
-static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_lens lens,
+/* Runs one experiment under one stack, then prints and stores the result. */
+static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_stack stack,
                           gac_device *device, json_t *results)
 {
     char program[PATH_MAX] = "";
@@ -278,14 +276,14 @@ static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac
                                        .spec_path = r->spec,
                                        .progress = c->progress };
     json_t *found = NULL, *result = gac_json_result("gac.experiment/1", c->argc, c->argv);
-    gac_log_write(&c->log, 1, "%s, %s lens", gac_experiment_id(e), gac_lens_name(lens));
-    gac_status status = result ? gac_experiment_run(e, lens, device, &options, &found, &c->error)
+    gac_log_write(&c->log, 1, "%s, %s stack", gac_experiment_id(e), gac_stack_title(stack));
+    gac_status status = result ? gac_experiment_run(e, stack, device, &options, &found, &c->error)
                                : gac_error_no_memory(&c->error);
     if (status == GAC_OK) {
         json_object_update(result, found);
         json_array_append(results, result);
         if (is_folder(r->out))
-            status = keep(c, r, e, lens, result);
+            status = keep(c, r, e, stack, result);
         if (!c->json)
             experiment_print(stdout, result, c->log.level > 0);
         fflush(stdout);
@@ -295,7 +293,7 @@ static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac
     return status;
 }
 
-/* One result stands for itself, several in a list. */
+/* Writes a single result as it is, several as a list. */
 static gac_status deliver(cli *c, const request *r, json_t *results)
 {
     gac_status status = GAC_OK;
@@ -314,7 +312,7 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
     return status;
 }
 
-/* An entry of list whose key is the text value, or NULL. */
+/* Returns the first entry whose key has this text, or NULL. */
 static const json_t *find_entry(const json_t *list, const char *key, const char *value)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -325,14 +323,14 @@ static const json_t *find_entry(const json_t *list, const char *key, const char 
     return NULL;
 }
 
-/* The worst that one result has to say: a wrong output, an output that could
- * not be compared, or nothing timed where claims needed it. */
+/* Finds the worst problem of one result: a wrong output, an output that could
+ * not be compared, or claims of which nothing was measured. */
 static gac_status check_result(cli *c, const json_t *one)
 {
     const json_t *checks = json_object_get(one, "checks"),
                  *summary = json_object_get(one, "summary");
     const char *id = json_string_value(json_object_get(one, "id"));
-    const char *lens = json_string_value(json_object_get(one, "lens"));
+    const char *stack = experiment_stack_title(one);
     const json_t *lost = NULL;
     for (size_t i = 0; i < json_array_size(checks); i++) {
         const json_t *check = json_array_get(checks, i);
@@ -340,11 +338,11 @@ static gac_status check_result(cli *c, const json_t *one)
             lost = check;
         else if (json_is_false(json_object_get(check, "holds")))
             return gac_error_set(&c->error, GAC_CHECK,
-                                 "%s, %s lens: a check of outputs does not hold", id, lens);
+                                 "%s, %s stack: a check of outputs does not hold", id, stack);
     }
     if (lost)
         return gac_error_set(&c->error, GAC_NO_RESOURCE,
-                             "%s, %s lens: a check of outputs could not run: %s", id, lens,
+                             "%s, %s stack: a check of outputs could not run: %s", id, stack,
                              json_string_value(json_object_get(lost, "reason")));
     lost = find_entry(json_object_get(one, "claims"), "verdict", "not measured");
     const json_t *calls = json_object_get(one, "calls");
@@ -352,12 +350,12 @@ static gac_status check_result(cli *c, const json_t *one)
     if (lost && ((json_is_null(json_object_get(lost, "ours")) &&
                   json_integer_value(json_object_get(summary, "measured")) == 0) ||
                  !find_entry(calls, "state", "measured")))
-        return gac_error_set(&c->error, status, "%s, %s lens: nothing was measured: %s", id, lens,
+        return gac_error_set(&c->error, status, "%s, %s stack: nothing was measured: %s", id, stack,
                              json_string_value(json_object_get(lost, "reason")));
     return GAC_OK;
 }
 
-/* The first result that is wanting speaks, unless one has a wrong output. */
+/* Reports the first problem of the results, but a wrong output before all others. */
 static gac_status check_all(cli *c, const json_t *results)
 {
     gac_status status = GAC_OK;
@@ -377,16 +375,16 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     gac_device *device = NULL;
     json_t *results = json_array();
     gac_status status = r->out ? check_output(c, r, list, n) : GAC_OK;
-    if (status == GAC_OK && (r->lenses[GAC_LENS_NATIVE] || r->one_case))
+    if (status == GAC_OK && (r->stacks[GAC_STACK_NATIVE] || r->one_case))
         status = cli_open_gpu(c, r->device ? r->device : "cuda", &device);
     if (status == GAC_OK && r->one_case) {
         status = gac_experiment_run_call(list[0], device, r->one_case, &c->error);
     } else {
         for (int i = 0; i < n && status == GAC_OK; i++)
-            for (int lens = 0; lens < GAC_LENS_COUNT && status == GAC_OK; lens++)
-                if (r->lenses[lens])
-                    status = run_one(c, r, list[i], (gac_lens)lens, device, results);
-        /* What was measured before a failure is not thrown away. */
+            for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++)
+                if (r->stacks[stack])
+                    status = run_one(c, r, list[i], (gac_stack)stack, device, results);
+        /* Results measured before the failure are still delivered. */
         gac_error failure = c->error;
         gac_status delivered = deliver(c, r, results);
         if (status != GAC_OK)
@@ -401,7 +399,8 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     return status;
 }
 
-/* Judges the result in a file anew; the experiment is that of --spec or bundled. */
+/* Judges the result in a file again. The experiment is that of --spec, or a
+ * bundled one. */
 static gac_status judge_again(cli *c, const request *r)
 {
     gac_error local = GAC_ERROR_INIT;
@@ -419,7 +418,7 @@ static gac_status judge_again(cli *c, const request *r)
     if (status == GAC_OK && !id)
         status = gac_error_set(&c->error, GAC_BAD_INPUT,
                                json_object_get(result, "results")
-                                   ? "%s: has several results, which -o FOLDER/ writes one by one"
+                                   ? "%s: has several results; -o FOLDER/ writes a file for each"
                                    : "%s: is no result of an experiment",
                                gac_quote(q, sizeof q, r->judge));
     if (status == GAC_OK)
@@ -441,7 +440,7 @@ static gac_status judge_again(cli *c, const request *r)
 
 static gac_status run(cli *c, int argc, char **argv)
 {
-    request r = { .lenses = { true, false } };
+    request r = { .stacks = { true, false } };
     bool done = false;
     gac_status status = read_options(c, argc, argv, &r, &done);
     if (done || status != GAC_OK)

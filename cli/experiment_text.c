@@ -1,5 +1,7 @@
 #include "experiment_text.h"
 
+#include "experiment/experiment.h"
+
 #include <string.h>
 
 #define MAX_ROWS 24
@@ -17,7 +19,15 @@ static double number_of(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-/* The time of a variant in ms, and the published one. */
+const char *experiment_stack_title(const json_t *result)
+{
+    /* Results of older versions say "lens" for "stack". */
+    const char *key = json_object_get(result, "stack") ? "stack" : "lens";
+    bool pytorch = strcmp(text_of(result, key), gac_stack_name(GAC_STACK_PYTORCH)) == 0;
+    return gac_stack_title(pytorch ? GAC_STACK_PYTORCH : GAC_STACK_NATIVE);
+}
+
+/* Prints the time of a variant in ms, and the published one. */
 static void print_cell(FILE *stream, const json_t *cell)
 {
     char text[64];
@@ -65,7 +75,8 @@ static bool measures(const json_t *one)
     return false;
 }
 
-/* One sweep from a list: published cases, and others evenly up to a limit. */
+/* Prints one sweep. Unless all is set, it prints the published cases and a few
+ * others, evenly spaced. */
 static void print_sweep(FILE *stream, const json_t *cases, size_t from, size_t to, bool all)
 {
     const json_t *first = json_array_get(cases, from);
@@ -144,7 +155,7 @@ static void print_checks(FILE *stream, const json_t *checks)
     }
 }
 
-/* All the counters are in the JSON. */
+/* Prints the derived counters. The JSON has all of them. */
 static void print_derived(FILE *stream, const json_t *derived)
 {
     const json_t *use = json_object_get(derived, "tensor_use_pct");
@@ -184,8 +195,8 @@ static void print_counters(FILE *stream, const json_t *counters)
     }
 }
 
-/* "S2: contradicted (1 contradicted, 3 stronger, 3 reproduced; 1 unpublished)": the
- * claims that were judged, then the others. */
+/* Prints "S2: contradicted (1 contradicted, 3 stronger, 3 reproduced; 1
+ * unpublished)": judged claims first, then the others. */
 static void print_summary(FILE *stream, const char *id, const json_t *summary)
 {
     static const char *const judged[] = { "contradicted", "weaker",    "stronger",
@@ -214,8 +225,8 @@ void experiment_print(FILE *stream, const json_t *result, bool all_cases)
     const json_t *summary = json_object_get(result, "summary");
     const json_t *facts = json_object_get(result, "device_facts");
     size_t n = json_array_size(cases), from = 0;
-    fprintf(stream, "%s: %s (%s lens, %s%s)\n%s\n", text_of(result, "id"), text_of(result, "title"),
-            text_of(result, "lens"),
+    fprintf(stream, "%s: %s (%s stack, %s%s)\n%s\n", text_of(result, "id"),
+            text_of(result, "title"), experiment_stack_title(result),
             text_of(facts, json_object_get(facts, "gpu") ? "gpu" : "device"),
             json_is_true(json_object_get(result, "quick")) ? ", quick" : "",
             text_of(result, "question"));

@@ -1,4 +1,4 @@
-/* An experiment's result for people. */
+/* Prints the result of an experiment. */
 #ifndef GAC_CLI_EXPERIMENT_TEXT_H
 #define GAC_CLI_EXPERIMENT_TEXT_H
 
@@ -6,8 +6,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Prints a gac.experiment/1 result: cases (all of them, or a choice of each
- * sweep), claims with verdicts and reasons, checks. */
+/* The name of the result's stack as messages spell it: "native" or "PyTorch". */
+const char *experiment_stack_title(const json_t *result);
+
+/* Prints a gac.experiment/1 result: cases (all, or a selection of each sweep),
+ * claims with verdicts and reasons, and checks. */
 void experiment_print(FILE *stream, const json_t *result, bool all_cases);
 
 #endif

@@ -101,7 +101,7 @@ static unsigned *seen_bits(const inspection *x)
     for (int32_t i = 0; bits && i < gac_model_n_ops(x->model); i++) {
         const gac_op *op = gac_model_op(x->model, i);
         for (int32_t t = 0; t < op->n_terms; t++)
-            bits[op->terms[t].dim] |= 1u << op->terms[t].seen;
+            bits[op->terms[t].dim] |= 1u << op->terms[t].axis;
     }
     return bits;
 }

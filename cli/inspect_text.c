@@ -143,8 +143,8 @@ static void print_offender(const inspection *x, const offender *o)
     char as[32] = "";
     if (a->runs_as < GAC_DTYPE_COUNT && a->runs_as != x->target.dtype)
         snprintf(as, sizeof as, " as %s", gac_dtype_name(a->runs_as));
-    if (a->seen != GAC_OP_AXIS_COUNT)
-        printf("  × %-6.2f %9.3f  %-9s %s%s%s%s\n", a->penalty, lost_ms, gac_op_axis_name(a->seen),
+    if (a->axis != GAC_OP_AXIS_COUNT)
+        printf("  × %-6.2f %9.3f  %-9s %s%s%s%s\n", a->penalty, lost_ms, gac_op_axis_name(a->axis),
                cli_or_dash(a->family), as, contract ? "" : ", ", contract ? "" : a->rule);
     else
         printf("  %-8s %9.3f  %-9s %s\n", "", lost_ms, "", contract ? "" : a->rule);

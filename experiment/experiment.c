@@ -8,9 +8,14 @@
 #define PUBLISHED_SCHEMA "gac.published/1"
 #define MAX_SPEC_BYTES ((size_t)1 << 20)
 
-const char *gac_lens_name(gac_lens lens)
+const char *gac_stack_name(gac_stack stack)
 {
-    return lens == GAC_LENS_NATIVE ? "native" : "pytorch";
+    return stack == GAC_STACK_NATIVE ? "native" : "pytorch";
+}
+
+const char *gac_stack_title(gac_stack stack)
+{
+    return stack == GAC_STACK_NATIVE ? "native" : "PyTorch";
 }
 
 const exp_bundled *exp_find_bundled(const char *name)
@@ -21,7 +26,7 @@ const exp_bundled *exp_find_bundled(const char *name)
     return NULL;
 }
 
-/* The length of the ID when a bundled file is a specification, else 0. */
+/* Returns the length of the ID if a bundled file is a specification, otherwise 0. */
 static size_t is_spec(const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -50,7 +55,7 @@ gac_status gac_experiment_load_index(int index, gac_experiment **out, gac_error 
                                     published ? published->text : NULL,
                                     published ? published->n_bytes : 0, out, err);
     }
-    return gac_error_set(err, GAC_USAGE, "no experiment of that number");
+    return gac_error_set(err, GAC_USAGE, "there is no experiment with that number");
 }
 
 gac_status gac_experiment_load_bundled(const char *id, gac_experiment **out, gac_error *err)
@@ -72,7 +77,7 @@ gac_status gac_experiment_load_bundled(const char *id, gac_experiment **out, gac
                          gac_quote(q, sizeof q, id), known);
 }
 
-/* Reads a JSON file beside another; *out NULL when there is none. */
+/* Reads a file beside another one. *out is NULL if it does not exist. */
 static gac_status load_beside(const char *path, const char *name, char **out, size_t *n_bytes,
                               gac_error *err)
 {
@@ -165,7 +170,7 @@ static bool check_header(gac_experiment *e, gac_error *err)
         !exp_text(&r, e->spec, "why", true, &text) ||
         !exp_text(&r, e->spec, "effort", false, &text))
         return false;
-    /* It becomes part of a file name. */
+    /* The ID becomes part of a file name. */
     if (strlen(e->id) > 32 || strspn(e->id, allowed) != strlen(e->id))
         return gac_reader_fault_at(&r, "id", "must be 1 to 32 letters, digits, - and _");
     if (text && strcmp(text, "sweep") != 0 && strcmp(text, "report") != 0)
@@ -185,19 +190,20 @@ static bool check_header(gac_experiment *e, gac_error *err)
            gac_reader_number(&r, e->spec, "tolerance", 0, 10, &e->tolerance);
 }
 
-/* Everything a run would read, so that a bad specification fails before. */
+/* Reads everything that a run would read, so that a bad specification fails
+ * before anything is measured. */
 static gac_status check_whole(const gac_experiment *e, gac_error *err)
 {
     gac_status status = GAC_OK;
-    for (int lens = 0; lens < GAC_LENS_COUNT && status == GAC_OK; lens++) {
+    for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++) {
         exp_plan plan;
         exp_check *checks = NULL;
         int n_checks;
-        status = exp_plan_build(e, (gac_lens)lens, false, &plan, err);
+        status = exp_plan_build(e, (gac_stack)stack, false, &plan, err);
         if (status == GAC_OK)
             status = exp_claims_check(e, &plan, err);
         if (status == GAC_OK)
-            status = exp_read_checks(e, (gac_lens)lens, &checks, &n_checks, err);
+            status = exp_read_checks(e, (gac_stack)stack, &checks, &n_checks, err);
         free(checks);
         exp_plan_dispose(&plan);
     }
@@ -254,11 +260,11 @@ const struct json_t *gac_experiment_spec(const gac_experiment *experiment)
     return experiment->spec;
 }
 
-gac_status gac_experiment_count(const gac_experiment *experiment, gac_lens lens, bool quick,
+gac_status gac_experiment_count(const gac_experiment *experiment, gac_stack stack, bool quick,
                                 int64_t *n_cases, int64_t *n_calls, gac_error *err)
 {
     exp_plan plan;
-    gac_status status = exp_plan_build(experiment, lens, quick, &plan, err);
+    gac_status status = exp_plan_build(experiment, stack, quick, &plan, err);
     if (status == GAC_OK) {
         *n_cases = plan.n_cases;
         *n_calls = plan.n_jobs;
@@ -267,7 +273,7 @@ gac_status gac_experiment_count(const gac_experiment *experiment, gac_lens lens,
     return status;
 }
 
-/* Puts a measured plan together; takes checks and machine over. */
+/* Builds the result of a measured plan. It takes ownership of checks and machine. */
 static gac_status make_result(const gac_experiment *e, const exp_plan *plan,
                               const gac_experiment_options *options, json_t *checks,
                               json_t *machine, json_t **out, gac_error *err)
@@ -285,7 +291,7 @@ static gac_status make_result(const gac_experiment *e, const exp_plan *plan,
     json_t *summary = exp_summarise(claims);
     *out = json_pack(
         "{s:s, s:s, s:s, s:O, s:O, s:b, s:s, s:o, s:o, s:b, s:O*, s:O*, s:o, s:o, s:o, s:o, s:o*}",
-        "id", e->id, "title", e->title, "lens", gac_lens_name(plan->lens), "question",
+        "id", e->id, "title", e->title, "stack", gac_stack_name(plan->stack), "question",
         json_object_get(e->spec, "question"), "why", json_object_get(e->spec, "why"), "quick",
         options->quick, "dtype", gac_dtype_name(plan->dtype), "device_facts", machine, "summary",
         summary, "checks_hold", all_hold, "notes", json_object_get(e->spec, "notes"),
@@ -295,7 +301,7 @@ static gac_status make_result(const gac_experiment *e, const exp_plan *plan,
     return *out ? GAC_OK : gac_error_no_memory(err);
 }
 
-gac_status gac_experiment_run(const gac_experiment *experiment, gac_lens lens, gac_device *device,
+gac_status gac_experiment_run(const gac_experiment *experiment, gac_stack stack, gac_device *device,
                               const gac_experiment_options *options, struct json_t **out,
                               gac_error *err)
 {
@@ -308,8 +314,8 @@ gac_status gac_experiment_run(const gac_experiment *experiment, gac_lens lens, g
     sweep.settle_us = with.quick ? 0 : report.settle_us;
     if (!with.rules)
         with.rules = with.quick || (effort && strcmp(effort, "sweep") == 0) ? &sweep : &report;
-    gac_status status = exp_plan_build(experiment, lens, with.quick, &plan, err);
-    if (status == GAC_OK && lens == GAC_LENS_NATIVE) {
+    gac_status status = exp_plan_build(experiment, stack, with.quick, &plan, err);
+    if (status == GAC_OK && stack == GAC_STACK_NATIVE) {
         status = exp_run_native(&plan, device, &with, err);
         if (status == GAC_OK)
             status = exp_checks_native(experiment, device, &checks, err);
@@ -332,7 +338,7 @@ gac_status gac_experiment_run_call(const gac_experiment *experiment, gac_device 
     char q[120];
     exp_plan plan;
     gac_task *task = NULL;
-    gac_status status = exp_plan_build(experiment, GAC_LENS_NATIVE, false, &plan, err);
+    gac_status status = exp_plan_build(experiment, GAC_STACK_NATIVE, false, &plan, err);
     int32_t at = status == GAC_OK ? gac_namemap_find(&plan.by_key, call) : -1;
     if (status == GAC_OK && at < 0)
         status = gac_error_set(err, GAC_USAGE, "%s has no call \"%s\"", experiment->id,

@@ -1,6 +1,7 @@
-/* Is the rescued attention the same function? Heads of d stored in wider rows,
- * with the softmax scale of d, against heads of d on the CPU; one d a launch, or
- * heads of several together. */
+/* Checks that attention with padded heads computes the same function. Heads of
+ * size d are stored in wider rows and run with the softmax scale of d. Their
+ * output is compared with heads of size d on the CPU. A launch has heads of one
+ * size, or of several sizes together. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 
 #define MAX_CHECKS 64
-#define MAX_CHECK_FLOPS 1e10 /* of the reference on the CPU */
+#define MAX_CHECK_FLOPS 1e10 /* limit of the CPU reference */
 #define SEED 20260107
 
 typedef struct sizes {
@@ -49,15 +50,15 @@ static bool read_check(gac_reader *r, const json_t *json, const json_t *pair, co
     return exp_text(r, json, "id", true, &out->id) && exp_text(r, json, "says", true, &out->says);
 }
 
-static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtype dtype,
+static bool read_list(gac_reader *r, const json_t *json, gac_stack stack, gac_dtype dtype,
                       exp_check *out, int *n)
 {
-    static const char *const known[GAC_LENS_COUNT] = { " auto library math flash padded ",
-                                                       " auto flash efficient cudnn math " };
+    static const char *const known[GAC_STACK_COUNT] = { " auto library math flash padded ",
+                                                        " auto flash efficient cudnn math " };
     json_t *pairs, *paths, *together = json_object_get(json, "together");
     if (!exp_keys(r, json, "id says sizes part native pytorch together") ||
         !exp_list(r, json, "sizes", 1, 32, &pairs) ||
-        !exp_list(r, json, gac_lens_name(lens), 0, 8, &paths))
+        !exp_list(r, json, gac_stack_name(stack), 0, 8, &paths))
         return false;
     if (together && (!json_is_boolean(together) || json_array_size(pairs) < 2))
         return exp_fault(r, "together must be true or false, with two sizes or more");
@@ -66,17 +67,17 @@ static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtyp
         char word[24];
         const char *path = json_string_value(json_array_get(paths, p));
         snprintf(word, sizeof word, " %s ", path ? path : "");
-        if (!path || !exp_is_name(path) || !strstr(known[lens], word))
-            return exp_fault(r, "%s: must list%s", gac_lens_name(lens), known[lens]);
+        if (!path || !exp_is_name(path) || !strstr(known[stack], word))
+            return exp_fault(r, "%s: must list%s", gac_stack_name(stack), known[stack]);
         if (n_sizes > 1 && strcmp(path, "padded") == 0)
-            return exp_fault(r, "padded makes rows of one size wider, not several together");
+            return exp_fault(r, "the path padded does not support several sizes together");
         for (size_t i = 0; i < json_array_size(pairs); i++) {
             if (*n == MAX_CHECKS)
                 return exp_fault(r, "more than %d checks", MAX_CHECKS);
             if (!read_check(r, json, json_array_get(pairs, i), path, dtype, &out[*n]))
                 return false;
             if (n_sizes > 1 && out[*n].stored != out[*n - (int)i].stored)
-                return exp_fault(r, "sizes together must be stored alike");
+                return exp_fault(r, "sizes together must have the same stored size");
             out[*n].n_sizes = n_sizes;
             out[*n].n_in_launch = n_sizes == 1 ? 1 : i == 0 ? n_sizes : 0;
             ++*n;
@@ -85,8 +86,8 @@ static bool read_list(gac_reader *r, const json_t *json, gac_lens lens, gac_dtyp
     return true;
 }
 
-gac_status exp_read_checks(const gac_experiment *experiment, gac_lens lens, exp_check **out, int *n,
-                           gac_error *err)
+gac_status exp_read_checks(const gac_experiment *experiment, gac_stack stack, exp_check **out,
+                           int *n, gac_error *err)
 {
     gac_reader r = GAC_READER_INIT(experiment->source, err);
     const char *dtype = json_string_value(json_object_get(experiment->spec, "dtype"));
@@ -100,7 +101,7 @@ gac_status exp_read_checks(const gac_experiment *experiment, gac_lens lens, exp_
         return gac_error_no_memory(err);
     for (size_t i = 0; i < json_array_size(list); i++) {
         size_t before = gac_reader_enter(&r, ".checks[%zu]", i);
-        if (!read_list(&r, json_array_get(list, i), lens,
+        if (!read_list(&r, json_array_get(list, i), stack,
                        dtype && strcmp(dtype, "BF16") == 0 ? GAC_DTYPE_BF16 : GAC_DTYPE_F16, checks,
                        n)) {
             free(checks);
@@ -132,38 +133,40 @@ json_t *exp_check_json(const exp_check *check, double relative, double wrong_sca
     return json;
 }
 
-/* Where the heads of one check are among those of a launch. */
-typedef struct place {
-    int64_t batch, n_heads, n_rows; /* of the check; rows a head */
-    int64_t first, n_all;           /* of the launch's heads */
-} place;
+/* The heads of one check within the heads of a launch. */
+typedef struct head_block {
+    int64_t batch, n_heads, n_rows; /* the check's heads; n_rows per head */
+    int64_t first, n_all;           /* first head of the check, and number of heads in the launch */
+} head_block;
 
-static int64_t row_in_launch(const place *p, int64_t row)
+static int64_t row_in_launch(const head_block *p, int64_t row)
 {
     int64_t head = row / p->n_rows;
     return ((head / p->n_heads * p->n_all) + p->first + head % p->n_heads) * p->n_rows +
            row % p->n_rows;
 }
 
-/* Rows of n_from elements into rows of n_to, which are zero, all times by. */
-static void widen(const unsigned char *from, unsigned char *to, gac_dtype dtype, const place *p,
-                  int64_t n_from, int64_t n_to, double by)
+/* Copies rows of n_from elements, multiplied by factor, into rows of n_to
+ * elements. The rest of each row is zero already. */
+static void widen(const unsigned char *from, unsigned char *to, gac_dtype dtype,
+                  const head_block *p, int64_t n_from, int64_t n_to, double factor)
 {
     size_t element = (size_t)gac_dtype_bits(dtype) / 8;
     for (int64_t row = 0; row < p->batch * p->n_heads * p->n_rows; row++) {
         int64_t r = row_in_launch(p, row);
-        for (int64_t i = 0; i < n_from && by != 1; i++)
+        for (int64_t i = 0; i < n_from && factor != 1; i++)
             gac_dtype_store(to, dtype, r * n_to + i,
-                            by * gac_dtype_load(from, dtype, row * n_from + i));
-        if (by == 1)
+                            factor * gac_dtype_load(from, dtype, row * n_from + i));
+        if (factor == 1)
             memcpy(to + (size_t)(r * n_to) * element, from + (size_t)(row * n_from) * element,
                    (size_t)n_from * element);
     }
 }
 
-/* Difference of the first n columns, infinite where a pad column is not zero. */
+/* Returns the relative difference of the first n columns. It is infinite if a
+ * pad column is not zero. */
 static double compare(const unsigned char *wide, const unsigned char *narrow, gac_dtype dtype,
-                      const place *p, int64_t n, int64_t n_wide)
+                      const head_block *p, int64_t n, int64_t n_wide)
 {
     double difference2 = 0, norm2 = 0;
     for (int64_t row = 0; row < p->batch * p->n_heads * p->n_rows; row++) {
@@ -180,18 +183,19 @@ static double compare(const unsigned char *wide, const unsigned char *narrow, ga
     return difference2 > 0 ? sqrt(difference2 / norm2) : 0;
 }
 
-/* The at-th of n checks, which differ in head size alone: its heads' operand. */
-static place place_of(const exp_check *check, int at, int n, gac_operand operand)
+/* Finds the heads of check number at in a launch of n checks, for one operand.
+ * The checks differ only in head size. */
+static head_block heads_of(const exp_check *check, int at, int n, gac_operand operand)
 {
     const gac_sdpa_shape *s = &check->spec.sdpa.shape;
     bool of_q = operand == GAC_OPERAND_A || operand == GAC_OPERAND_OUT;
     int64_t n_heads = of_q ? s->n_q_heads : s->n_kv_heads;
-    return (place){ s->batch, n_heads, of_q ? s->n_q : s->n_kv, at * n_heads, n * n_heads };
+    return (head_block){ s->batch, n_heads, of_q ? s->n_q : s->n_kv, at * n_heads, n * n_heads };
 }
 
-/* Writes the operands of n checks (q, k, v as at their original sizes) to task,
- * in rows of width; with fold, each q times what its scale is more than that of
- * the width. */
+/* Writes the operands q, k and v of n checks to task, in rows of width
+ * elements. fold: q is multiplied by the ratio of its own scale to the scale of
+ * width. */
 static gac_status write_operands(gac_task *task, const exp_check *checks, int n, int64_t width,
                                  bool fold, gac_error *err)
 {
@@ -199,14 +203,14 @@ static gac_status write_operands(gac_task *task, const exp_check *checks, int n,
     size_t element = (size_t)gac_dtype_bits(dtype) / 8;
     gac_status status = GAC_OK;
     for (int operand = 0; operand < 3 && status == GAC_OK; operand++) {
-        place p = place_of(checks, 0, n, (gac_operand)operand);
+        head_block p = heads_of(checks, 0, n, (gac_operand)operand);
         size_t n_wide = (size_t)(p.batch * p.n_all * p.n_rows * width) * element;
         unsigned char *wide = calloc(n_wide, 1), *narrow = malloc(n_wide);
         if (!narrow || !wide)
             status = gac_error_no_memory(err);
         for (int i = 0; i < n && status == GAC_OK; i++) {
             int64_t d = checks[i].spec.sdpa.shape.qk_head;
-            p = place_of(&checks[i], i, n, (gac_operand)operand);
+            p = heads_of(&checks[i], i, n, (gac_operand)operand);
             gac_task_fill(&checks[i].spec, (gac_operand)operand, SEED + (uint64_t)d, narrow);
             widen(narrow, wide, dtype, &p, d, width,
                   fold && operand == 0 ? sqrt((double)width / (double)d) : 1);
@@ -237,8 +241,9 @@ static gac_status run_and_read(gac_task *task, size_t n_bytes, unsigned char **o
     return status;
 }
 
-/* The stored form of n checks in one launch on the device; with forget, the
- * scale of the stored size. */
+/* Runs the padded form of n checks in one launch on the device, and compares it
+ * with the references. forget: use the softmax scale of the padded size, which
+ * is wrong. */
 static gac_status difference(gac_device *device, const exp_check *checks, int n, bool forget,
                              unsigned char *const *references, double *out, gac_error *err)
 {
@@ -265,7 +270,7 @@ static gac_status difference(gac_device *device, const exp_check *checks, int n,
     if (status == GAC_OK)
         status = run_and_read(task, n_bytes, &data, err);
     for (int i = 0; i < n && status == GAC_OK; i++) {
-        place p = place_of(&checks[i], i, n, GAC_OPERAND_OUT);
+        head_block p = heads_of(&checks[i], i, n, GAC_OPERAND_OUT);
         out[i] = compare(data, references[i], checks->spec.dtype, &p,
                          checks[i].spec.sdpa.shape.v_head, width);
     }
@@ -274,7 +279,7 @@ static gac_status difference(gac_device *device, const exp_check *checks, int n,
     return status;
 }
 
-/* Heads of a check alone, at their own size, on the CPU. */
+/* Computes the heads of one check at their own size on the CPU. */
 static gac_status compute_reference(gac_device *cpu, const exp_check *check, unsigned char **out,
                                     gac_error *err)
 {
@@ -289,7 +294,7 @@ static gac_status compute_reference(gac_device *cpu, const exp_check *check, uns
     return status;
 }
 
-/* The checks of one launch. */
+/* Runs the checks of one launch. */
 static gac_status run_launch(gac_device *cpu, gac_device *device, const exp_check *checks, int n,
                              json_t *list, gac_error *err)
 {
@@ -328,7 +333,7 @@ gac_status exp_checks_native(const gac_experiment *experiment, gac_device *devic
     json_t *list = json_array();
     if (!list)
         return gac_error_no_memory(err);
-    gac_status status = exp_read_checks(experiment, GAC_LENS_NATIVE, &checks, &n, err);
+    gac_status status = exp_read_checks(experiment, GAC_STACK_NATIVE, &checks, &n, err);
     if (status == GAC_OK)
         status = gac_device_open("cpu", &cpu, err);
     for (int i = 0; i < n && status == GAC_OK; i += checks[i].n_in_launch)

@@ -1,5 +1,6 @@
-/* Claims: an aggregate over selected cases, or the quotient of two, held
- * against the published figure; and the kernels behind either side. */
+/* Claims. A claim is an aggregate over selected cases, or the quotient of two,
+ * and is compared with the published figure. The reason names the kernels of
+ * both sides. */
 #include "experiment/experiment_internal.h"
 
 #include <ctype.h>
@@ -7,32 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TALLY 8
+#define MAX_FAMILY_COUNTS 8
 
 static const char *const aggregates[] = { "mean", "median", "min", "max", "sum", "share", NULL };
 
-/* What ran, and in how many cases. */
-typedef struct tally {
+/* Kernel families, and in how many cases each ran. */
+typedef struct family_counts {
     int n;
     struct {
         char families[128];
         int n_cases;
-    } entry[MAX_TALLY];
-} tally;
+    } entry[MAX_FAMILY_COUNTS];
+} family_counts;
 
-/* One side of a claim. */
+/* One side of a claim: the numerator or the denominator. */
 typedef struct side {
     const char *how, *of, *sweep, *where;
     double value, noise;
-    int n_cases, n_left_out;     /* by a quick run */
-    int n_may_join, n_may_leave; /* of a share, if times are off by their noise */
-    tally ran[EXP_MAX_VARIANTS];
-    const char *variants[EXP_MAX_VARIANTS]; /* those that of and where mention */
+    int n_cases, n_left_out;     /* n_left_out: by a quick run */
+    int n_may_join, n_may_leave; /* for a share: cases that noise could add or remove */
+    family_counts ran[EXP_MAX_VARIANTS];
+    const char *variants[EXP_MAX_VARIANTS]; /* the variants that of and where mention */
     int n_variants;
-    const exp_cell *cells[2]; /* the first of those that it reads, */
-    int n_cells;              /* and how many there are */
+    const exp_cell *cells[2]; /* the first cells that it reads */
+    int n_cells;              /* how many cells it reads */
     const char *extreme;      /* label of the case with the least or greatest value, or NULL */
-    const char *declined;     /* why a library did not take some case, or NULL */
+    const char *declined;     /* why a library declined some case, or NULL */
     char missing[400];        /* why there is no value */
 } side;
 
@@ -58,7 +59,7 @@ static bool read_side(gac_reader *r, const json_t *json, side *out)
            exp_text(r, json, "where", false, &out->where);
 }
 
-static void count_families(tally *t, const char *families)
+static void count_families(family_counts *t, const char *families)
 {
     for (int i = 0; i < t->n; i++) {
         if (strcmp(t->entry[i].families, families) == 0) {
@@ -66,13 +67,13 @@ static void count_families(tally *t, const char *families)
             return;
         }
     }
-    if (t->n == MAX_TALLY)
+    if (t->n == MAX_FAMILY_COUNTS)
         return;
     snprintf(t->entry[t->n].families, sizeof t->entry[0].families, "%s", families);
     t->entry[t->n++].n_cases = 1;
 }
 
-/* Puts the families of a cell's jobs together, each once. */
+/* Joins the families of a cell's jobs, each once. */
 static void cell_families(const exp_plan *plan, const exp_cell *cell, char *out, size_t size)
 {
     out[0] = 0;
@@ -84,7 +85,7 @@ static void cell_families(const exp_plan *plan, const exp_cell *cell, char *out,
     }
 }
 
-/* The variants whose measurements an expression reads, by their names in it. */
+/* Finds the variants whose measurements an expression reads. */
 static void find_mentions(const exp_plan *plan, int32_t at, const char *text, side *s)
 {
     const exp_sweep *sweep = &plan->sweeps[plan->cases[at].sweep];
@@ -147,7 +148,7 @@ static void note_case(const exp_plan *plan, int32_t at, side *s, bool has_value)
     }
 }
 
-/* Whether a condition on a case changes if one of its times is off by noise. */
+/* Returns whether noise in one of its times could change a condition on a case. */
 static bool in_doubt(const exp_plan *plan, int32_t at, const side *s, bool holds)
 {
     const exp_cell *cells[EXP_MAX_VARIANTS];
@@ -157,9 +158,9 @@ static bool in_doubt(const exp_plan *plan, int32_t at, const side *s, bool holds
         cells[v] = exp_find_cell(plan, at, s->variants[v]);
         noise = cells[v] ? hypot(noise, exp_cell_noise(plan, cells[v])) : noise;
     }
-    const double by[] = { 1 + EXP_NOISES * noise, 1 / (1 + EXP_NOISES * noise) };
+    const double factors[] = { 1 + EXP_NOISE_FACTOR * noise, 1 / (1 + EXP_NOISE_FACTOR * noise) };
     for (int i = 0; i < 2 * s->n_variants; i++) {
-        exp_scope scope = { plan, at, cells[i / 2], by[i % 2] };
+        exp_scope scope = { plan, at, cells[i / 2], factors[i % 2] };
         if (cells[i / 2] && exp_eval(s->of, exp_scope_lookup, &scope, &value, why, sizeof why) &&
             (value != 0) != holds)
             return true;
@@ -201,8 +202,8 @@ static bool has_sweep(const exp_plan *plan, const char *name)
     return false;
 }
 
-/* Computes the value of a side, or says in missing why there is none. For a
- * check of names alone the first case of each sweep is enough. */
+/* Computes the value of a side, or explains in missing why there is none.
+ * names_alone: only check the names, for which one case of each sweep suffices. */
 static bool compute_side(gac_reader *r, const exp_plan *plan, bool names_alone, side *s)
 {
     char why[160];
@@ -259,8 +260,8 @@ static size_t append(char *out, size_t size, size_t n, const char *text)
     return n + (k > 0 ? (size_t)k : 0);
 }
 
-/* "NAME ran nvjet in 3 cases, cutlass-align2 in 1" */
-static size_t say_ran(char *out, size_t size, size_t n, const char *name, const tally *t)
+/* Writes "NAME ran nvjet in 3 cases, cutlass-align2 in 1". */
+static size_t say_ran(char *out, size_t size, size_t n, const char *name, const family_counts *t)
 {
     char text[200];
     snprintf(text, sizeof text, "%s%s ran ", n ? "; " : "", name);
@@ -276,12 +277,12 @@ static size_t say_ran(char *out, size_t size, size_t n, const char *name, const 
                              : "");
 }
 
-static bool same_tally(const tally *a, const tally *b)
+static bool same_families(const family_counts *a, const family_counts *b)
 {
     return a->n == 1 && b->n == 1 && strcmp(a->entry[0].families, b->entry[0].families) == 0;
 }
 
-/* Why the figure is what it is, from the kernels that ran. */
+/* Explains the figure by the kernels that ran. */
 static void explain(const side *of, const side *over, char *out, size_t size)
 {
     char text[400];
@@ -295,7 +296,7 @@ static void explain(const side *of, const side *over, char *out, size_t size)
         append(out, size, 0, "computed from the sizes of the specification alone");
         return;
     }
-    const tally *first = &of->ran[0], *second = NULL;
+    const family_counts *first = &of->ran[0], *second = NULL;
     if (of->extreme) {
         snprintf(text, sizeof text, "%s at %s", strcmp(of->how, "min") == 0 ? "least" : "most",
                  of->extreme);
@@ -312,8 +313,8 @@ static void explain(const side *of, const side *over, char *out, size_t size)
     }
     if (second && first->n && second->n)
         n = append(out, size, n,
-                   same_tally(first, second) ? "; the same kernels on both sides"
-                                             : "; not the same kernels");
+                   same_families(first, second) ? "; the same kernels on both sides"
+                                                : "; not the same kernels");
     const char *declined = of->declined ? of->declined : over ? over->declined : NULL;
     if (declined) {
         snprintf(text, sizeof text, "; %s", declined);
@@ -322,7 +323,7 @@ static void explain(const side *of, const side *over, char *out, size_t size)
 }
 
 typedef struct claim {
-    const char *id, *says, *as, *key, *lens, *from;
+    const char *id, *says, *as, *key, *stack, *from;
     double tolerance, published; /* NaN: not published */
     side of, over;
     bool has_over;
@@ -348,12 +349,12 @@ static bool read_claim(gac_reader *r, const gac_experiment *experiment, const js
     if (!exp_keys(r, json, "id says as published lens tolerance of over") ||
         !exp_text(r, json, "id", true, &c->id) || !exp_text(r, json, "says", true, &c->says) ||
         !exp_text(r, json, "as", false, &as) || !exp_text(r, json, "published", false, &c->key) ||
-        !exp_text(r, json, "lens", false, &c->lens))
+        !exp_text(r, json, "lens", false, &c->stack))
         return false;
     c->as = as ? as : c->as;
     if (strcmp(c->as, "ratio") && strcmp(c->as, "percent") && strcmp(c->as, "share"))
         return exp_fault(r, "as must be ratio, percent or share");
-    if (c->lens && strcmp(c->lens, "native") && strcmp(c->lens, "pytorch"))
+    if (c->stack && strcmp(c->stack, "native") && strcmp(c->stack, "pytorch"))
         return exp_fault(r, "lens must be native or pytorch");
     const json_t *tolerance = json_object_get(json, "tolerance");
     if (tolerance && !gac_reader_to_number(r, tolerance, 0, 10, &c->tolerance))
@@ -377,7 +378,8 @@ static json_t *number_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* The two calls of a claim that reads no more than two, each a single job. */
+/* Finds the two calls of a claim that reads exactly two cells, each of a single
+ * job. */
 static bool find_pair(const exp_plan *plan, const claim *c, const exp_job *pair[2])
 {
     const side *of = &c->of, *over = &c->over;
@@ -394,7 +396,8 @@ static bool find_pair(const exp_plan *plan, const claim *c, const exp_job *pair[
     return true;
 }
 
-/* A mean of fewer cases is an estimate; these speak of every one. */
+/* A mean or a median of fewer cases is an estimate. Other aggregates need every
+ * case. */
 static bool lacks_cases(const side *s)
 {
     return s->n_left_out > 0 && strcmp(s->how, "mean") != 0 && strcmp(s->how, "median") != 0;
@@ -404,7 +407,8 @@ static exp_verdict choose_verdict(const claim *c, double ratio, double noise,
                                   const exp_comparison *pair)
 {
     double published = strcmp(c->as, "percent") == 0 ? 1 + c->published / 100 : c->published;
-    double least = ratio / (1 + EXP_NOISES * noise), most = ratio * (1 + EXP_NOISES * noise);
+    double least = ratio / (1 + EXP_NOISE_FACTOR * noise),
+           most = ratio * (1 + EXP_NOISE_FACTOR * noise);
     if (!isfinite(ratio))
         return EXP_NOT_MEASURED;
     if (c->of.n_variants + c->over.n_variants == 0)
@@ -415,7 +419,7 @@ static exp_verdict choose_verdict(const claim *c, double ratio, double noise,
         return EXP_NOT_MEASURED;
     if (strcmp(c->as, "share") != 0)
         return exp_judge_pair(published, ratio, c->tolerance, noise, EXP_NO_EFFECT, pair);
-    /* A count of cases moves by whole ones. */
+    /* Noise changes a count by whole cases. */
     if (!c->has_over && strcmp(c->of.how, "share") == 0) {
         least = ratio - (noise > 0) * (double)c->of.n_may_leave / c->of.n_cases;
         most = ratio + (noise > 0) * (double)c->of.n_may_join / c->of.n_cases;
@@ -423,7 +427,7 @@ static exp_verdict choose_verdict(const claim *c, double ratio, double noise,
     return exp_judge_share(published, ratio, least, fmin(most, 1), c->tolerance);
 }
 
-/* "15 of 45 cases measured; ", where a quick run left some out. */
+/* Writes "15 of 45 cases measured; " if a quick run left some out. */
 static void say_left_out(const claim *c, char *out, size_t size)
 {
     const side *of = &c->of, *over = &c->over;
@@ -445,8 +449,8 @@ static json_t *judge(const exp_plan *plan, const claim *c)
     bool percent = strcmp(c->as, "percent") == 0;
     double ratio = c->has_over ? c->of.value / c->over.value : c->of.value;
     double noise = hypot(c->of.noise, c->over.noise);
-    /* Of more calls than two nothing but the noise is known. */
-    exp_comparison comparison = { .told_apart = true, .clock_ratio = 1 };
+    /* A claim over more than two calls is judged by its noise only. */
+    exp_comparison comparison = { .distinguishable = true, .clock_ratio = 1 };
     const exp_job *pair[2];
     if (isfinite(ratio) && find_pair(plan, c, pair))
         exp_compare(pair[0], pair[1], ratio, &comparison);
@@ -473,8 +477,8 @@ static json_t *judge(const exp_plan *plan, const claim *c)
     return json;
 }
 
-/* With out NULL nothing but names is checked; whole is the plan of a run that
- * is not quick, or NULL. */
+/* Judges all claims. If out is NULL, it only checks names. whole is the plan of
+ * the full run if plan is quick, otherwise NULL. */
 static bool run_claims(gac_reader *r, const gac_experiment *experiment, const exp_plan *plan,
                        const exp_plan *whole, json_t *out)
 {
@@ -486,7 +490,7 @@ static bool run_claims(gac_reader *r, const gac_experiment *experiment, const ex
     for (size_t i = 0; ok && i < json_array_size(list); i++) {
         size_t before = gac_reader_enter(r, ".claims[%zu]", i);
         ok = read_claim(r, experiment, json_array_get(list, i), c);
-        if (ok && c->lens && strcmp(c->lens, gac_lens_name(plan->lens)) != 0) {
+        if (ok && c->stack && strcmp(c->stack, gac_stack_name(plan->stack)) != 0) {
             gac_reader_leave(r, before);
             continue;
         }
@@ -506,7 +510,7 @@ static bool run_claims(gac_reader *r, const gac_experiment *experiment, const ex
     return ok;
 }
 
-/* Conditions on published times use names that the sweeps have. */
+/* Checks that the conditions on published times use names that the sweeps have. */
 static bool check_times(gac_reader *r, const gac_experiment *experiment, const exp_plan *plan)
 {
     const json_t *list = json_object_get(experiment->published, "times_ms");
@@ -539,11 +543,11 @@ gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, js
                       gac_error *err)
 {
     gac_reader r = GAC_READER_INIT(experiment->source, err);
-    exp_plan whole = { .lens = plan->lens };
+    exp_plan whole = { .stack = plan->stack };
     json_t *list = json_array();
     gac_status status = list ? GAC_OK : gac_error_no_memory(err);
     if (status == GAC_OK && plan->quick)
-        status = exp_plan_build(experiment, plan->lens, false, &whole, err);
+        status = exp_plan_build(experiment, plan->stack, false, &whole, err);
     if (status == GAC_OK && !run_claims(&r, experiment, plan, plan->quick ? &whole : NULL, list))
         status = r.status;
     exp_plan_dispose(&whole);

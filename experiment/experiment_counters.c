@@ -1,5 +1,5 @@
-/* Hardware counters through NVIDIA's profiler, which measures a second process
- * that makes one call and nothing else. */
+/* Reads hardware counters through NVIDIA's profiler. It profiles a second
+ * process that makes only one call. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -15,7 +15,8 @@
 #define LOADS "smsp__sass_inst_executed_op_global_ld.sum"
 #define LOADED "smsp__sass_data_bytes_mem_global_op_ld.sum"
 
-/* Tensor Core use, how well loads fill sectors, how wide loads are, what moves. */
+/* They show the use of Tensor Cores, how well loads fill sectors, how wide
+ * loads are, and how many bytes move. */
 static const char *const metrics[] = {
     "gpu__time_duration.sum",
     TENSOR_USE,
@@ -42,7 +43,8 @@ static json_t *unavailable(const char *reason)
     return json_pack("{s:b, s:s}", "available", 0, "reason", reason);
 }
 
-/* The next field of a CSV line, quotes taken off in place; NULL at its end. */
+/* Returns the next field of a CSV line without its quotes, or NULL. It changes
+ * the line. */
 static char *next_field(char **at)
 {
     char *from = *at, *to;
@@ -70,7 +72,7 @@ static char *next_field(char **at)
 
 enum { COLUMN_ID, COLUMN_KERNEL, COLUMN_METRIC, COLUMN_VALUE, N_COLUMNS };
 
-/* Takes one line of values; launches come in order of their ID. */
+/* Reads one row. Rows are sorted by launch ID. */
 static void take_row(char *line, const int *columns, json_t *launches)
 {
     char *fields[N_COLUMNS] = { NULL }, *at = line, *field;
@@ -84,7 +86,7 @@ static void take_row(char *line, const int *columns, json_t *launches)
     char number[64], kernel[200], metric[120], *end;
     size_t n = 0;
     for (const char *p = fields[COLUMN_VALUE]; *p && n + 1 < sizeof number; p++)
-        if (*p != ',') /* of thousands */
+        if (*p != ',') /* thousands separator */
             number[n++] = *p;
     number[n] = 0;
     double value = strtod(number, &end);
@@ -103,8 +105,8 @@ static void take_row(char *line, const int *columns, json_t *launches)
                             json_real(value));
 }
 
-/* Adds what the claims ask about, where the counters tell it: loads of a kernel
- * that copies tensors, or copies past the registers, have no width here. */
+/* Adds the figures that claims use. A kernel that copies by TMA or past the
+ * registers has no load width. */
 static void derive(json_t *launch)
 {
     json_t *all = json_object_get(launch, "metrics"), *derived = json_object();
@@ -159,8 +161,8 @@ json_t *exp_counters_parse(const char *csv, int n_kernels)
     return launches;
 }
 
-/* Joins the metrics this profiler knows for this card; lists the others. A
- * profiler that does not say is asked for all. */
+/* Joins the metrics that the profiler knows for this card, and lists the others
+ * in unknown. If the profiler does not list its metrics, it is asked for all. */
 static void choose_metrics(char *out, size_t size, json_t *unknown)
 {
     char *argv[] = { (char *)"ncu", (char *)"--query-metrics", NULL };
@@ -182,7 +184,7 @@ static void choose_metrics(char *out, size_t size, json_t *unknown)
     free(output.text);
 }
 
-/* Profiles one call; NULL with the reason in why. */
+/* Profiles one call. Returns NULL with the reason in why. */
 static json_t *profile(const gac_experiment *experiment, const exp_job *job, const char *list,
                        const gac_experiment_options *options, char *why, size_t size)
 {
@@ -212,7 +214,7 @@ static json_t *profile(const gac_experiment *experiment, const exp_job *job, con
     if (json_array_size(job->kernels) > 0)
         kernels = exp_counters_parse(output.text, (int)json_array_size(job->kernels));
     if (!kernels) {
-        /* The profiler explains itself on stdout, before any table. */
+        /* The profiler prints its errors to stdout, before any table. */
         const char *said = strstr(output.text, "==ERROR==");
         char line[200], q[200];
         snprintf(line, sizeof line, "%.*s", said ? (int)strcspn(said, "\n") : 0, said ? said : "");
@@ -225,7 +227,7 @@ static json_t *profile(const gac_experiment *experiment, const exp_job *job, con
     return kernels;
 }
 
-/* One of the selections names the case. */
+/* Returns whether one of the selections includes the case. */
 static bool is_wanted(const json_t *wanted, const exp_plan *plan, int32_t at)
 {
     char why[160];
@@ -245,10 +247,10 @@ json_t *exp_counters(const gac_experiment *experiment, const exp_plan *plan,
     char list[N_METRICS * 80], why[400] = "";
     if (!wanted)
         return NULL;
-    if (plan->lens != GAC_LENS_NATIVE)
-        return unavailable("counters are taken under the native lens");
+    if (plan->stack != GAC_STACK_NATIVE)
+        return unavailable("counters are taken under the native stack");
     if (!options->counters || !options->program)
-        return unavailable("not asked for (--counters)");
+        return unavailable("not requested (--counters)");
     json_t *calls = json_array(), *unknown = json_array();
     choose_metrics(list, sizeof list, unknown);
     int n_calls = 0;

@@ -1,5 +1,5 @@
-/* Expressions of specifications: evaluated while they are read, since they are
- * short and each is read at most once per case. */
+/* Evaluates the expressions of specifications while parsing them. They are
+ * short, and each is read at most once per case. */
 #include "experiment/experiment_internal.h"
 
 #include <ctype.h>
@@ -35,7 +35,7 @@ static void skip_space(parser *p)
         p->at++;
 }
 
-/* Passes token if it comes next. */
+/* Skips token if it comes next. */
 static bool take(parser *p, const char *token)
 {
     size_t n = strlen(token);
@@ -167,7 +167,7 @@ static double both(parser *p)
     double a = comparison(p);
     while (!p->failed && take(p, "&&")) {
         double b = comparison(p);
-        /* What is false stays false whatever the other side would be. */
+        /* A false operand makes the whole false, even if the other one is NaN. */
         a = a == 0 || b == 0 ? 0 : isnan(a) || isnan(b) ? NAN : 1;
     }
     return a;

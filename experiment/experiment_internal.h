@@ -1,7 +1,8 @@
-/* How an experiment runs: its specification is expanded for one lens into a
- * plan of cases, each with variants, each a sum of jobs. A job is one operator
- * call, measured once however often it is used. Claims and checks read the
- * finished plan; nothing here knows any experiment by name. */
+/* How an experiment runs. Its specification is expanded for one stack into a
+ * plan. A plan has cases, a case has variants, and a variant is a sum of jobs.
+ * A job is one operator call; it is measured once, even if several variants use
+ * it. Claims and checks read the measured plan. No code here depends on a
+ * particular experiment. */
 #ifndef GAC_EXPERIMENT_INTERNAL_H
 #define GAC_EXPERIMENT_INTERNAL_H
 
@@ -23,38 +24,34 @@
 #define EXP_MAX_VALUE 2147483647.0
 #define EXP_MAX_JOB_BYTES ((int64_t)1 << 35)
 #define EXP_MAX_JOB_FLOPS 1e16
-#define EXP_NO_EFFECT 0.05 /* measured changes below five percent count as none */
-#define EXP_NOISES 3       /* times its noise a value may be off */
+#define EXP_NO_EFFECT 0.05 /* smaller measured changes count as no effect */
+#define EXP_NOISE_FACTOR 3 /* a value may be wrong by this many times its noise */
 
-/* ---- Expressions -------------------------------------------------------- */
-
-/* Finds an identifier, or "name.variant". False: there is no such name. NaN:
- * there is, but it has no value (not measured). */
+/* Looks up an identifier or "name.variant". False: unknown name. *out is NaN if
+ * the name is known but was not measured. */
 typedef bool (*exp_lookup)(void *context, const char *name, double *out);
 
-/* Evaluates + - * / % comparisons && || ! parentheses, up(x, unit), min, max.
- * NaN goes through everything. False with the reason in why (size bytes). */
+/* Evaluates an expression of + - * / %, comparisons, && || !, parentheses,
+ * up(x, unit), min and max. A result that depends on a NaN is NaN. Returns
+ * false with the reason in why (size bytes). */
 bool exp_eval(const char *text, exp_lookup lookup, void *context, double *out, char *why,
               size_t size);
 
-/* ---- Reading specifications ---------------------------------------------- */
-
-/* gac_reader_fault with a format. */
+/* As gac_reader_fault, with a format. */
 bool exp_fault(gac_reader *r, const char *format, ...) GAC_PRINTF(2, 3);
-/* Every key of object is one of the space-separated names. */
+/* Checks that every key of object is one of the space-separated names. */
 bool exp_keys(gac_reader *r, const json_t *object, const char *names);
 bool exp_text(gac_reader *r, const json_t *parent, const char *key, bool needed, const char **out);
 bool exp_list(gac_reader *r, const json_t *parent, const char *key, size_t min, size_t max,
               json_t **out);
 bool exp_is_name(const char *text);
-/* Evaluates a number or an expression found under key. */
+/* Evaluates the number or expression under key. */
 bool exp_value(gac_reader *r, const json_t *parent, const char *key, exp_lookup lookup,
                void *context, double *out);
 
-/* ---- The plan ------------------------------------------------------------ */
-
-/* Of the parts of a variant the last one here wins: a refusal is an answer, a
- * throttled call was served and not timed, a failure says nothing. */
+/* If the jobs of a variant differ, the variant has the last of their states in
+ * this order. A declined call is a valid answer. A throttled call ran but has
+ * no time. A failed one gives no information. */
 typedef enum exp_state {
     EXP_PENDING,
     EXP_MEASURED,
@@ -64,26 +61,26 @@ typedef enum exp_state {
 } exp_state;
 
 typedef struct exp_job {
-    const char *key;  /* "sdpa auto 4 32 32 2048 2048 107 107 0 0 0" */
-    const char *path; /* SDPA: how the lens is asked to serve it; else "" */
+    const char *key;  /* "gemm linear m=4096 n=4096 k=107" */
+    const char *path; /* for SDPA: the path that the stack is asked for; otherwise "" */
     gac_task_spec spec;
     double flops, bytes;
     exp_state state;
     double time_us, spread_us, noise;
     int n_samples;
-    char served[24];    /* what served it */
-    char families[128]; /* kernel families with 5 % of the time or more */
-    char reason[320];   /* who declined, or why there is no time */
+    char served[24];    /* the path that ran it */
+    char families[128]; /* kernel families with at least 5 % of the time */
+    char reason[320];   /* who declined it, or why there is no time */
     json_t *timing, *kernels;
 } exp_job;
 
-/* A job, so many times over, as a part of a variant. */
+/* A job that a variant uses, and how many times. */
 typedef struct exp_use {
     int32_t job;
     double times;
 } exp_use;
 
-/* One variant of one case; without uses where this lens does not run it. */
+/* One variant of one case. It has no uses if this stack does not run it. */
 typedef struct exp_cell {
     int32_t first_use, n_uses;
 } exp_cell;
@@ -104,10 +101,10 @@ typedef struct exp_case {
 } exp_case;
 
 typedef struct exp_plan {
-    gac_lens lens;
-    bool quick; /* without the cases that a first look may leave out */
+    gac_stack stack;
+    bool quick; /* without the cases that a quick run leaves out */
     gac_dtype dtype;
-    const char *what; /* "S1, native", for progress */
+    const char *what; /* for progress: "S1, native" */
     gac_arena arena;
     gac_namemap by_key;
     int n_sweeps;
@@ -123,143 +120,145 @@ typedef struct exp_plan {
 struct gac_experiment {
     char *source;
     json_t *spec;
-    json_t *published; /* NULL where nothing was */
+    json_t *published; /* NULL: nothing was published */
     const char *id, *title;
     double tolerance;
 };
 
-/* Expands the specification for a lens; with quick only the cases it names as
- * enough for a first look. Dispose of the plan afterwards, always. */
-gac_status exp_plan_build(const gac_experiment *experiment, gac_lens lens, bool quick,
+/* Expands the specification for a stack. quick: only the cases that it marks
+ * for a quick run. Dispose of the plan afterwards, also after a failure. */
+gac_status exp_plan_build(const gac_experiment *experiment, gac_stack stack, bool quick,
                           exp_plan *plan, gac_error *err);
 void exp_plan_dispose(exp_plan *plan);
 
-/* One operator call from a part of a specification. */
+/* Reads one operator call from an entry of "parts". */
 bool exp_read_part(gac_reader *r, const json_t *part, const char *path, gac_dtype dtype,
                    exp_lookup lookup, void *context, gac_task_spec *out);
-/* The index of a job for spec, new or not; -1 without memory. */
+/* Returns the index of the job for spec, which is added if it is new; -1
+ * without memory. */
 int32_t exp_plan_job(exp_plan *plan, const gac_task_spec *spec, const char *path, gac_error *err);
 
-/* Variables of one case, then what was measured of it; a lookup's context. */
+/* The context of a lookup in one case: its variables and its measurements. */
 typedef struct exp_scope {
     const exp_plan *plan;
-    int32_t at;            /* the case */
-    const exp_cell *moved; /* times of this one count as by times as long; or NULL */
-    double by;
+    int32_t at;                /* index of the case */
+    const exp_cell *perturbed; /* its times are multiplied by factor; or NULL */
+    double factor;
 } exp_scope;
 
 bool exp_scope_lookup(void *scope, const char *name, double *out);
-/* The cell of a variant (NULL: the first) of a case, or NULL. */
+/* Returns the cell of a variant (NULL: the first one) of a case, or NULL. */
 const exp_cell *exp_find_cell(const exp_plan *plan, int32_t at, const char *variant);
 exp_state exp_cell_state(const exp_plan *plan, const exp_cell *cell, const char **reason);
-double exp_cell_time_us(const exp_plan *plan, const exp_cell *cell); /* NaN unless measured */
+double exp_cell_time_us(const exp_plan *plan, const exp_cell *cell); /* NaN if not measured */
 double exp_cell_noise(const exp_plan *plan, const exp_cell *cell);
-/* Is the case in a sweep of this name (NULL: any), and does where hold? -1 for
- * an expression that cannot be evaluated, with the reason in why. */
+/* Returns 1 if the case is in this sweep (NULL: any) and where holds, otherwise
+ * 0. Returns -1 with the reason in why if where cannot be evaluated. */
 int exp_selected(const exp_plan *plan, int32_t at, const char *sweep, const char *where, char *why,
                  size_t size);
-
-/* ---- Claims -------------------------------------------------------------- */
 
 typedef enum exp_verdict {
     EXP_REPRODUCED,
     EXP_STRONGER,
     EXP_WEAKER,
     EXP_CONTRADICTED,
-    EXP_AMBIGUOUS, /* the samples allow more than one of these */
+    EXP_AMBIGUOUS, /* noise allows several verdicts */
     EXP_NOT_MEASURED,
     EXP_UNPUBLISHED,
-    EXP_ARITHMETIC, /* on the specification's own numbers: it could not fail */
+    EXP_ARITHMETIC, /* uses no measurement, so it cannot fail */
     EXP_VERDICT_COUNT
 } exp_verdict;
 
 const char *exp_verdict_name(exp_verdict verdict);
 
-/* Compares two ratios by their logarithms. Changes of ours below no_effect count
- * as none. noise is the relative uncertainty of ours: where a value within
- * EXP_NOISES times as much would get another verdict, that is ambiguous. */
+/* Compares two ratios by their logarithms. Changes of ours below no_effect
+ * count as none. noise is the relative uncertainty of ours. The verdict is
+ * ambiguous if a value within EXP_NOISE_FACTOR times the noise would get
+ * another one. */
 exp_verdict exp_judge_ratio(double published, double ours, double tolerance, double noise,
                             double no_effect);
-/* Two calls of which one claim is the ratio. */
+/* The two calls whose ratio a claim judges. */
 typedef struct exp_comparison {
-    bool told_apart;    /* by a rank test at 1 % and a least difference of 1 % */
-    double clock_ratio; /* first over second; 1 where alike, unknown or of no matter */
-    char note[120];     /* for the reason; may be empty */
+    bool distinguishable; /* by a rank test at 1 %, and by at least 1 % */
+    double clock_ratio;   /* first over second; 1 if equal, unknown or irrelevant */
+    char note[120];       /* appended to the reason; may be empty */
 } exp_comparison;
 
 void exp_compare(const exp_job *a, const exp_job *b, double ratio, exp_comparison *out);
-/* As exp_judge_ratio for a ratio of two calls: ambiguous too where a difference
- * was claimed and found and the samples do not show it, or where equal clocks
- * could give another verdict. */
+/* As exp_judge_ratio, for a ratio of two calls. It is also ambiguous if a
+ * difference was found that the samples do not show, or if equal clocks could
+ * give another verdict. */
 exp_verdict exp_judge_pair(double published, double ours, double tolerance, double noise,
                            double no_effect, const exp_comparison *pair);
-/* Compares two shares from 0 to 1; one half is "neither". Ambiguous where a
- * share from least to most, which noise allows, would get another verdict. */
+/* Compares two shares from 0 to 1; above and below one half are opposite
+ * claims. It is ambiguous if a share within [least, most], the range that noise
+ * allows, would get another verdict. */
 exp_verdict exp_judge_share(double published, double ours, double least, double most,
                             double tolerance);
 
-/* The claims of the specification over a measured plan, as a JSON array. */
+/* Judges the claims over a measured plan. *out is a JSON array. */
 gac_status exp_claims(const gac_experiment *experiment, const exp_plan *plan, json_t **out,
                       gac_error *err);
-/* All published values that claims name exist, all expressions evaluate. */
+/* Checks that all published values named by claims exist, and that all
+ * expressions can be evaluated. */
 gac_status exp_claims_check(const gac_experiment *experiment, const exp_plan *plan, gac_error *err);
-/* One word for the whole, and how many claims got which verdict. Arithmetic
- * does not count towards the word; one contradicted claim makes the whole
- * contradicted; "measured" is how many claims have a value from a measurement. */
+/* Summarises claims: one verdict for the experiment, and the number of claims
+ * with each verdict. Arithmetic claims do not count. One contradicted claim
+ * makes the experiment contradicted. "measured" is the number of claims with a
+ * measured value. */
 json_t *exp_summarise(const json_t *claims);
-/* The published time of a variant of a case in milliseconds, or NaN. */
+/* Returns the published time of a variant of a case in milliseconds, or NaN. */
 double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, int32_t at,
                         const char *variant);
 
-/* ---- Lenses -------------------------------------------------------------- */
-
 gac_status exp_run_native(exp_plan *plan, gac_device *device, const gac_experiment_options *options,
                           gac_error *err);
-/* Opens one job as a task, by its path: auto is the library, else our own. */
+/* Opens a job as a task. The path "auto" means the vendor's library or, if that
+ * declines, our own kernel. */
 gac_status exp_open_native(gac_device *device, exp_job *job, gac_task **out, gac_error *err);
-/* Sets families from an array of {"name", "time_us"}, and adds "family". */
+/* Stores the kernels, an array of {"name", "time_us"}, adds "family" to each,
+ * and sets the job's families. */
 void exp_note_kernels(exp_job *job, json_t *kernels);
 
-/* Runs jobs and checks in one go; *checks gets a new array, *machine facts. */
+/* Runs all jobs and checks in one process. *checks is a new array; *machine
+ * gets facts about the machine. */
 gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
                            const gac_experiment_options *options, json_t **checks, json_t **machine,
                            gac_error *err);
 
-/* One comparison of outputs: head size d stored as stored, against head d. */
+/* Compares outputs: heads of size d padded to stored, and heads of size d. */
 typedef struct exp_check {
     const char *id, *says;
-    gac_task_spec spec; /* as computed at the original size */
+    gac_task_spec spec; /* at the original size */
     int64_t stored;
     const char *path;
-    /* How many checks, this one and those after it, are heads of one launch; 0 in
-     * those. A launch of several has one scale, so q carries what is missing. */
+    /* Number of consecutive checks, from this one on, that share one launch. It
+     * is 0 in the others of that launch. A launch has one softmax scale, so q
+     * is multiplied by the missing factor if there are several. */
     int n_in_launch;
-    int n_sizes; /* n_in_launch of the first of them */
+    int n_sizes; /* number of checks in the launch */
 } exp_check;
 
-/* The checks of the specification for a lens; *out is malloc'ed. */
-gac_status exp_read_checks(const gac_experiment *experiment, gac_lens lens, exp_check **out, int *n,
-                           gac_error *err);
+/* Reads the checks of the specification for a stack. The caller frees *out. */
+gac_status exp_read_checks(const gac_experiment *experiment, gac_stack stack, exp_check **out,
+                           int *n, gac_error *err);
 gac_status exp_checks_native(const gac_experiment *experiment, gac_device *device, json_t **out,
                              gac_error *err);
 json_t *exp_check_json(const exp_check *check, double relative, double wrong_scale,
                        double tolerance, const char *failure);
 
-/* Hardware counters of the cases the specification asks them for; never
- * fails but for memory: where they are not to be had, the object says why. */
+/* Reads hardware counters for the cases that the specification names. If there
+ * are none, the object states why. Returns NULL if the specification names no
+ * cases. */
 json_t *exp_counters(const gac_experiment *experiment, const exp_plan *plan,
                      const gac_experiment_options *options);
-/* Takes the values of the last n_kernels launches from ncu's CSV, as
- * [{"kernel", "metrics": {name: value}}]; NULL when there are none. */
+/* Reads the values of the last n_kernels launches from ncu's CSV, as
+ * [{"kernel", "metrics": {name: value}}]. Returns NULL if there are none. */
 json_t *exp_counters_parse(const char *csv, int n_kernels);
-
-/* ---- Results ------------------------------------------------------------- */
 
 const char *exp_state_name(exp_state state);
 json_t *exp_jobs_json(const exp_plan *plan);
 json_t *exp_cases_json(const gac_experiment *experiment, const exp_plan *plan);
-
-/* ---- Bundled files ------------------------------------------------------- */
 
 typedef struct exp_bundled {
     const char *name; /* "S1/spec.json" */
@@ -269,6 +268,6 @@ typedef struct exp_bundled {
 
 extern const exp_bundled gac_bundled_experiments[];
 extern const int gac_n_bundled_experiments;
-const exp_bundled *exp_find_bundled(const char *name); /* or NULL */
+const exp_bundled *exp_find_bundled(const char *name); /* NULL: unknown */
 
 #endif

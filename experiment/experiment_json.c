@@ -1,4 +1,4 @@
-/* Cases and calls of a measured plan as JSON. */
+/* Writes the cases and calls of a measured plan as JSON. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ json_t *exp_jobs_json(const exp_plan *plan)
     return list;
 }
 
-/* A sum of jobs: its time, and what of them a table needs. */
+/* Describes a cell: its time, and what a table shows of its jobs. */
 static json_t *cell_json(const exp_plan *plan, const exp_cell *cell, double published_ms)
 {
     const char *reason;

@@ -1,4 +1,4 @@
-/* Judges the claims of a result anew, from the calls it has on record. */
+/* Judges the claims of a result again, from the calls on record. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static const char *text_of(const json_t *object, const char *key)
     return text ? text : "";
 }
 
-/* No text in it has control characters: it is going to be printed. */
+/* Returns whether no text has control characters. The texts will be printed. */
 static bool is_plain(json_t *value)
 {
     const char *text = json_is_string(value) ? json_string_value(value) : "";
@@ -32,7 +32,7 @@ static bool is_plain(json_t *value)
     return plain;
 }
 
-/* A job as it was when the call was written. */
+/* Restores a job from its call on record. */
 static bool restore_job(const json_t *call, exp_job *job)
 {
     const json_t *timing = json_object_get(call, "timing");
@@ -56,8 +56,8 @@ static bool restore_job(const json_t *call, exp_job *job)
     return job->time_us > 0 && job->noise >= 0;
 }
 
-/* Fills the plan's jobs from the calls on record, and puts these in the plan's
- * order, which cases refer to. */
+/* Restores the plan's jobs from the calls on record, and sorts the calls into
+ * the plan's order, which the cases refer to. */
 static gac_status restore_plan(json_t *result, exp_plan *plan, gac_error *err)
 {
     const json_t *calls = json_object_get(result, "calls");
@@ -95,8 +95,8 @@ static bool same(const json_t *a, const json_t *b, const char *key)
     return fabs(p - q) <= ROUNDED * fmax(1, fabs(q));
 }
 
-/* Gives the figures (a list that ends with NULL) of one object the digits that
- * another has on record; false if one of them is another number there. */
+/* Copies the figures (a list that ends with NULL) from record, because a record
+ * has rounded numbers. False if a figure differs by more than rounding. */
 static bool keep_digits(json_t *to, const json_t *record, const char *const *figures)
 {
     for (; *figures; figures++) {
@@ -120,8 +120,7 @@ static const json_t *find_claim(const json_t *claims, const char *id, size_t *at
     return NULL;
 }
 
-/* The judged claims take the place of those on record. Figures on record must
- * follow from the calls. */
+/* Replaces the claims on record. The figures on record must follow from the calls. */
 static gac_status take_claims(json_t *result, json_t *judged, gac_error *err)
 {
     static const char *const figures[] = { "ours", "noise", "published", NULL };
@@ -139,7 +138,8 @@ static gac_status take_claims(json_t *result, json_t *judged, gac_error *err)
     return GAC_OK;
 }
 
-/* Likewise the cases: the specification may have other variants by now. */
+/* Replaces the cases on record in the same way. The specification may have
+ * other variants by now. */
 static gac_status take_cases(json_t *result, json_t *cases, gac_error *err)
 {
     static const char *const figures[] = { "time_us", "spread_us", NULL };
@@ -166,14 +166,16 @@ gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t 
                                 gac_error *err)
 {
     json_t *judged = NULL, *cases = NULL;
-    bool pytorch = strcmp(text_of(result, "lens"), gac_lens_name(GAC_LENS_PYTORCH)) == 0;
+    /* Results of older versions say "lens" for "stack". */
+    const char *key = json_object_get(result, "stack") ? "stack" : "lens";
+    bool pytorch = strcmp(text_of(result, key), gac_stack_name(GAC_STACK_PYTORCH)) == 0;
     exp_plan plan;
     if (strcmp(text_of(result, "schema"), "gac.experiment/1") != 0 ||
         strcmp(text_of(result, "id"), experiment->id) != 0)
         return gac_error_set(err, GAC_BAD_INPUT, "is no result of %s", experiment->id);
     if (!is_plain(result))
         return gac_error_set(err, GAC_BAD_INPUT, "has text with control characters");
-    gac_status status = exp_plan_build(experiment, pytorch ? GAC_LENS_PYTORCH : GAC_LENS_NATIVE,
+    gac_status status = exp_plan_build(experiment, pytorch ? GAC_STACK_PYTORCH : GAC_STACK_NATIVE,
                                        json_is_true(json_object_get(result, "quick")), &plan, err);
     if (status == GAC_OK)
         status = restore_plan(result, &plan, err);

@@ -1,4 +1,4 @@
-/* The native lens: jobs run through the device room. */
+/* The native stack: runs jobs on a gac device. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -137,7 +137,7 @@ gac_status exp_run_native(exp_plan *plan, gac_device *device, const gac_experime
     }
     gac_progress_finish(options->progress);
     free(timing);
-    /* One call that fails is a hole in the result; nothing but failures is not
-     * a result. */
+    /* One failed call leaves the other results valid. If all calls fail, so
+     * does the run. */
     return n_done > 0 ? GAC_OK : worst;
 }

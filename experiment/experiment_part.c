@@ -1,5 +1,5 @@
-/* Operator calls: from a part of a specification to a task, and to a job that
- * other parts with the same call share. */
+/* Reads operator calls from the "parts" of a specification. Equal calls share
+ * one job. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -86,7 +86,7 @@ static bool check_limits(gac_reader *r, const gac_task_spec *spec)
     for (int i = 0; i < GAC_OPERAND_COUNT; i++) {
         int64_t n = gac_task_operand_bytes(spec, (gac_operand)i);
         if (n < 0 || !gac_add_i64(total, n, &total) || total > EXP_MAX_JOB_BYTES)
-            return exp_fault(r, "operands of more than %lld bytes, or sizes that make no sense",
+            return exp_fault(r, "operands of more than %lld bytes, or invalid sizes",
                              (long long)EXP_MAX_JOB_BYTES);
     }
     const gac_sdpa_shape *s = &spec->sdpa.shape;

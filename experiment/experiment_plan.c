@@ -1,13 +1,13 @@
-/* Expands a specification for one lens: sweeps to cases, cases to variants,
- * variants to the jobs whose times add up. */
+/* Expands a specification for one stack: sweeps become cases, cases become
+ * variants, and variants become jobs whose times are added. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Variables while a part is read: a case's own, then its variant's, then the
- * part's loop; the last of a name counts. */
+/* The variables of a part: those of the case, then of the variant, then of the
+ * loop. The last one of a name counts. */
 typedef struct bindings {
     int n;
     const char *names[EXP_MAX_VARS * 2 + 1];
@@ -36,7 +36,7 @@ static bool is_reserved(const char *name)
     return strncmp(name, "ran_", 4) == 0;
 }
 
-/* Adds a copy of uses to a cell: a part is one job, or one per loop value. */
+/* Adds one job of a part to a cell. */
 static bool add_part(gac_reader *r, exp_plan *plan, const json_t *part, const char *path,
                      bindings *b, exp_cell *cell)
 {
@@ -75,7 +75,7 @@ static bool add_loop(gac_reader *r, exp_plan *plan, const json_t *part, const ch
         !exp_list(r, loop, "values", 1, 256, &values))
         return false;
     if (!exp_is_name(name) || is_reserved(name))
-        return exp_fault(r, "name must be a lower-case name that means nothing else");
+        return exp_fault(r, "name must be lower-case and not reserved");
     int at = b->n++;
     b->names[at] = name;
     for (size_t i = 0; i < json_array_size(values); i++) {
@@ -91,23 +91,24 @@ static bool add_loop(gac_reader *r, exp_plan *plan, const json_t *part, const ch
     return true;
 }
 
-/* How a variant is served under the plan's lens; *out NULL: not at all. */
-static bool read_path(gac_reader *r, const json_t *variant, gac_lens lens, const char **out)
+/* Finds the path of a variant under a stack. *out is NULL if the stack does not
+ * run it. */
+static bool read_path(gac_reader *r, const json_t *variant, gac_stack stack, const char **out)
 {
-    static const char *const paths[GAC_LENS_COUNT][6] = {
+    static const char *const paths[GAC_STACK_COUNT][6] = {
         { "auto", "library", "math", "flash", "padded", NULL },
         { "auto", "flash", "efficient", "cudnn", "math", NULL },
     };
-    const char *key = gac_lens_name(lens);
+    const char *key = gac_stack_name(stack);
     const json_t *value = json_object_get(variant, key);
     *out = value ? NULL : "auto";
     if (!value || json_is_null(value))
         return true;
-    for (int i = 0; paths[lens][i]; i++)
-        if (json_is_string(value) && strcmp(paths[lens][i], json_string_value(value)) == 0)
-            *out = paths[lens][i];
+    for (int i = 0; paths[stack][i]; i++)
+        if (json_is_string(value) && strcmp(paths[stack][i], json_string_value(value)) == 0)
+            *out = paths[stack][i];
     gac_reader_enter(r, ".%s", key);
-    return *out || exp_fault(r, lens == GAC_LENS_NATIVE
+    return *out || exp_fault(r, stack == GAC_STACK_NATIVE
                                     ? "must be auto, library, math, flash, padded or null"
                                     : "must be auto, flash, efficient, cudnn, math or null");
 }
@@ -125,7 +126,7 @@ static bool set_variables(gac_reader *r, const json_t *variant, bindings *b)
         const char *name = json_object_iter_key(i);
         double value;
         if (!exp_is_name(name) || is_reserved(name))
-            return exp_fault(r, "names must be lower-case and mean nothing else");
+            return exp_fault(r, "names must be lower-case and not reserved");
         if (!exp_value(r, set, name, bindings_lookup, &now, &value))
             return false;
         b->names[b->n] = name;
@@ -141,7 +142,7 @@ static bool add_variant(gac_reader *r, exp_plan *plan, const exp_sweep *sweep,
     const char *path;
     size_t start = r->length;
     exp_cell cell = { .first_use = plan->n_uses };
-    if (!read_path(r, variant, plan->lens, &path))
+    if (!read_path(r, variant, plan->stack, &path))
         return false;
     gac_reader_leave(r, start);
     if (!set_variables(r, variant, &b))
@@ -174,7 +175,7 @@ static const char *make_label(exp_plan *plan, const exp_sweep *sweep, const doub
     return gac_arena_strdup(&plan->arena, text);
 }
 
-/* One point of a sweep, unless its conditions leave it out. */
+/* Adds one point of a sweep, unless its conditions exclude it. */
 static bool add_case(gac_reader *r, exp_plan *plan, int at, bool quick, const double *values,
                      const char *label)
 {
@@ -213,8 +214,8 @@ static bool add_case(gac_reader *r, exp_plan *plan, int at, bool quick, const do
     return true;
 }
 
-/* The values of one variable: a list of numbers, ranges {"from", "to", "step"}
- * and lists of both. */
+/* Reads the values of one variable: numbers, ranges {"from", "to", "step"}, or
+ * a list of both. */
 static bool read_values(gac_reader *r, const json_t *value, double **out, int32_t *n, int32_t *cap)
 {
     double from, to, step = 1;
@@ -252,7 +253,8 @@ static bool read_values(gac_reader *r, const json_t *value, double **out, int32_
     return true;
 }
 
-/* All combinations of the variables' values, the last varying fastest. */
+/* Adds all combinations of the variables' values. The last variable changes
+ * fastest. */
 static bool expand_over(gac_reader *r, exp_plan *plan, int at, bool quick, json_t *over)
 {
     exp_sweep *sweep = &plan->sweeps[at];
@@ -268,7 +270,7 @@ static bool expand_over(gac_reader *r, exp_plan *plan, int at, bool quick, json_
         int v = sweep->n_vars++;
         sweep->vars[v] = name;
         if (!exp_is_name(name) || is_reserved(name)) {
-            ok = exp_fault(r, "variables must be lower-case names that mean nothing else");
+            ok = exp_fault(r, "variables must be lower-case and not reserved");
             break;
         }
         size_t here = gac_reader_enter(r, ".%s", name);
@@ -294,7 +296,7 @@ static bool expand_over(gac_reader *r, exp_plan *plan, int at, bool quick, json_
     return ok;
 }
 
-/* Given points: {"names": […], "values": [[…], …], "labels": […]}. */
+/* Adds the points of {"names": […], "values": [[…], …], "labels": […]}. */
 static bool expand_rows(gac_reader *r, exp_plan *plan, int at, bool quick, const json_t *rows)
 {
     exp_sweep *sweep = &plan->sweeps[at];
@@ -306,12 +308,12 @@ static bool expand_rows(gac_reader *r, exp_plan *plan, int at, bool quick, const
         !exp_list(r, rows, "labels", 0, EXP_MAX_CASES, &labels))
         return false;
     if (labels && json_array_size(labels) != json_array_size(list))
-        return exp_fault(r, "labels must be as many as values");
+        return exp_fault(r, "there must be as many labels as values");
     sweep->n_vars = (int)json_array_size(names);
     for (int v = 0; v < sweep->n_vars; v++) {
         sweep->vars[v] = json_string_value(json_array_get(names, (size_t)v));
         if (!exp_is_name(sweep->vars[v]) || is_reserved(sweep->vars[v]))
-            return exp_fault(r, "names must be lower-case and mean nothing else");
+            return exp_fault(r, "names must be lower-case and not reserved");
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *row = json_array_get(list, i);
@@ -385,7 +387,7 @@ static bool expand_sweep(gac_reader *r, exp_plan *plan, json_t *json, bool quick
     return exp_fault(r, "needs an object over, or an object rows");
 }
 
-gac_status exp_plan_build(const gac_experiment *experiment, gac_lens lens, bool quick,
+gac_status exp_plan_build(const gac_experiment *experiment, gac_stack stack, bool quick,
                           exp_plan *plan, gac_error *err)
 {
     gac_error local = GAC_ERROR_INIT;
@@ -393,10 +395,10 @@ gac_status exp_plan_build(const gac_experiment *experiment, gac_lens lens, bool 
     json_t *sweeps;
     const char *dtype = NULL;
     memset(plan, 0, sizeof *plan);
-    plan->lens = lens;
+    plan->stack = stack;
     plan->quick = quick;
     plan->dtype = GAC_DTYPE_F16;
-    plan->what = gac_arena_printf(&plan->arena, "%s, %s", experiment->id, gac_lens_name(lens));
+    plan->what = gac_arena_printf(&plan->arena, "%s, %s", experiment->id, gac_stack_name(stack));
     if (!plan->what)
         return gac_error_no_memory(err);
     gac_status status = gac_namemap_init(&plan->by_key, err);

@@ -1,4 +1,4 @@
-/* The PyTorch stack: jobs and checks as the user's PyTorch serves them. */
+/* The PyTorch stack: runs jobs and checks in the user's PyTorch. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static json_t *checks_request(const exp_check *checks, int n_checks)
     return list;
 }
 
-/* What served an attention call, from what it launched. */
+/* Finds which backend served an attention call, by its kernels. */
 static const char *backend_of(const exp_job *job)
 {
     static const char *const names[][2] = { { "cudnn", "cudnn" },
@@ -62,7 +62,7 @@ static gac_status take_checks(const exp_check *checks, int n_checks, const json_
         const char *reason = json_string_value(json_object_get(one, "reason"));
         char q[300];
         gac_quote(q, sizeof q, reason ? reason : "not compared");
-        /* Compared and no number: infinitely far off. */
+        /* null: the outputs were compared, but the difference is not a number. */
         bool ran = json_is_number(relative) || json_is_null(relative);
         json_array_append_new(
             out, exp_check_json(&checks[i],
@@ -84,7 +84,7 @@ gac_status exp_run_pytorch(const gac_experiment *experiment, exp_plan *plan,
     gac_pytorch_call *calls = calloc((size_t)plan->n_jobs + 1, sizeof *calls);
     gac_status status = calls ? GAC_OK : gac_error_no_memory(err);
     if (status == GAC_OK)
-        status = exp_read_checks(experiment, GAC_LENS_PYTORCH, &list, &n_checks, err);
+        status = exp_read_checks(experiment, GAC_STACK_PYTORCH, &list, &n_checks, err);
     json_t *asked = checks_request(list, n_checks);
     gac_pytorch_question question = { .device = options->device,
                                       .dtype = plan->dtype,

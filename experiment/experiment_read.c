@@ -1,4 +1,4 @@
-/* What reading a specification asks beyond base/json_reader.h. */
+/* Helpers for reading specifications, in addition to base/json_reader.h. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>

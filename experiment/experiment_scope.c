@@ -1,4 +1,5 @@
-/* What expressions see of a case, and conditions that select cases. */
+/* The names that expressions can use in a case, and the conditions that select
+ * cases. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ const exp_cell *exp_find_cell(const exp_plan *plan, int32_t at, const char *vari
 exp_state exp_cell_state(const exp_plan *plan, const exp_cell *cell, const char **reason)
 {
     exp_state state = cell->n_uses > 0 ? EXP_MEASURED : EXP_PENDING;
-    *reason = cell->n_uses > 0 ? "" : "not run under this lens";
+    *reason = cell->n_uses > 0 ? "" : "not run under this stack";
     for (int32_t i = 0; i < cell->n_uses; i++) {
         const exp_job *job = &plan->jobs[plan->uses[cell->first_use + i].job];
         if (job->state == EXP_MEASURED || (state != EXP_MEASURED && job->state <= state))
@@ -49,7 +50,8 @@ double exp_cell_noise(const exp_plan *plan, const exp_cell *cell)
     return most;
 }
 
-/* One of the job's families is name, which has _ for -. */
+/* Returns whether the job ran a kernel of the family name, in which _ stands
+ * for -. */
 static bool ran_family(const exp_job *job, const char *name)
 {
     char list[sizeof job->families + 2];
@@ -64,13 +66,14 @@ static bool ran_family(const exp_job *job, const char *name)
     return false;
 }
 
-static double measured(const exp_plan *plan, const exp_cell *cell, const char *metric, double by)
+static double measured(const exp_plan *plan, const exp_cell *cell, const char *metric,
+                       double factor)
 {
     const char *reason;
     exp_state state = exp_cell_state(plan, cell, &reason);
     if (strcmp(metric, "served") == 0)
         return state == EXP_MEASURED ? 1 : state == EXP_DECLINED ? 0 : NAN;
-    double time_us = exp_cell_time_us(plan, cell) * by;
+    double time_us = exp_cell_time_us(plan, cell) * factor;
     if (strcmp(metric, "time") == 0 || isnan(time_us))
         return time_us;
     double flops = 0, bytes = 0;
@@ -112,7 +115,7 @@ bool exp_scope_lookup(void *context, const char *name, double *out)
     const exp_cell *cell = exp_find_cell(scope->plan, scope->at, dot ? dot + 1 : NULL);
     if (!cell)
         return false;
-    *out = measured(scope->plan, cell, metric, cell == scope->moved ? scope->by : 1);
+    *out = measured(scope->plan, cell, metric, cell == scope->perturbed ? scope->factor : 1);
     return true;
 }
 
@@ -138,9 +141,9 @@ double exp_published_ms(const gac_experiment *experiment, const exp_plan *plan, 
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i);
         const char *of = json_string_value(json_object_get(entry, "variant"));
-        const char *lens = json_string_value(json_object_get(entry, "lens"));
+        const char *stack = json_string_value(json_object_get(entry, "lens"));
         if ((of && strcmp(of, variant) != 0) ||
-            (lens && strcmp(lens, gac_lens_name(plan->lens)) != 0))
+            (stack && strcmp(stack, gac_stack_name(plan->stack)) != 0))
             continue;
         if (exp_selected(plan, at, json_string_value(json_object_get(entry, "sweep")),
                          json_string_value(json_object_get(entry, "where")), why, sizeof why) == 1)

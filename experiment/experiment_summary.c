@@ -1,9 +1,9 @@
-/* One word for all claims of an experiment, and how many got which verdict. */
+/* Summarises the claims of an experiment. */
 #include "experiment/experiment_internal.h"
 
 #include <string.h>
 
-/* The word, from the number of claims with each verdict. */
+/* Chooses the experiment's verdict from the number of claims with each verdict. */
 static const char *choose_word(const int n[EXP_VERDICT_COUNT])
 {
     static const exp_verdict by_rank[] = { EXP_STRONGER,  EXP_WEAKER,       EXP_REPRODUCED,

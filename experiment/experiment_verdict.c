@@ -1,4 +1,4 @@
-/* Verdicts: pure functions of two numbers and what may be called different. */
+/* Verdicts as pure functions of the published and the measured number. */
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
@@ -15,10 +15,10 @@ const char *exp_verdict_name(exp_verdict verdict)
     return verdict < EXP_VERDICT_COUNT ? names[verdict] : "not measured";
 }
 
-/* The verdict on exactly this value; both are logarithms. */
+/* Judges one value without noise. theirs and ours are logarithms. */
 static exp_verdict judge_logs(double theirs, double ours, double near, double none)
 {
-    /* The tolerance itself counts as within it, whatever rounding did. */
+    /* A difference of exactly the tolerance is within it, in spite of rounding. */
     double room = 1e-12;
     if (fabs(theirs) < none - room)
         return fabs(ours) <= none + room ? EXP_REPRODUCED : EXP_CONTRADICTED;
@@ -34,9 +34,10 @@ exp_verdict exp_judge_ratio(double published, double ours, double tolerance, dou
 {
     if (!(published > 0) || !(ours > 0) || !isfinite(published) || !isfinite(ours))
         return EXP_NOT_MEASURED;
-    double theirs = log(published), mine = log(ours), error = log1p(EXP_NOISES * noise);
+    double theirs = log(published), mine = log(ours), error = log1p(EXP_NOISE_FACTOR * noise);
     double none = log1p(no_effect), near = log1p(tolerance);
-    /* Both ends may be on far sides of what was published: between them it counts too. */
+    /* The two ends may lie on opposite sides of the published value. Then the
+     * published value itself is possible too. */
     const double all[] = { mine - error, mine + error,
                            fmin(fmax(theirs, mine - error), mine + error) };
     exp_verdict verdict = judge_logs(theirs, mine, near, none);
@@ -54,9 +55,10 @@ exp_verdict exp_judge_pair(double published, double ours, double tolerance, doub
     for (int i = 0; i < 2; i++)
         if (exp_judge_ratio(published, ours * by[i], tolerance, noise, no_effect) != verdict)
             return EXP_AMBIGUOUS;
-    /* That no difference shows is no doubt about there being none. */
+    /* If the measured effect is below no_effect, samples that show no
+     * difference agree with it. */
     bool found = fabs(log(ours)) > log1p(no_effect);
-    return found && !pair->told_apart && verdict != EXP_NOT_MEASURED ? EXP_AMBIGUOUS : verdict;
+    return found && !pair->distinguishable && verdict != EXP_NOT_MEASURED ? EXP_AMBIGUOUS : verdict;
 }
 
 static exp_verdict judge_share(double published, double ours, double tolerance)

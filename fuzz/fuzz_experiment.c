@@ -1,4 +1,4 @@
-/* The input is an experiment; one that is taken must expand under every lens. */
+/* The input is an experiment; one that is taken must expand under every stack. */
 #include "experiment/experiment.h"
 
 #include "fuzz_checks.h"
@@ -14,9 +14,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         return 0;
     }
     FUZZ_CHECK(gac_experiment_id(experiment) && gac_experiment_title(experiment));
-    for (int lens = 0; lens < GAC_LENS_COUNT; lens++) {
+    for (int stack = 0; stack < GAC_STACK_COUNT; stack++) {
         int64_t n_cases = 0, n_calls = 0;
-        status = gac_experiment_count(experiment, (gac_lens)lens, false, &n_cases, &n_calls, &err);
+        status =
+            gac_experiment_count(experiment, (gac_stack)stack, false, &n_cases, &n_calls, &err);
         FUZZ_CHECK(status == GAC_OK && n_cases >= 1 && n_cases <= 20000 && n_calls >= 0);
     }
     gac_experiment_free(experiment);

@@ -1,4 +1,4 @@
-"""The GPU through libgac.so: tasks that are timed as `gac probe` times them."""
+"""Runs and times tasks on the GPU through libgac.so, as `gac probe` does."""
 import ctypes
 import re
 
@@ -54,11 +54,11 @@ class Info(ctypes.Structure):
 
 
 class Refused(Exception):
-    """What libgac.so said."""
+    """libgac.so returned an error; the text is its message."""
 
 
 class Gac:
-    """The device of libgac.so, and tasks on it."""
+    """A device of libgac.so, and tasks on it."""
 
     def __init__(self, library):
         self.lib = ctypes.CDLL(str(library))
@@ -91,8 +91,8 @@ class Gac:
         return task
 
     def time(self, task, n_calls):
-        """Microseconds per call of a sample of n_calls or, in whole rounds over the sets, some
-        more, replayed as a graph."""
+        """Returns the microseconds per call of one sample, replayed as a graph. The library
+        rounds n_calls up to a multiple of the number of operand sets."""
         time_us, n_made = ctypes.c_double(), ctypes.c_int(n_calls)
         self.ask("gac_task_time", task, ctypes.byref(n_made), ctypes.c_bool(True),
                  ctypes.byref(time_us))
@@ -102,7 +102,7 @@ class Gac:
         self.ask("gac_task_run", task)
 
     def kernels(self, task):
-        """What one call launches: names and grids."""
+        """Returns the name and the grid of each kernel that one call launches."""
         found, n = (Kernel * 8)(), ctypes.c_int()
         self.ask("gac_task_kernels", task, found, len(found), ctypes.byref(n))
         return [(x.name.decode(), list(x.grid)) for x in found[:min(n.value, len(found))]]
@@ -117,7 +117,7 @@ class Gac:
 
 
 def loaded_library(pattern):
-    """The file of a library that this process has loaded."""
+    """Returns the path of a library that this process has loaded, or None."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         found = re.search(r"(/\S*" + pattern + r"\S*)", maps.read())
     return found.group(1) if found else None

@@ -3,13 +3,12 @@
 
     pytorch_stack.py [REQUEST.json]
 
-Without a request it reads paths of requests from stdin, line by line, and answers each.
-A request lists calls (attention, GEMM, padding), timing rules and checks of
-outputs; the answer goes to stdout as a line of JSON, progress to stderr. The discipline
-is that of gac's own timing: warm-up, operand sets that exceed the L2 cache
-three times, replay of a CUDA graph for short calls, CUDA events, raw samples.
-Exit status 4: no torch, or no such GPU. A request may ask for device "cpu",
-which is for testing this script.
+Without an argument it reads the paths of requests from stdin, one per line.
+A request lists calls (attention, GEMM, padding), timing rules and checks of outputs.
+Each answer is a line of JSON on stdout. Progress goes to stderr. Timing follows the
+rules of gac's own timing: warm-up, operand sets of three times the L2 cache, replay
+of a CUDA graph for short calls, CUDA events, raw samples.
+Exit status 4: torch or the GPU is missing. The device "cpu" is for testing this script.
 """
 import contextlib
 import json
@@ -20,14 +19,14 @@ import sys
 import time
 import warnings
 
-MAX_SETS = 64  # as many as gac itself takes
+MAX_SETS = 64  # the limit of gac too
 MAX_SET_BYTES = 24 << 30
 MAX_CALLS = 2000  # per sample
 PROFILE_CHUNK = 64
-HOLD_US = 200  # at least: an event is stamped a microsecond or so late
-REST_S = 0.025  # for a card below its highest clock
+HOLD_US = 200  # at least: events are up to 1 us late, which blurs the clock reading
+REST_S = 0.025  # how long a card below FULL_CLOCK rests
 HOLD_CYCLES_PER_US = 2000  # about a GPU's clock in MHz
-FULL_CLOCK = 0.98  # of the highest
+FULL_CLOCK = 0.98  # fraction of the highest clock
 
 
 def leave(status, line):
@@ -38,7 +37,7 @@ def leave(status, line):
 try:
     import torch
     import torch.nn.functional as F
-except Exception as e:  # a broken installation is as good as none
+except Exception as e:  # a broken installation counts as a missing one
     leave(4, f"no usable torch in {sys.executable}: {type(e).__name__}: {' '.join(str(e).split())}")
 
 try:
@@ -56,11 +55,11 @@ class Declined(Exception):
 
 
 def short(error):
-    """An exception as one line."""
+    """Returns an exception's text as one line."""
     return " ".join(str(error).split())[:280] or type(error).__name__
 
 
-class Lens:
+class Stack:
     def __init__(self, request):
         self.device = torch.device(request["device"])
         self.cuda = self.device.type == "cuda"
@@ -75,20 +74,18 @@ class Lens:
             properties = torch.cuda.get_device_properties(self.device)
             self.l2_bytes = getattr(properties, "L2_cache_size", 0) or (64 << 20)
             self.mhz = self.top_mhz = 0
-            for _ in range(200):  # an idle card comes to its highest clock, which is then known
+            for _ in range(200):  # raises an idle card to its highest clock, to learn what it is
                 self.clock_behind_hold(lambda: None, 0)
         else:
             self.l2_bytes = 1 << 20
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.manual_seed(20260107)
 
-    # Calls
-
     def random(self, *shape):
         return torch.randn(*shape, device=self.device, dtype=self.dtype)
 
     def operands(self, job):
-        """One set of operands."""
+        """Makes one set of operands."""
         if job["op"] == "gemm":
             m, n, k = job["m"], job["n"], job["k"]
             scale = k ** -0.25
@@ -103,7 +100,7 @@ class Lens:
 
     @staticmethod
     def set_bytes(job):
-        """Of all operands and the result of one call, in 16-bit elements."""
+        """Returns the bytes of all operands and the result of one call, in 16-bit elements."""
         if job["op"] == "gemm":
             return 2 * (job["m"] * job["k"] + job["n"] * job["k"] + job["m"] * job["n"])
         if job["op"] == "pad":
@@ -113,14 +110,14 @@ class Lens:
 
     @staticmethod
     def call(job):
-        """The function that makes the call on one set of operands."""
+        """Returns the function that makes the call on one set of operands."""
         if job["op"] == "gemm":
             return torch.matmul if job["row_major"] else F.linear
         if job["op"] == "pad":
             grow = job["to"] - job["from"]
             return lambda x: F.pad(x, (0, grow))
         if job["causal"] and job["n_q"] != job["n_kv"]:
-            # PyTorch lines the mask up with the first key, gac with the last.
+            # PyTorch aligns the mask with the first key, gac with the last.
             raise Declined("causal with n_q other than n_kv means something else in PyTorch")
         options = {"is_causal": job["causal"], "scale": job["scale"] or None}
         if job["q_heads"] != job["kv_heads"]:
@@ -132,7 +129,7 @@ class Lens:
 
     @staticmethod
     def backend(job):
-        """The context that forces the backend of a call."""
+        """Returns a context that forces the backend of a call."""
         path = job.get("path", "auto")
         if path == "auto":
             return contextlib.nullcontext()
@@ -141,7 +138,7 @@ class Lens:
         return sdpa_kernel(getattr(SDPBackend, BACKENDS[path]))
 
     def try_call(self, job, function, operands):
-        """One call that finds out whether it is served at all."""
+        """Makes one call. Raises Declined if no backend serves it."""
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
@@ -154,20 +151,18 @@ class Lens:
                     raise
                 if job["op"] == "sdpa" and job.get("path", "auto") != "auto":
                     reasons = [short(w.message) for w in said]
-                    # The last warnings name the backend that was forced.
+                    # The last warnings are about the backend that was forced.
                     why = next((r for r in reasons if "head" in r.lower() or "dim" in r.lower()),
                                reasons[-1] if reasons else short(e))
                     raise Declined(f"{job['path']} declined: {why}"[:280]) from None
                 raise
-
-    # Time
 
     def wait(self):
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
     def clock(self, work):
-        """Microseconds that work takes on the device."""
+        """Returns the microseconds that work takes on the device."""
         if not self.cuda:
             start = time.perf_counter()
             work()
@@ -180,14 +175,14 @@ class Lens:
         return start.elapsed_time(end) * 1e3
 
     def clock_behind_hold(self, work, n_calls):
-        """Microseconds that work, of n_calls, takes. Something else occupies the
-        device until a replay is queued, so that the launch from the host is not
-        part of it; how long that takes shows the clock."""
+        """Returns the microseconds that work, which makes n_calls, takes on the device.
+        A sleep of known cycles keeps the device busy until the work is queued, so that
+        the launch from the host does not count. Its duration shows the clock."""
         if not self.cuda:
             return self.clock(work)
         cycles = HOLD_CYCLES_PER_US * max(HOLD_US, min(20 + 0.25 * n_calls, 500))
         before, start, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-        torch.cuda._sleep(HOLD_US * HOLD_CYCLES_PER_US)  # or launching the next would count
+        torch.cuda._sleep(HOLD_US * HOLD_CYCLES_PER_US)  # hides the time of the launch
         before.record()
         torch.cuda._sleep(int(cycles))
         start.record()
@@ -199,8 +194,8 @@ class Lens:
         return start.elapsed_time(end) * 1e3
 
     def repeat(self, function, sets, n_calls):
-        """Work that makes n_calls over the sets; each result lives until its
-        set comes round again, so that results rotate too."""
+        """Returns work that makes n_calls over the sets. Each result lives until its
+        set is used again, so that results rotate as operands do."""
         results = [None] * len(sets)
 
         def work():
@@ -209,7 +204,7 @@ class Lens:
         return work
 
     def capture(self, work):
-        """The work as a graph to replay, or None where it cannot be captured."""
+        """Captures the work as a graph. Returns None if that is not possible."""
         if not self.cuda:
             return None
         graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -233,7 +228,7 @@ class Lens:
 
     @staticmethod
     def noise(samples):
-        """Standard error of the median over the median, from the quartiles."""
+        """Returns the standard error of the median, from the quartiles, over the median."""
         if len(samples) < 3:
             return math.inf
         low, middle, high = statistics.quantiles(samples, n=4)
@@ -260,13 +255,13 @@ class Lens:
                     **self.sample(lambda: self.clock_behind_hold(work, n_calls), n_calls)}
 
     def calls_for(self, call_us, n_sets):
-        """Calls that make a sample, in whole rounds over the sets."""
+        """Returns the number of calls in a sample, a multiple of the number of sets."""
         n_calls = max(1, min(MAX_CALLS, math.ceil(self.rules["sample_us"] / call_us)))
         return math.ceil(n_calls / n_sets) * n_sets
 
     def prepare_replay(self, function, sets, n_calls):
-        """Calls per sample, and their graph or None. Replayed, calls turn out
-        shorter than launched, so that a sample may need more of them."""
+        """Returns the calls per sample, and their graph or None. Replayed calls are
+        shorter than launched ones, so a sample may need more of them."""
         while True:
             graph = self.capture(self.repeat(function, sets, n_calls))
             if graph is None:
@@ -278,7 +273,7 @@ class Lens:
             n_calls = wanted
 
     def sample(self, take, n_calls):
-        """take() gives the microseconds of one sample."""
+        """Takes samples until they agree. take() returns the microseconds of one sample."""
         rules = self.rules
         spent_us = 0.0
         while spent_us < rules["warmup_us"]:
@@ -293,7 +288,7 @@ class Lens:
                     rested_s += REST_S
                     n_unsettled += 1
                     continue
-                if rules["settle_us"] > 0:  # this is the clock to measure at
+                if rules["settle_us"] > 0:  # resting did not help: measure at this clock
                     n_unsettled, held_down = n_unsettled + len(samples), True
                     samples, clocks = [], []
             spent_us += took_us
@@ -307,12 +302,10 @@ class Lens:
         return {"samples_us": samples, "steady": steady, "n_unsettled": n_unsettled,
                 "clock_mhz": [round(min(clocks)), round(max(clocks))]}
 
-    # Kernels
-
     def kernels(self, jobs):
-        """For each job the kernels that one call launches, in order, or None.
-        Marker kernels around each call tell in one long recording which kernels
-        are whose; a recording that lost some is of no use."""
+        """Returns for each job the kernels of one call, in order; or None if the
+        recording lost some. One recording serves all jobs, and marker kernels
+        separate their calls."""
         from torch.profiler import ProfilerActivity, profile
         made = []
         with profile(activities=[ProfilerActivity.CUDA]) as recorded:
@@ -351,19 +344,17 @@ class Lens:
             for i, names in zip(chunk, found or []):
                 answers[i]["kernels"] = names
 
-    # Checks
-
     @staticmethod
     def reference(q, k, v, scale):
-        """softmax(scale q k^T) v per head, in FP32."""
+        """Computes softmax(scale q k^T) v per head, in FP32."""
         repeats = q.shape[1] // k.shape[1]
         k, v = (x.float().repeat_interleave(repeats, dim=1) for x in (k, v))
         return torch.softmax(scale * (q.float() @ k.transpose(-1, -2)), dim=-1) @ v
 
     def check(self, jobs):
-        """Heads stored as wider ones, those of all jobs in one launch: for each
-        job the difference to heads of its own size. One launch has one scale: if
-        it serves several, each q carries what is missing."""
+        """Compares heads in wider rows with heads of their own size. All jobs share
+        one launch. It has one softmax scale, so with several jobs each q is multiplied
+        by its missing factor."""
         stored, together = jobs[0]["stored"], len(jobs) > 1
         operands = [self.operands(job) for job in jobs]
         wanted = [self.reference(*x, x[0].shape[-1] ** -0.5) for x in operands]
@@ -405,10 +396,8 @@ class Lens:
             answers += said if isinstance(said, list) else [said] * len(launch)
         return answers
 
-    # Everything
-
     def guarded(self, what, job):
-        """The answer for a job; what cannot be served is an answer too."""
+        """Returns what(job), or the reason why the job was declined or failed."""
         try:
             return what(job)
         except Declined as e:
@@ -432,25 +421,25 @@ class Lens:
 
 
 def answer(request):
-    lens = Lens(request)
+    stack = Stack(request)
     jobs, answers = request["jobs"], []
     print(f"progress 0 {len(jobs)}", file=sys.stderr, flush=True)
     with torch.inference_mode():
         for i, job in enumerate(jobs):
-            answers.append(lens.guarded(lens.measure, job))
+            answers.append(stack.guarded(stack.measure, job))
             print(f"progress {i + 1} {len(jobs)}", file=sys.stderr, flush=True)
         if request["names"]:
-            lens.add_kernels(jobs, answers)
-        checks = lens.check_all(request["checks"])
-    if lens.cuda:  # until the next request the memory is another's
+            stack.add_kernels(jobs, answers)
+        checks = stack.check_all(request["checks"])
+    if stack.cuda:  # gac may need the memory until the next request
         torch.cuda.empty_cache()
-    return {"machine": lens.machine(), "jobs": answers, "checks": checks}
+    return {"machine": stack.machine(), "jobs": answers, "checks": checks}
 
 
 def main():
     if len(sys.argv) > 2:
         leave(2, "usage: pytorch_stack.py [REQUEST.json]")
-    # The answers have stdout for themselves, whatever libraries print.
+    # Only answers go to stdout. What libraries print there goes to stderr.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for path in sys.argv[1:] or map(str.rstrip, sys.stdin):

@@ -12,7 +12,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 README = HERE / "README.md"
-HEAD = ("| ID | lens | summary | contradicted | weaker | stronger | reproduced | ambiguous | not judged |",
+HEAD = ("| ID | stack | summary | contradicted | weaker | stronger | reproduced | ambiguous | not judged |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 JUDGED = "contradicted", "weaker", "stronger", "reproduced", "ambiguous"
 OTHERS = "not measured", "unpublished", "arithmetic"
@@ -28,14 +28,14 @@ def ids():
 def table():
     yield from HEAD
     for id_ in ids():
-        for lens in ("native", "pytorch"):
-            path = HERE / id_ / f"h200.{lens}.json"
+        for stack in ("native", "pytorch"):
+            path = HERE / id_ / f"h200.{stack}.json"
             if not path.exists():
                 continue
             summary = json.loads(path.read_text(encoding="utf-8"))["summary"]
             counts = [summary["claims"].get(word, 0) for word in JUDGED]
             rest = sum(summary["claims"].get(word, 0) for word in OTHERS)
-            cells = [id_, lens, summary["verdict"], *(str(n or "") for n in (*counts, rest))]
+            cells = [id_, stack, summary["verdict"], *(str(n or "") for n in (*counts, rest))]
             yield f"| {' | '.join(cells)} |".replace("  ", " ")
 
 

@@ -77,7 +77,7 @@ typedef enum gac_split { GAC_SPLIT_NONE, GAC_SPLIT_N, GAC_SPLIT_K } gac_split;
 /* A dimension's share of an operator's n or k: n_slices times its size. */
 typedef struct gac_term {
     int32_t dim;
-    gac_op_axis seen;
+    gac_op_axis axis;
     int64_t n_slices;
 } gac_term;
 

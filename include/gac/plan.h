@@ -86,7 +86,7 @@ typedef struct gac_dim_advice {
     int64_t suggest;    /* smallest size that is, for it and those tied to it */
     double penalty;     /* time of its worst operator over its time with suggested sizes */
     double lost_ms;     /* its share of what those sizes would save in the workload */
-    gac_op_axis seen;   /* the place of the worst penalty; GAC_OP_AXIS_COUNT where there is none */
+    gac_op_axis axis;   /* the axis of the worst penalty; GAC_OP_AXIS_COUNT if there is none */
     const char *kernel; /* there; borrowed from the contract; NULL where it does not say */
     const char *family;
     gac_dtype runs_as; /* the dtype whose kernel that is, or GAC_DTYPE_COUNT */

@@ -32,8 +32,8 @@ gac_status gac_error_no_memory(gac_error *err)
     return gac_error_set(err, GAC_NO_RESOURCE, "out of memory");
 }
 
-/* Length of the printable UTF-8 character at text, or 0 when the bytes are
- * broken, overlong, or a control character. */
+/* Returns the length of the printable UTF-8 character at text. Returns 0 for a
+ * control character, an overlong form or broken bytes. */
 static size_t printable_length(const unsigned char *text)
 {
     static const uint32_t smallest[] = { 0, 0x20, 0xa0, 0x800, 0x10000 };
@@ -54,8 +54,8 @@ static size_t printable_length(const unsigned char *text)
     return c < smallest[n] || c == 0x7f || surrogate || c > 0x10ffff ? 0 : n;
 }
 
-/* Copies printable text up to limit bytes of output; returns bytes written
- * and, through *source, how far it read. */
+/* Copies text as printable text, at most limit bytes. Returns the bytes written
+ * and moves *source behind the bytes read. */
 static size_t quote_part(char *buffer, size_t limit, const unsigned char **source)
 {
     size_t used = 0;
@@ -89,13 +89,14 @@ char *gac_quote(char *buffer, size_t size, const char *text)
     buffer[used] = 0;
     if (!*s || size < 32)
         return buffer;
-    /* Too long: keep two thirds from the front and the end, which in a tensor
-     * name says most. */
+    /* The text is too long. Keep two thirds from its front, then its end: the
+     * end of a tensor name says most. */
     s = (const unsigned char *)text;
     used = quote_part(buffer, (size - 1) * 2 / 3, &s);
     memcpy(buffer + used, "...", 3);
     used += 3;
-    /* Plain text fills the room exactly; else a byte may become \xNN. */
+    /* Text without escapes may fill the rest exactly. An escape needs 4 bytes
+     * (\xNN). */
     size_t room = size - 1 - used, rest = strlen((const char *)s);
     if (rest > room) {
         const unsigned char *tail = s + rest - room;

@@ -13,10 +13,10 @@ struct gac_file {
     int fd;
     struct stat stat;
     char *path;
-    void *map; /* (stat.st_size), or NULL */
+    void *map; /* stat.st_size bytes, or NULL if not mapped */
 };
 
-/* Opens path, with more open(2) flags than the usual ones. */
+/* Opens path for reading with additional open(2) flags. */
 static gac_status open_with(const char *path, int flags, gac_file **out, gac_error *err)
 {
     char q[256];
@@ -24,7 +24,7 @@ static gac_status open_with(const char *path, int flags, gac_file **out, gac_err
     gac_file *file = calloc(1, sizeof *file);
     if (!file)
         return gac_error_no_memory(err);
-    /* Non-blocking, so that opening a FIFO put in our way does not hang. */
+    /* O_NONBLOCK: opening a FIFO must not hang. */
     file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
     if (file->fd < 0 || fstat(file->fd, &file->stat) < 0)
         status = gac_error_errno(err, path);
@@ -52,8 +52,8 @@ static bool is_below(const char *path, const char *directory)
     return strncmp(path, directory, n) == 0 && path[n] == '/';
 }
 
-/* For a directory REPO/snapshots/REV, or one below it, the cache of Hugging
- * Face keeps files in REPO/blobs. */
+/* Hugging Face's cache keeps the files of REPO/snapshots/REV (and of the
+ * folders below it) in REPO/blobs. */
 static bool is_cache_blob(const char *path, const char *directory)
 {
     static const char snapshots[] = "/snapshots/";
@@ -68,7 +68,8 @@ static bool is_cache_blob(const char *path, const char *directory)
     return below;
 }
 
-/* Opens a link inside directory, if it leads to where it may. */
+/* Opens a link inside directory if its target is inside directory too, or is a
+ * blob of Hugging Face's cache. */
 static gac_status open_link(const char *directory, const char *path, gac_file **out, gac_error *err)
 {
     char q[256];
@@ -80,7 +81,7 @@ static gac_status open_link(const char *directory, const char *path, gac_file **
     if (!is_below(real_path, real_dir) && !is_cache_blob(real_path, real_dir))
         return gac_error_set(err, GAC_BAD_INPUT, "%s: a link out of the directory",
                              gac_quote(q, sizeof q, path));
-    /* Opened by where it leads, so that the link cannot turn in between. */
+    /* Open the resolved path: the link could change in between. */
     return open_with(real_path, O_NOFOLLOW, out, err);
 }
 
@@ -160,7 +161,7 @@ static gac_status unpark(gac_file *file, gac_error *err)
     return GAC_OK;
 }
 
-/* Reads what is there in one go, at most n_bytes; 0 at the end of the file. */
+/* Reads at most n_bytes in one system call. Returns 0 at the end of the file. */
 static ssize_t read_some(const gac_file *file, uint64_t offset, void *buffer, size_t n_bytes)
 {
     if (offset > INT64_MAX)
@@ -196,7 +197,7 @@ gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n
     return GAC_OK;
 }
 
-/* Through memory, for where the kernel cannot copy by itself. */
+/* Copies through memory, where the kernel cannot copy between the two files. */
 static gac_status copy_by_hand(gac_file *file, uint64_t offset, int to, uint64_t to_offset,
                                uint64_t n_bytes, gac_error *err)
 {
@@ -230,7 +231,8 @@ gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_of
         ssize_t got = copy_file_range(file->fd, &from, to, &at, want, 0);
         if (got < 0 && errno == EINTR)
             continue;
-        /* Not supported here, or the end of the file: reading tells which. */
+        /* Either the kernel cannot copy these files, or the file has ended.
+         * Reading finds out which. */
         if (got <= 0)
             return got < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
                        ? gac_error_set(err, GAC_FAILED, "cannot write: %s", strerror(errno))

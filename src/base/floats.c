@@ -16,8 +16,8 @@ static uint32_t bits_of_float(float value)
     return bits;
 }
 
-/* The bits moved to where a float has them make a number that is too small by
- * a power of two, subnormals included; multiplying by that power is exact. */
+/* Shifting the bits to a float's positions gives a number that is too small by
+ * a power of two, also for subnormals. Multiplying by that power is exact. */
 float gac_f16_to_float(uint16_t code)
 {
     uint32_t sign = (uint32_t)(code & 0x8000) << 16, rest = code & 0x7FFF;
@@ -38,10 +38,10 @@ uint16_t gac_f16_from_float(float value)
     uint32_t sign = bits >> 16 & 0x8000;
     if (rest > 0x7F800000)
         return (uint16_t)(sign | 0x7E00);
-    if (rest >= 0x477FF000) /* 65520, half way beyond the largest */
+    if (rest >= 0x477FF000) /* 65520: rounds beyond the largest F16 */
         return (uint16_t)(sign | 0x7C00);
     if (rest < 0x38800000) {
-        /* The unit of 0.5's last place is that of the subnormals. */
+        /* Adding 0.5 rounds to 2^-24, the unit of F16's subnormals. */
         float sum = float_of_bits(rest) + 0.5F;
         return (uint16_t)(sign | (bits_of_float(sum) - bits_of_float(0.5F)));
     }

@@ -1,4 +1,5 @@
-/* The 16 bit floats: exact to float, and back by round to nearest, ties to even. */
+/* The 16-bit floats. Conversion to float is exact. Conversion back rounds to
+ * nearest, ties to even. */
 #ifndef GAC_BASE_FLOATS_H
 #define GAC_BASE_FLOATS_H
 
@@ -7,7 +8,7 @@
 float gac_f16_to_float(uint16_t code);
 float gac_bf16_to_float(uint16_t code);
 
-/* What is too large becomes infinite, a NaN the quiet one of its sign. */
+/* Too large values become infinity. A NaN becomes the quiet NaN of its sign. */
 uint16_t gac_f16_from_float(float value);
 uint16_t gac_bf16_from_float(float value);
 

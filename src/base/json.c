@@ -51,8 +51,8 @@ static void *watched_malloc(size_t n_bytes)
     return block;
 }
 
-/* Most of jansson's callers ignore what its setters return, so its allocations
- * are watched: gac_memory_check tells of one that failed. */
+/* Most callers ignore what jansson's setters return. This allocator notes
+ * failed allocations instead, and gac_memory_check reports them. */
 __attribute__((constructor)) static void watch_jansson(void)
 {
     json_free_t real_free;
@@ -96,7 +96,6 @@ gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, 
     return status;
 }
 
-/* Text that grows. */
 typedef struct growing_text {
     char *bytes;
     size_t n_bytes, capacity;
@@ -170,7 +169,7 @@ struct json_t *gac_json_result(const char *schema, int argc, char **argv)
                      (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "arguments", arguments);
 }
 
-/* Passes the byte c after white space. */
+/* Skips white space and the byte c. */
 static gac_status expect(gac_json_walk *walk, char c, const char *wanted, gac_error *err)
 {
     skip_space(walk);
@@ -197,7 +196,7 @@ gac_status gac_json_walk_start(gac_json_walk *walk, const char *text, size_t n_b
     return expect(walk, '{', "'{'", err);
 }
 
-/* The walk's text as the parser sees it. */
+/* Gives the parser a view of the walk's text. */
 static gac_json_source borrow(const gac_json_walk *walk)
 {
     return (gac_json_source){ .text = walk->text,
@@ -209,7 +208,7 @@ static gac_json_source borrow(const gac_json_walk *walk)
                               .buffer_bytes = walk->string_bytes };
 }
 
-/* The string at the current position, which is a quote. */
+/* Reads the string at the current position, which is a quote. */
 static gac_status take_string(gac_json_walk *walk, size_t max_bytes, gac_error *err)
 {
     size_t n;
@@ -221,7 +220,7 @@ static gac_status take_string(gac_json_walk *walk, size_t max_bytes, gac_error *
     return status;
 }
 
-/* Leaves the current object; behind the outermost only white space may come. */
+/* Leaves the current object. Only white space may follow the outermost one. */
 static gac_status leave(gac_json_walk *walk, gac_error *err)
 {
     walk->depth--;
@@ -235,7 +234,7 @@ static gac_status leave(gac_json_walk *walk, gac_error *err)
 
 gac_status gac_json_walk_next(gac_json_walk *walk, const char **key, gac_error *err)
 {
-    /* A key is a tensor or shard name: far below this, or an attack. */
+    /* Keys are names of tensors or shards. Longer ones are an attack. */
     enum { MAX_KEY_BYTES = 64 << 10 };
     gac_status status;
     *key = NULL;
@@ -265,7 +264,7 @@ gac_status gac_json_walk_value(gac_json_walk *walk, size_t max_bytes, struct jso
 {
     skip_space(walk);
     gac_json_source t = borrow(walk);
-    t.buffer = NULL; /* the walk's own holds the key */
+    t.buffer = NULL; /* the walk's buffer holds the key */
     t.buffer_bytes = 0;
     gac_status status = gac_json_take_value(&t, max_bytes, out, err);
     walk->position = t.position;

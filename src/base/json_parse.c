@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistr.h>
 
-/* Values inside values; deeper ones are an attack on the stack. */
+/* Limit of nesting. Deeper values would overflow the stack. */
 enum { MAX_DEPTH = 1000 };
 
 bool gac_is_utf8(const char *text, size_t n_bytes)
@@ -19,7 +19,8 @@ static bool at_end(const gac_json_source *t)
     return t->position >= t->limit;
 }
 
-/* The next byte, or 0 at the end. A NUL in the text fits no rule either. */
+/* Returns the next byte, or 0 at the end. A NUL in the text matches no rule
+ * either. */
 static char peek(const gac_json_source *t)
 {
     return at_end(t) ? 0 : t->text[t->position];
@@ -81,8 +82,8 @@ static bool reserve(gac_json_source *t, size_t n_bytes)
     return true;
 }
 
-/* The length of the string's text from behind its first quote to its last, and
- * whether it can be taken as it stands. */
+/* Measures the string's text between its quotes, and finds whether it is plain:
+ * it has no escapes. */
 static gac_status measure_string(const gac_json_source *t, size_t *n_bytes, bool *plain,
                                  gac_error *err)
 {
@@ -104,7 +105,7 @@ static gac_status measure_string(const gac_json_source *t, size_t *n_bytes, bool
                                  : bad(t, t->n_bytes, "ends before the end of a string", err);
 }
 
-/* Four hexadecimal digits, or -1. */
+/* Reads four hexadecimal digits; -1 if there are none. */
 static int32_t hex4(const char *text, size_t n_bytes)
 {
     int32_t value = 0;
@@ -123,8 +124,8 @@ static int32_t hex4(const char *text, size_t n_bytes)
     return value;
 }
 
-/* Decodes what follows "\u" in from; returns how much of it was read, 0 for a
- * fault. NUL is one: these strings end at it. */
+/* Decodes the text after "\u". Returns the number of bytes read, or 0 for an
+ * error. NUL is an error: it would end the C string. */
 static size_t decode_unicode(const char *from, size_t n_bytes, char **to)
 {
     int32_t high = hex4(from, n_bytes), low = -1;
@@ -138,7 +139,8 @@ static size_t decode_unicode(const char *from, size_t n_bytes, char **to)
     return pair ? 10 : 4;
 }
 
-/* Decodes the escape at from[0], a backslash; returns its length, 0 for a fault. */
+/* Decodes the escape at from[0], a backslash. Returns its length, or 0 for an
+ * error. */
 static size_t decode_escape(const char *from, size_t n_bytes, char **to)
 {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -162,7 +164,7 @@ static gac_status decode_string(gac_json_source *t, size_t *n_bytes, gac_error *
     gac_status status = measure_string(t, &n, &plain, err);
     if (status != GAC_OK)
         return status;
-    /* Decoded text is never longer; 6 bytes are room for one character more. */
+    /* Decoding never makes text longer. 6 bytes leave room for one more character. */
     if (!reserve(t, n + 6))
         return gac_error_no_memory(err);
     const char *from = t->text + t->position + 1;
@@ -172,7 +174,7 @@ static gac_status decode_string(gac_json_source *t, size_t *n_bytes, gac_error *
         if (from[i] != '\\')
             *to++ = from[i];
         else if (!(step = decode_escape(from + i, n - i, &to)))
-            return bad(t, t->position + 1 + i, "an escape that is no character, or is NUL", err);
+            return bad(t, t->position + 1 + i, "an escape that is not a character, or is NUL", err);
         i += step;
     }
     if (plain) {
@@ -210,7 +212,7 @@ static gac_status take_digits(gac_json_source *t, gac_error *err)
     return GAC_OK;
 }
 
-/* Moves over a number; *real says that it has a fraction or an exponent. */
+/* Moves behind a number. *real: it has a fraction or an exponent. */
 static gac_status scan_number(gac_json_source *t, bool *real, gac_error *err)
 {
     gac_status status = GAC_OK;
@@ -233,14 +235,14 @@ static gac_status scan_number(gac_json_source *t, bool *real, gac_error *err)
         t->position += peek(t) == '+' || peek(t) == '-';
         status = take_digits(t, err);
     }
-    /* A number that the limit cut off would be another number. */
+    /* The limit may have cut the number, which would change its value. */
     if (status == GAC_OK && at_end(t) && t->limit < t->n_bytes && !is_space(t->text[t->limit]) &&
         !strchr(",]}", t->text[t->limit]))
         return too_long(t, err);
     return status;
 }
 
-/* The value of a number whose text is a string of its own. */
+/* Converts the digits of a number. */
 static json_t *number_value(char *digits, bool real)
 {
     errno = 0;
@@ -249,7 +251,7 @@ static json_t *number_value(char *digits, bool real)
         return json_integer(whole);
     char *point = strchr(digits, '.');
     if (point)
-        *point = *localeconv()->decimal_point; /* what strtod reads */
+        *point = *localeconv()->decimal_point; /* strtod expects the locale's decimal point */
     return json_real(strtod(digits, NULL));    /* NULL for infinity */
 }
 
@@ -287,7 +289,7 @@ static gac_status take_word(gac_json_source *t, json_t **out, gac_error *err)
             *out = i == 0 ? json_true() : i == 1 ? json_false() : json_null();
             return GAC_OK;
         }
-        /* Cut by the limit, or by the end of the text. */
+        /* The word is cut by the limit or by the end of the text. */
         if (t->limit - t->position < n &&
             memcmp(t->text + t->position, words[i], t->limit - t->position) == 0)
             t->position = t->limit;

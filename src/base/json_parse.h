@@ -1,9 +1,9 @@
 /* Parses JSON text into jansson's values.
  *
- * jansson's own parser writes outside its buffers when an allocation fails in
- * the middle of a string, and refuses integers beyond 64 bits, which Hugging
- * Face writes. This one returns every failure, and reads such an integer as a
- * real number. */
+ * We do not use jansson's parser. It writes outside its buffers when an
+ * allocation fails in the middle of a string, and it refuses integers beyond 64
+ * bits, which Hugging Face writes. This parser returns every failure, and reads
+ * such an integer as a real number. */
 #ifndef GAC_BASE_JSON_PARSE_H
 #define GAC_BASE_JSON_PARSE_H
 
@@ -16,19 +16,19 @@ typedef struct gac_json_source {
     size_t n_bytes;
     size_t position;      /* of the next unread byte */
     const char *source;   /* file name, for errors */
-    uint64_t base_offset; /* of text inside the file, for errors */
-    size_t limit;         /* what the current value may not reach beyond */
-    size_t max_bytes;     /* of one value, for the message about limit */
+    uint64_t base_offset; /* offset of text in its file, for errors */
+    size_t limit;         /* end of the text that the current value may use */
+    size_t max_bytes;     /* size limit of one value, for the error message */
     char *buffer;         /* the last decoded string; the caller frees it */
-    size_t buffer_bytes;  /* room there */
+    size_t buffer_bytes;  /* size of buffer */
 } gac_json_source;
 
-/* Parses the value at the current position, which takes at most max_bytes of
- * text, and moves behind it. The caller owns *out. */
+/* Parses the value at the current position, at most max_bytes of text, and
+ * moves behind it. The caller owns *out. */
 gac_status gac_json_take_value(gac_json_source *t, size_t max_bytes, json_t **out, gac_error *err);
 
-/* Decodes the string at the current position, which is a quote, into
- * t->buffer, where a NUL follows its *n_bytes bytes. */
+/* Decodes the string at the current position, which is a quote, into t->buffer.
+ * A NUL follows its *n_bytes bytes. */
 gac_status gac_json_take_string(gac_json_source *t, size_t max_bytes, size_t *n_bytes,
                                 gac_error *err);
 

@@ -70,7 +70,7 @@ bool gac_reader_bool(gac_reader *r, const json_t *parent, const char *key, bool 
     return json_is_boolean(value) || gac_reader_fault_at(r, key, "must be true or false");
 }
 
-/* These strings reach terminals. */
+/* These strings are printed to terminals. */
 bool gac_reader_is_printable(const char *text)
 {
     size_t n = strlen(text);
@@ -113,7 +113,7 @@ bool gac_reader_number(gac_reader *r, const json_t *parent, const char *key, dou
     const json_t *value = json_object_get(parent, key);
     *out = json_number_value(value);
     if (json_is_number(value) && *out >= min && *out <= max)
-        return true; /* the path is spelled out for faults only */
+        return true; /* only errors need the path */
     gac_reader_enter(r, ".%s", key);
     return gac_reader_to_number(r, value, min, max, out);
 }

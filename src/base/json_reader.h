@@ -1,6 +1,6 @@
-/* Reads values out of an untrusted JSON document, each checked for type and
- * range; a fault is named by its JSON path. Functions return false after a
- * fault, and status and err then say what it was. */
+/* Reads values out of an untrusted JSON document and checks their types and
+ * ranges. Errors name the JSON path of the value. Functions return false after
+ * an error; status and err then describe it. */
 #ifndef GAC_BASE_JSON_READER_H
 #define GAC_BASE_JSON_READER_H
 
@@ -8,14 +8,14 @@
 
 #include <jansson.h>
 
-/* Where in the document the reader is; starts as GAC_READER_INIT. */
+/* A position in the document. Initialise it with GAC_READER_INIT. */
 typedef struct gac_reader {
     const char *source;
     gac_error *err;
     gac_status status;
     size_t length;
     char path[320];
-    void *beside; /* of the room that reads: what it keeps beside the document, or NULL */
+    void *beside; /* the caller's own data, or NULL */
 } gac_reader;
 
 #define GAC_READER_INIT(source_, err_) \
@@ -23,7 +23,8 @@ typedef struct gac_reader {
         .source = (source_), .err = (err_), .status = GAC_OK, .length = 1, .path = "$" \
     }
 
-/* Goes down by a piece of path, and back up to where enter says it was. */
+/* enter appends to the path and returns its previous length. leave takes that
+ * length and restores the path. */
 GAC_PRINTF(2, 3) size_t gac_reader_enter(gac_reader *r, const char *format, ...);
 void gac_reader_leave(gac_reader *r, size_t before);
 bool gac_reader_fault(gac_reader *r, const char *rule);
@@ -43,7 +44,7 @@ bool gac_reader_to_size(gac_reader *r, const json_t *value, int64_t max, int64_t
 bool gac_reader_size(gac_reader *r, const json_t *parent, const char *key, int64_t max,
                      int64_t *out);
 
-/* A member that is a number, otherwise another one; object may be NULL. */
+/* Returns the number under key, or otherwise if there is none. object may be NULL. */
 double gac_json_number_or(const json_t *object, const char *key, double otherwise);
 
 #endif

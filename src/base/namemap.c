@@ -17,7 +17,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Eight bytes a step, each folded with the secret seed. */
+/* Hashes eight bytes per step, each mixed with the secret seed. */
 static uint32_t hash_name(const gac_namemap *map, const char *name, size_t n)
 {
     uint64_t h = map->seed[0] ^ n;
@@ -37,7 +37,7 @@ gac_status gac_namemap_init(gac_namemap *map, gac_error *err)
 {
     memset(map, 0, sizeof *map);
     if (getrandom(map->seed, sizeof map->seed, 0) != (ssize_t)sizeof map->seed)
-        return gac_error_set(err, GAC_FAILED, "the system gives no random numbers");
+        return gac_error_set(err, GAC_FAILED, "the system provides no random numbers");
     map->seed[1] |= 1;
     map->n_slots = 64;
     map->slots = calloc(map->n_slots, sizeof *map->slots);
@@ -50,7 +50,7 @@ void gac_namemap_dispose(gac_namemap *map)
     map->slots = NULL;
 }
 
-/* The slot that holds name, or the free one where it belongs. */
+/* Returns the slot that holds name, or the free slot where it belongs. */
 static struct gac_namemap_slot *probe(const gac_namemap *map, const char *name, size_t n,
                                       uint32_t hash)
 {

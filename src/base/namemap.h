@@ -1,5 +1,5 @@
-/* From names to small numbers, built for names an attacker may have chosen:
- * the hash is seeded anew for every map. */
+/* Maps names to small numbers. An attacker may choose the names, so every map
+ * has its own hash seed. */
 #ifndef GAC_BASE_NAMEMAP_H
 #define GAC_BASE_NAMEMAP_H
 
@@ -15,12 +15,12 @@ typedef struct gac_namemap {
 gac_status gac_namemap_init(gac_namemap *map, gac_error *err);
 void gac_namemap_dispose(gac_namemap *map);
 
-/* Adds name, which must outlive the map. When it is there already, *existing
- * gets its number and nothing changes; otherwise *existing is -1. */
+/* Adds name, which must outlive the map. If it is already present, *existing
+ * gets its number and nothing changes. Otherwise *existing is -1. */
 gac_status gac_namemap_add(gac_namemap *map, const char *name, int32_t number, int32_t *existing,
                            gac_error *err);
-int32_t gac_namemap_find(const gac_namemap *map, const char *name); /* or -1 */
-/* Likewise for a name of n bytes that does not end in NUL; NULL where n is 0. */
+int32_t gac_namemap_find(const gac_namemap *map, const char *name); /* -1 if absent */
+/* The same for a name of n bytes without a NUL. name may be NULL if n is 0. */
 int32_t gac_namemap_find_n(const gac_namemap *map, const char *name, size_t n);
 
 #endif

@@ -12,12 +12,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A target under its final name and the temporary one it is written to. */
+/* A target: its final name, and the temporary name it is written under. */
 typedef struct target {
     char *path;
     char *temporary;
     bool replace;
-    bool left; /* something has the temporary name: what is being made, or what it replaced */
+    bool left; /* the temporary name exists and must be removed */
 } target;
 
 struct gac_new_file {
@@ -27,7 +27,7 @@ struct gac_new_file {
 
 struct gac_new_dir {
     target target;
-    int lock; /* the temporary directory, locked while its maker lives */
+    int lock; /* descriptor of the temporary directory, locked by this process */
 };
 
 static gac_status failed(const char *path, gac_error *err)
@@ -48,7 +48,7 @@ static gac_status exists(const char *path, gac_error *err)
 static gac_status no_directory(const char *path, gac_error *err)
 {
     char q[256];
-    return gac_error_set(err, GAC_FAILED, "%s: exists and is no directory",
+    return gac_error_set(err, GAC_FAILED, "%s: exists and is not a directory",
                          gac_quote(q, sizeof q, path));
 }
 
@@ -58,14 +58,14 @@ static void target_dispose(target *t)
     free(t->temporary);
 }
 
-/* Whether anything is at path; a path that cannot be looked at is an error. */
+/* Finds whether anything exists at path. Fails if the path cannot be examined. */
 static gac_status look(const char *path, bool *there, struct stat *s, gac_error *err)
 {
     *there = lstat(path, s) == 0;
     return *there || errno == ENOENT ? GAC_OK : failed(path, err);
 }
 
-/* Sets up t for path, with a temporary name of its own in the same directory:
+/* Initialises t for path. The temporary name is in the same directory, because
  * rename works only within one file system. */
 static gac_status target_init(target *t, const char *path, bool replace, gac_error *err)
 {
@@ -123,8 +123,8 @@ static gac_status sync_parent(const char *path, gac_error *err)
     return status;
 }
 
-/* Gives the temporary its final name. A file system without the no-replace
- * flag falls back to a check, which leaves a short race and no worse. */
+/* Renames the temporary to its final name. File systems without
+ * RENAME_NOREPLACE get a check before the rename, which leaves a short race. */
 static gac_status move_into_place(const target *t, gac_error *err)
 {
     struct stat s;
@@ -141,9 +141,9 @@ static gac_status move_into_place(const target *t, gac_error *err)
     return rename(t->temporary, t->path) == 0 ? GAC_OK : failed(t->path, err);
 }
 
-/* Likewise where something may be replaced: old and new are exchanged in one
- * step, so that a crash leaves one of the two complete under the name. Then the
- * old one has the temporary name. */
+/* The same where the target may be replaced. One system call exchanges old and
+ * new, so that a crash leaves one of them complete. Afterwards the old one has
+ * the temporary name. */
 static gac_status swap_into_place(target *t, bool *swapped, gac_error *err)
 {
     struct stat s;
@@ -158,15 +158,16 @@ static gac_status swap_into_place(target *t, bool *swapped, gac_error *err)
     return failed(t->path, err);
 }
 
-/* Takes the new one away again, and puts the old one back. */
+/* Reverses the rename or the exchange. */
 static bool take_back(const target *t, bool swapped)
 {
     return renameat2(AT_FDCWD, t->path, AT_FDCWD, t->temporary,
                      swapped ? RENAME_EXCHANGE : RENAME_NOREPLACE) == 0;
 }
 
-/* Gives the temporary its final name, for good if flush; after a failure the
- * name is as it was. What then has the temporary name is to be removed. */
+/* Renames the temporary to its final name, and flushes the directory if flush.
+ * After a failure the final name is as before. The caller removes what then has
+ * the temporary name. */
 static gac_status put_in_place(target *t, bool flush, gac_error *err)
 {
     char q[256], why[400];
@@ -190,7 +191,7 @@ static gac_status put_in_place(target *t, bool flush, gac_error *err)
                          gac_quote(q, sizeof q, t->path), why);
 }
 
-/* As the kernel lists a directory. */
+/* An entry as getdents64 returns it. */
 struct listed {
     uint64_t inode, next;
     unsigned short n_bytes;
@@ -200,7 +201,7 @@ struct listed {
 
 static bool remove_inside(int parent, const char *name);
 
-/* Removes what is in an open directory; false when some of it stays. */
+/* Removes everything in an open directory. False if something remains. */
 static bool empty_directory(int fd)
 {
     _Alignas(struct listed) char buffer[4096];
@@ -217,8 +218,8 @@ static bool empty_directory(int fd)
     return all && n == 0;
 }
 
-/* Removes a file, or a directory with all that is in it; false when it stays. It
- * allocates nothing, since it tidies up after failed allocations, too. */
+/* Removes a file, or a directory and its content. False if it remains. This
+ * allocates nothing, because it also runs after failed allocations. */
 static bool remove_inside(int parent, const char *name)
 {
     if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
@@ -231,14 +232,13 @@ static bool remove_inside(int parent, const char *name)
     return unlinkat(parent, name, AT_REMOVEDIR) == 0;
 }
 
-/* Removes path, if it is there. A second try helps where a fault passes. */
+/* Removes path if it exists. It tries twice, because some errors are temporary. */
 static bool remove_all(const char *path)
 {
     return remove_inside(AT_FDCWD, path) || remove_inside(AT_FDCWD, path);
 }
 
-/* Removes what is left under a temporary name, if its maker is gone: one that
- * lives holds the lock. */
+/* Removes a leftover temporary unless its maker still runs and holds the lock. */
 static void remove_left(const char *path)
 {
     struct stat s;
@@ -251,8 +251,7 @@ static void remove_left(const char *path)
     close(fd);
 }
 
-/* Removes what processes that were killed left of earlier attempts at the same
- * target. */
+/* Removes the temporaries of killed processes for the same target. */
 static void remove_stale(const target *t)
 {
     const char *slash = strrchr(t->path, '/');
@@ -279,8 +278,8 @@ static void remove_stale(const target *t)
     free(parent);
 }
 
-/* A new file, locked as long as it is open. Whoever tidied up before it was
- * locked has taken it away again. */
+/* Creates a file, locked while it is open. Another process may have removed it
+ * before it was locked; then it is created again. */
 static int create_locked(const char *path)
 {
     struct stat s = { .st_nlink = 1 };
@@ -289,7 +288,7 @@ static int create_locked(const char *path)
         if (fd >= 0)
             close(fd);
         fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        /* A file system without locks loses the tidying up, no more. */
+        /* Without locks a file system loses only the removal of leftovers. */
     } while (fd >= 0 && flock(fd, LOCK_EX) == 0 && fstat(fd, &s) == 0 && s.st_nlink == 0);
     return fd;
 }
@@ -307,7 +306,7 @@ gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **ou
     if (status == GAC_OK)
         status = look(file->target.path, &there, &s, err);
     if (status == GAC_OK && there && !S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
-        status = gac_error_set(err, GAC_FAILED, "%s: exists and is no file",
+        status = gac_error_set(err, GAC_FAILED, "%s: exists and is not a file",
                                gac_quote(q, sizeof q, path));
     if (status == GAC_OK) {
         remove_stale(&file->target);
@@ -347,7 +346,8 @@ gac_status gac_new_file_commit(gac_new_file *file, gac_error *err)
         status = failed(file->target.path, err);
     if (status == GAC_OK)
         status = put_in_place(&file->target, true, err);
-    /* The temporary name is gone now, or has what is not wanted. */
+    /* Removes what still has the temporary name: the old file or, after a
+     * failure, the new one. */
     gac_new_file_discard(file);
     return status;
 }
@@ -363,8 +363,8 @@ void gac_new_file_discard(gac_new_file *file)
     free(file);
 }
 
-/* Likewise a directory; *lock may stay -1. Not all file systems count a
- * directory's names, so what is at the path tells. */
+/* The same for a directory. *lock may stay -1. Link counts of directories are
+ * unreliable, so this compares inodes. */
 static bool make_locked(const char *path, int *lock)
 {
     struct stat mine, there;

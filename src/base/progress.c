@@ -59,12 +59,12 @@ void gac_progress_step(gac_progress *progress, uint64_t n_done)
 {
     if (!progress || progress->total == 0)
         return;
-    if (n_done > progress->total) /* it was only expected */
+    if (n_done > progress->total) /* the total was an estimate */
         progress->total = n_done;
     double now = gac_now_s();
     double fraction = (double)n_done / (double)progress->total;
-    /* A bar moves smoothly once work has lasted half a second; a log gets a
-     * line every two seconds. */
+    /* A terminal shows a bar after half a second. A log gets a line every two
+     * seconds. */
     if (progress->terminal && now - progress->started_s > 0.5 && now - progress->last_s > 0.1) {
         draw_bar(progress, fraction);
     } else if (!progress->terminal && now - progress->last_s > 2.0) {

@@ -15,19 +15,20 @@
 
 typedef struct child {
     pid_t pid;
-    int in, out, err; /* our ends; -1 where there is none, or once closed */
+    int in, out, err; /* our ends of the pipes; -1 if closed */
     bool ended;
-    int status; /* for waitpid's macros, once it has ended */
+    int status; /* from waitpid, once the child has ended */
 } child;
 
-#define LAST_WORDS_S 2.0 /* for a child of which no answer can come any more */
+#define LAST_WORDS_S 2.0 /* how long to wait for a child that can no longer answer */
 
 struct gac_child {
     child c;
 };
 
-/* What the child does: becomes argv, to be killed when the thread that started
- * it ends, whatever ends it; or says through failure why not. in -1: nothing to read. */
+/* Runs in the child: executes argv, or writes errno to failure. The kernel
+ * kills the child when the thread that started it ends. in is -1 if there is no
+ * input. */
 static void become(char *const argv[], pid_t parent, int in, int out, int errors, int failure)
 {
     if (in < 0)
@@ -40,7 +41,7 @@ static void become(char *const argv[], pid_t parent, int in, int out, int errors
     _exit(write(failure, &code, sizeof code) == (ssize_t)sizeof code ? 127 : 126);
 }
 
-/* The child's reason for not having become argv, or 0. */
+/* Returns the errno of a failed exec, or 0. */
 static int wait_for_exec(pid_t pid, int failure)
 {
     int code = 0;
@@ -48,7 +49,7 @@ static int wait_for_exec(pid_t pid, int failure)
     while ((got = read(failure, &code, sizeof code)) < 0 && errno == EINTR)
         ;
     if (got <= 0)
-        return 0; /* its end was closed by exec */
+        return 0; /* exec closed the pipe: it succeeded */
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
     return code ? code : ECHILD;
@@ -71,12 +72,12 @@ static void close_ends(child *c)
     }
 }
 
-/* With reads, the child has something to read from c->in. */
+/* reads: the child gets a pipe to read from, c->in. */
 static gac_status start(char *const argv[], bool reads, child *c, gac_error *err)
 {
     char q[200];
     int pipes[4][2] = { { -1, -1 }, { -1, -1 }, { -1, -1 }, { -1, -1 } }; /* out, errors, failure */
-    int *in = pipes[3]; /* a socket: writing to one that nobody reads is an error, not a signal */
+    int *in = pipes[3]; /* a socket, because writing to a closed pipe would raise SIGPIPE */
     int code = 0;
     pid_t self = getpid();
     for (int i = 0; i < 3 && !code; i++)
@@ -107,7 +108,7 @@ static gac_status start(char *const argv[], bool reads, child *c, gac_error *err
                          strerror(code));
 }
 
-/* Appends what one pipe has; closes it at its end. */
+/* Appends what the pipe has, and closes it at its end. */
 static bool drain(int *fd, char **text, size_t *n, size_t *room, size_t max_bytes)
 {
     if (*room - *n < 65536) {
@@ -129,7 +130,7 @@ static bool drain(int *fd, char **text, size_t *n, size_t *room, size_t max_byte
     return *n <= max_bytes;
 }
 
-/* Takes whole lines off the front of stderr's text. */
+/* Removes whole lines from the front of stderr's text. */
 static void take_lines(char *text, size_t *n, gac_progress *progress, const char *what,
                        gac_child_output *out)
 {
@@ -150,7 +151,7 @@ static void take_lines(char *text, size_t *n, gac_progress *progress, const char
     memmove(text, from, *n + 1);
 }
 
-/* Whether the child has ended, by now or before. */
+/* Returns whether the child has ended, now or earlier. */
 static bool has_ended(child *c)
 {
     pid_t got = c->ended ? 0 : waitpid(c->pid, &c->status, WNOHANG);
@@ -158,8 +159,8 @@ static bool has_ended(child *c)
     return c->ended;
 }
 
-/* Until both pipes are closed or, with a line, until there is one or none can
- * come any more. */
+/* Reads until both pipes are closed. If line is set, it also stops at a whole
+ * line, or when the child has ended without one. */
 static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
                          gac_progress *progress, const char *what, gac_child_output *out)
 {
@@ -172,18 +173,18 @@ static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
         if (line && (c->out < 0 || has_ended(c)))
             end_s = fmin(end_s, gac_now_s() + LAST_WORDS_S);
         double left_s = end_s - gac_now_s();
-        if (left_s <= 0) { /* others may hold the pipes of one that has ended */
+        if (left_s <= 0) { /* another process may still hold the pipes */
             fault = line && c->ended ? NULL : "did not end in time";
             break;
         }
         if (poll(fds, 2, left_s > 1 ? 1000 : (int)(left_s * 1000) + 1) < 0 && errno != EINTR)
-            fault = "cannot be watched";
+            fault = "cannot be read from";
         if (!fault && fds[0].revents &&
             !drain(&c->out, &out->text, &out->n_bytes, &room, max_bytes))
-            fault = "wrote more than it may";
+            fault = "wrote too much output";
         if (!fault && fds[1].revents) {
             if (!drain(&c->err, &err_text, &err_n, &err_room, 1 << 20))
-                fault = "wrote more diagnostics than it may";
+                fault = "wrote too many diagnostics";
             if (err_text)
                 take_lines(err_text, &err_n, progress, what, out);
         }
@@ -192,7 +193,7 @@ static const char *watch(child *c, bool line, double end_s, size_t max_bytes,
     return fault;
 }
 
-/* Waits for the end of a child that has closed its pipes. */
+/* Waits for a child that has closed its pipes. */
 static const char *reap(child *c, double end_s)
 {
     while (!has_ended(c)) {
@@ -203,7 +204,7 @@ static const char *reap(child *c, double end_s)
     return NULL;
 }
 
-/* Waits for a child that has ended, unless there is a fault; then kills it. */
+/* Waits for the child to end; kills it after a fault. */
 static int finish(child *c, double end_s, const char **fault)
 {
     close_ends(c);
@@ -218,7 +219,7 @@ static int finish(child *c, double end_s, const char **fault)
     return WIFEXITED(c->status) ? WEXITSTATUS(c->status) : -1;
 }
 
-/* What an answer comes to, given what went wrong, if anything did. */
+/* Turns the fault, if any, and the exit code into a status. */
 static gac_status conclude(const char *name, const char *fault, gac_child_output *out,
                            gac_error *err)
 {
@@ -270,11 +271,11 @@ gac_status gac_child_ask(gac_child *server, const char *line, double timeout_s, 
     if (c->out < 0)
         return gac_error_set(err, GAC_FAILED, "the program has ended");
     const char *fault = poll(&early, 1, 0) > 0 && early.revents & POLLIN && !has_ended(c)
-                            ? "spoke without having been asked"
+                            ? "wrote output before it was asked"
                             : NULL;
     size_t n = strlen(line);
     bool asked = !fault && send(c->in, line, n, MSG_NOSIGNAL) == (ssize_t)n;
-    /* Where it has just ended, what it said is worth more than that. */
+    /* A failed send means that the child has ended. Its last output explains why. */
     double end_s = gac_now_s() + (asked ? timeout_s : LAST_WORDS_S);
     if (!fault)
         fault = watch(c, true, end_s, max_bytes, progress, what, out);

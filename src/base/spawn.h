@@ -1,5 +1,5 @@
-/* Other programs: started without a shell, watched, never waited for longer
- * than agreed, and gone when we are. */
+/* Runs other programs without a shell. Every wait has a time limit, and the
+ * programs end when we do. */
 #ifndef GAC_BASE_SPAWN_H
 #define GAC_BASE_SPAWN_H
 
@@ -8,22 +8,22 @@
 typedef struct gac_child_output {
     char *text; /* stdout; NUL-terminated, malloc'ed */
     size_t n_bytes;
-    char last_line[320]; /* of stderr that was no progress */
+    char last_line[320]; /* the last line of stderr that was not progress */
     int exit_code;       /* 127: not found; -1: a signal ended it */
 } gac_child_output;
 
-/* Runs argv without a shell, with nothing to read; it is killed if the calling
- * thread ends meanwhile. Lines of stderr that start
- * with "progress DONE TOTAL" move the progress bar, named what. More than max_bytes of
- * output or timeout_s without end is a failure. free(out->text). */
+/* Runs argv without a shell and without input, and kills it if the calling
+ * thread ends first. Lines of stderr of the form "progress DONE TOTAL" move the
+ * progress bar, which is named what. More than max_bytes of output is a
+ * failure, and so is a run longer than timeout_s. The caller frees out->text. */
 gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
                      const char *what, gac_child_output *out, gac_error *err);
 
-/* A program that goes on: it reads a line, and answers with one. */
+/* A program that keeps running: it reads a line and answers with one. */
 typedef struct gac_child gac_child;
 gac_status gac_child_start(char *const argv[], gac_child **out, gac_error *err);
-/* As gac_spawn; line ends with a newline. Where the program has ended instead of
- * answering, out has its exit code and perhaps no text. */
+/* Sends line, which ends with a newline, and waits for the answer as gac_spawn
+ * does. If the program ends instead, out has its exit code and perhaps no text. */
 gac_status gac_child_ask(gac_child *server, const char *line, double timeout_s, size_t max_bytes,
                          gac_progress *progress, const char *what, gac_child_output *out,
                          gac_error *err);

@@ -1,10 +1,10 @@
-/* Random numbers that are the same everywhere for the same seed: splitmix64. */
+/* Random numbers (splitmix64). A seed gives the same numbers on every machine. */
 #ifndef GAC_BASE_SPLITMIX_H
 #define GAC_BASE_SPLITMIX_H
 
 #include <stdint.h>
 
-/* The next of the sequence; *state starts as the seed. */
+/* Returns the next number of the sequence. *state starts as the seed. */
 static inline uint64_t gac_splitmix64(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -13,7 +13,7 @@ static inline uint64_t gac_splitmix64(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Number index of the seed's sequence, in any order. */
+/* Returns number index of the seed's sequence. */
 static inline uint64_t gac_random_bits(uint64_t seed, uint64_t index)
 {
     uint64_t z = seed * 0xD1342543DE82EF95U + (index + 1) * 0x9E3779B97F4A7C15U;
@@ -22,15 +22,16 @@ static inline uint64_t gac_random_bits(uint64_t seed, uint64_t index)
     return z ^ z >> 31;
 }
 
-/* The sum of four uniform numbers: normal enough for operands, the same on
- * every machine, and bounded, so that no format overflows. Mean 0, variance 1, within 3.5. */
+/* Returns the scaled sum of four uniform numbers: mean 0, variance 1, within
+ * 3.5. That is close enough to normal for operands, equal on every machine, and
+ * bounded, so that no format overflows. */
 static inline double gac_random_normal(uint64_t seed, uint64_t index)
 {
     uint64_t bits = gac_random_bits(seed, index);
     double sum = 0;
     for (int i = 0; i < 4; i++)
         sum += ((double)(bits >> 16 * i & 0xFFFF) + 0.5) / 65536 - 0.5;
-    return sum * 1.7320508075688772; /* of variance 4/12 */
+    return sum * 1.7320508075688772; /* the sum has variance 4/12 */
 }
 
 #endif

@@ -37,7 +37,7 @@ void gac_bytes_dispose(byte_buffer *buffer)
 size_t gac_utf8_check(const char *text, size_t n, size_t *bad)
 {
     const unsigned char *b = (const unsigned char *)text;
-    unsigned char low = 0x80, high = 0xbf; /* what the second byte may be */
+    unsigned char low = 0x80, high = 0xbf; /* range of the second byte */
     size_t length;
     *bad = 1;
     if (b[0] < 0x80)

@@ -14,14 +14,15 @@ typedef struct byte_buffer {
 bool gac_bytes_append(byte_buffer *to, const char *data, size_t n);
 void gac_bytes_dispose(byte_buffer *buffer);
 
-/* Length of the valid UTF-8 character at text, or 0; *bad gets the length of
- * what would become one U+FFFD. */
+/* Returns the length of the valid UTF-8 character at text, or 0. Then *bad gets
+ * the number of bytes that one U+FFFD replaces. */
 size_t gac_utf8_check(const char *text, size_t n, size_t *bad);
-/* Copies text, valid from here on; *out may be text itself. */
+/* Replaces broken bytes by U+FFFD. *text then points to valid UTF-8, in room
+ * unless the text was valid already. */
 bool gac_utf8_repair(const char **text, size_t *n, byte_buffer *room);
-/* The character at text, which is valid UTF-8, and its length. */
+/* Returns the character at text, which is valid UTF-8, and its length. */
 uint32_t gac_utf8_get(const char *text, size_t *length);
-/* Where the character that ends at text + n begins. */
+/* Returns where the character that ends at text + n begins. */
 size_t gac_utf8_before(const char *text, size_t n);
 
 #endif

@@ -5,17 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_IDS 16 /* in one pass, so that there is progress to show */
+#define CHUNK_IDS 16 /* tokens per pass; more passes move the progress bar more often */
 
-/* A comparison under way. */
 typedef struct comparison {
     const gac_compare_options *options;
     gac_logit_comparison *out;
     int32_t *ids;    /* (n_ids) */
     float *kept;     /* (n_ids, vocab), the first model's logits */
-    float *chunk;    /* (CHUNK_IDS, vocab), some of the second's */
-    double distance; /* squares of differences, */
-    double size;     /* and of the first model's logits */
+    float *chunk;    /* (CHUNK_IDS, vocab), the second model's logits of one pass */
+    double distance; /* sum of squared differences */
+    double size;     /* sum of the first model's squared logits */
 } comparison;
 
 static gac_status choose_ids(comparison *s, gac_error *err)
@@ -31,7 +30,7 @@ static gac_status choose_ids(comparison *s, gac_error *err)
     return GAC_OK;
 }
 
-/* As many tokens as the model's context has room for and whose logits are kept. */
+/* Limits *n_ids to the model's context and to the memory for logits. */
 static gac_status limit_ids(const gac_model *model, int64_t *n_ids, gac_error *err)
 {
     net n;
@@ -40,8 +39,9 @@ static gac_status limit_ids(const gac_model *model, int64_t *n_ids, gac_error *e
         return status;
     int64_t most = GAC_MAX_COMPARE_BYTES / (int64_t)sizeof(float) / n.vocab;
     if (most < 1)
-        status = gac_error_set(err, GAC_NO_RESOURCE, "logits of %lld tokens are too many to keep",
-                               (long long)n.vocab);
+        status =
+            gac_error_set(err, GAC_NO_RESOURCE, "the logits of %lld tokens need too much memory",
+                          (long long)n.vocab);
     *n_ids = gac_min_i64(*n_ids, gac_min_i64(most, n.max_context));
     gac_net_dispose(&n);
     return status;
@@ -142,7 +142,7 @@ gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
     if (status != GAC_OK)
         return status;
     if (out->n_ids < 1)
-        return gac_error_set(err, GAC_USAGE, "there are no tokens to compare over");
+        return gac_error_set(err, GAC_USAGE, "there are no tokens to compare");
     for (int i = 0; i < 2 && status == GAC_OK; i++)
         status = run_one(&s, models[i], i == 1, err);
     out->relative = s.size > 0 ? sqrt(s.distance / s.size) : s.distance > 0 ? INFINITY : 0;

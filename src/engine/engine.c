@@ -1,13 +1,10 @@
-/* A forward pass, as calls to a device: the one place where it is written what
- * a Llama-like decoder computes. */
+/* The forward pass of a Llama-like decoder, as calls to a device. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "engine/engine_internal.h"
 
 #define DEFAULT_CONTEXT 4096
-
-/* ---- Opening ------------------------------------------------------------------ */
 
 static gac_status settle_options(gac_engine *e, gac_error *err)
 {
@@ -42,7 +39,7 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
         o->max_cached = cached;
     if (o->max_context > e->net.max_context)
         return gac_error_set(err, GAC_USAGE,
-                             "a context of %lld tokens, but the model is made for %lld",
+                             "a context of %lld tokens, but the model's context is %lld",
                              (long long)o->max_context, (long long)e->net.max_context);
     return GAC_OK;
 }
@@ -119,7 +116,7 @@ gac_status gac_engine_reserve(gac_engine *e, int64_t batch, int64_t context, gac
                              (long long)o->max_context, (long long)o->max_cached);
     if (batch == e->room_batch && context == e->room_context)
         return GAC_OK;
-    e->room_batch = e->recorded_batch = 0; /* a recording knows where keys and values are */
+    e->room_batch = e->recorded_batch = 0; /* the recorded pass holds addresses of the old cache */
     for (int32_t i = 0; i < e->net.n_layers && status == GAC_OK; i++)
         status =
             e->compute.ops->cache_shape(e->compute.state, e->layers[i].cache, batch, context, err);
@@ -129,8 +126,6 @@ gac_status gac_engine_reserve(gac_engine *e, int64_t batch, int64_t context, gac
     }
     return status;
 }
-
-/* ---- A pass ------------------------------------------------------------------- */
 
 static gac_status run_attention(gac_engine *e, int32_t layer, gac_error *err)
 {
@@ -193,14 +188,15 @@ static gac_status run_head(gac_engine *e, int64_t first, int64_t step, int64_t n
     return e->compute.ops->logits(e->compute.state, &call, first, step, n, err);
 }
 
-/* So many layers of a pass are done; the head counts as one more. */
+/* Reports progress: n_layers of this pass are done. The output head counts as
+ * one more layer. */
 static void step(const gac_engine *e, int32_t n_layers)
 {
     int64_t n = e->last_n_past + e->last_n_new * n_layers / (e->net.n_layers + 1);
     gac_progress_step(e->watched, e->watched_from + (e->watched_counts ? (uint64_t)n : 0));
 }
 
-/* Everything between begin and the logits of each last token. */
+/* Runs everything from the embedding to the logits of each sequence's last token. */
 static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_error *err)
 {
     gac_status status = e->compute.ops->embed(e->compute.state, e->embedding, e->residual, err);
@@ -213,7 +209,8 @@ static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_erro
     return status == GAC_OK ? run_head(e, n_new - 1, n_new, batch, err) : status;
 }
 
-/* One token per sequence: recorded by its first pass, replayed by the others. */
+/* Decodes one token per sequence. The first such pass is recorded as a graph;
+ * later ones replay it. */
 static gac_status run_decode(gac_engine *e, int64_t batch, gac_error *err)
 {
     const gac_compute_ops *ops = e->compute.ops;
@@ -222,7 +219,7 @@ static gac_status run_decode(gac_engine *e, int64_t batch, gac_error *err)
         return run_pass(e, batch, 1, err);
     if (e->recorded_batch == batch) {
         gac_status replayed = ops->replay(state, err);
-        if (replayed != GAC_USAGE) /* which is that the device gave the recording up */
+        if (replayed != GAC_USAGE) /* GAC_USAGE: the device has dropped the recording */
             return replayed;
     }
     gac_status status = run_pass(e, batch, 1, err);
@@ -238,7 +235,7 @@ static gac_status run_decode(gac_engine *e, int64_t batch, gac_error *err)
     return status;
 }
 
-/* The first id that is none of the model's, n where there is none. */
+/* Returns the index of the first id outside the vocabulary, or n. */
 static int64_t find_outside(const gac_engine *e, const int32_t *ids, int64_t n)
 {
     int64_t i = 0;
@@ -304,11 +301,12 @@ gac_status gac_engine_check_text(const gac_engine *e, const int32_t *ids, size_t
     int64_t i = find_outside(e, ids, (int64_t)n_ids);
     if (i == (int64_t)n_ids)
         return GAC_OK;
-    return gac_error_set(err, GAC_BAD_INPUT,
-                         "%s: its tokenizer makes %d of token %lld of the text, but the embedding "
-                         "has %lld rows",
-                         gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)), ids[i],
-                         (long long)i, (long long)e->net.vocab);
+    return gac_error_set(
+        err, GAC_BAD_INPUT,
+        "%s: the tokenizer gives id %d to token %lld of the text, but the embedding "
+        "has %lld rows",
+        gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)), ids[i], (long long)i,
+        (long long)e->net.vocab);
 }
 
 gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out, gac_error *err)
@@ -327,7 +325,7 @@ gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out
     return status;
 }
 
-/* Losses of the rows of one pass; targets (n). */
+/* Computes the losses of one pass. targets and losses have shape (n). */
 static gac_status pass_losses(gac_engine *e, const int32_t *targets, int64_t n, double *losses,
                               gac_error *err)
 {

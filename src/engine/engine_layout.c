@@ -1,5 +1,5 @@
-/* From the dimension graph to what is computed: which tensors a layer has, and
- * whether this engine computes what that family means by them. */
+/* Takes the decoder from the dimension graph: finds each layer's tensors, and
+ * refuses models that this engine would compute wrongly. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static gac_status refuse(const net *n, gac_error *err, const char *format, ...) GAC_PRINTF(3, 4);
 
-/* One line that names the checkpoint. */
+/* Sets an error that starts with the checkpoint's path. */
 static gac_status refuse(const net *n, gac_error *err, const char *format, ...)
 {
     char q[256], text[512];
@@ -20,14 +20,14 @@ static gac_status refuse(const net *n, gac_error *err, const char *format, ...)
                          gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)), text);
 }
 
-/* What config.json states; NULL where it says nothing. */
+/* Returns the value in config.json, or NULL if the key is absent or null. */
 static const json_t *stated(const net *n, const char *key)
 {
     const json_t *value = json_object_get(n->config, key);
     return json_is_null(value) ? NULL : value;
 }
 
-/* A one-axis tensor of n_wanted entries. */
+/* Finds a tensor of shape (n_wanted). */
 static gac_status need_vector(const net *n, const char *name, int64_t n_wanted, int32_t *out,
                               gac_error *err)
 {
@@ -51,13 +51,13 @@ static gac_status need_module(const net *n, int32_t layer, const char *name, con
     if (!*out)
         return refuse(n, err, "%s%s is missing%s", gac_model_prefix(n->model), full,
                       json_object_get(n->config, "block_configs")
-                          ? "; layers that block_configs leave a block out of are not run here"
+                          ? "; layers without one of the blocks are not supported"
                           : "");
     if ((*out)->quantised)
-        return refuse(n, err, "%s%s is quantised, which is not run here",
+        return refuse(n, err, "%s%s is quantised, which is not supported",
                       gac_model_prefix(n->model), full);
     if ((*out)->transposed)
-        return refuse(n, err, "%s%s is stored transposed, which is not run here",
+        return refuse(n, err, "%s%s is stored transposed, which is not supported",
                       gac_model_prefix(n->model), full);
     return GAC_OK;
 }
@@ -72,7 +72,7 @@ static const gac_op *attention_of(const gac_model *model, int32_t layer)
     return NULL;
 }
 
-/* Norms of q and k, which qwen3 has and no other family. */
+/* Finds the norms of q and k. Only qwen3 has them. */
 static gac_status read_head_norms(const net *n, int32_t layer, net_layer *l, gac_error *err)
 {
     static const char *const names[] = { "q_norm", "k_norm" };
@@ -88,7 +88,7 @@ static gac_status read_head_norms(const net *n, int32_t layer, net_layer *l, gac
         if (has)
             status = need_vector(n, name, l->qk_size, found[i], err);
         else if (*found[i] >= 0)
-            status = refuse(n, err, "tensor \"%s\": family %s has none",
+            status = refuse(n, err, "tensor \"%s\": family %s has no such tensor",
                             gac_quote(q, sizeof q, name), family);
     }
     return status;
@@ -104,13 +104,12 @@ static gac_status read_heads(const net *n, int32_t layer, net_layer *l, gac_erro
     l->qk_size = gac_model_dim(n->model, op->qk_dim)->size;
     l->v_size = gac_model_dim(n->model, op->v_dim)->size;
     if (l->n_q_heads < 1 || l->n_kv_heads < 1 || l->qk_size < 1 || l->v_size < 1)
-        return refuse(n, err, "layer %d: no heads are left, which is not run here", layer);
+        return refuse(n, err, "layer %d: no heads are left, which is not supported", layer);
     if (l->n_q_heads % l->n_kv_heads != 0)
         return refuse(n, err, "layer %d: %lld query heads do not share %lld kv heads evenly", layer,
                       (long long)l->n_q_heads, (long long)l->n_kv_heads);
     if (l->qk_size % 2 != 0)
-        return refuse(n, err,
-                      "layer %d: heads of %lld have no two halves to rotate against each other",
+        return refuse(n, err, "layer %d: head size %lld is odd, so it has no two halves to rotate",
                       layer, (long long)l->qk_size);
     return read_head_norms(n, layer, l, err);
 }
@@ -132,14 +131,14 @@ static gac_status read_layer(const net *n, int32_t layer, net_layer *l, gac_erro
         return status;
     l->width = l->gate->n_out;
     if (l->width < 1)
-        return refuse(n, err, "layer %d: an MLP of width 0 is not run here", layer);
+        return refuse(n, err, "layer %d: an MLP of width 0 is not supported", layer);
     snprintf(name, sizeof name, "%slayers.%d.input_layernorm.weight", prefix, layer);
     status = need_vector(n, name, n->hidden, &l->attention_norm, err);
     snprintf(name, sizeof name, "%slayers.%d.post_attention_layernorm.weight", prefix, layer);
     return status == GAC_OK ? need_vector(n, name, n->hidden, &l->mlp_norm, err) : status;
 }
 
-/* Beyond names and shapes: what the family computes. */
+/* Refuses families and settings that the engine does not compute. */
 static gac_status check_family(const net *n, gac_error *err)
 {
     static const char *const run[] = { "llama", "mistral", "qwen2", "qwen3", NULL };
@@ -149,11 +148,11 @@ static gac_status check_family(const net *n, gac_error *err)
     for (int i = 0; run[i]; i++)
         known = known || strcmp(run[i], family) == 0;
     if (!known)
-        return refuse(n, err, "family %s is not run here; llama, mistral, qwen2 and qwen3 are",
+        return refuse(n, err, "family %s is not supported; llama, mistral, qwen2 and qwen3 are",
                       family);
     if (!gac_model_family_is_stated(n->model))
         return refuse(n, err,
-                      "config.json: model_type \"%s\" is not run here; llama, mistral, "
+                      "config.json: model_type \"%s\" is not supported; llama, mistral, "
                       "qwen2 and qwen3 are",
                       gac_quote(q, sizeof q, json_string_value(stated(n, "model_type"))));
     const json_t *layers = stated(n, "num_hidden_layers");
@@ -165,13 +164,13 @@ static gac_status check_family(const net *n, gac_error *err)
         return refuse(n, err, "config.json: hidden_act is not a string");
     const char *act = json_string_value(stated(n, "hidden_act"));
     if (act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return refuse(n, err, "config.json: hidden_act \"%s\" is not run here; silu is",
+        return refuse(n, err, "config.json: hidden_act \"%s\" is not supported; silu is",
                       gac_quote(q, sizeof q, act));
     return GAC_OK;
 }
 
-/* The window of attention limits the context where the config asks for one, as
- * mistral does by saying nothing. */
+/* Limits the context to the attention window. A mistral config without the key
+ * means a window of 4096. */
 static gac_status limit_to_window(net *n, gac_error *err)
 {
     enum { MISTRAL_WINDOW = 4096 };
@@ -183,7 +182,7 @@ static gac_status limit_to_window(net *n, gac_error *err)
     if (!window && strcmp(gac_model_family(n->model), "mistral") == 0)
         size = MISTRAL_WINDOW;
     else if (window && !json_is_null(window))
-        size = json_integer_value(window); /* 0 of what is no integer */
+        size = json_integer_value(window); /* 0 if it is not an integer */
     if (size < 1)
         return refuse(n, err, "config.json: sliding_window is not a length");
     n->max_context = n->max_context < size ? n->max_context : size;
@@ -203,7 +202,7 @@ static gac_status read_outer(net *n, gac_error *err)
         return refuse(n, err, "tensor \"%s\": not a table", gac_quote(q, sizeof q, name));
     n->vocab = t->shape[0];
     n->hidden = t->shape[1];
-    /* A config that ties them has one weight, whatever else is stored. */
+    /* If the config ties the head to the embedding, a stored head is ignored. */
     if (!json_is_true(json_object_get(n->config, "tie_word_embeddings")))
         n->head = gac_model_find_module(n->model, "lm_head");
     if (!n->head && !json_is_true(stated(n, "tie_word_embeddings")))

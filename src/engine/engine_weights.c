@@ -1,4 +1,4 @@
-/* A model's weights, from its checkpoint to the device. */
+/* Copies a model's weights from its checkpoint to the device. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "base/floats.h"
 #include "engine/engine_internal.h"
 
-/* A tensor of the checkpoint, mapped; index -1 is none. */
+/* Maps a tensor of the checkpoint. Index -1 means none. */
 static gac_status map_tensor(const net *n, int32_t index, gac_host_tensor *out, gac_error *err)
 {
     char q[256], qt[160];
@@ -16,7 +16,7 @@ static gac_status map_tensor(const net *n, int32_t index, gac_host_tensor *out, 
     const gac_tensor *t = gac_checkpoint_tensor(n->checkpoint, index);
     if (t->dtype != GAC_DTYPE_F32 && t->dtype != GAC_DTYPE_F16 && t->dtype != GAC_DTYPE_BF16)
         return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: tensor \"%s\" is %s; F32, F16 and BF16 are run",
+                             "%s: tensor \"%s\" is %s; only F32, F16 and BF16 are supported",
                              gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)),
                              gac_quote(qt, sizeof qt, t->name), gac_dtype_name(t->dtype));
     out->dtype = t->dtype;
@@ -26,7 +26,7 @@ static gac_status map_tensor(const net *n, int32_t index, gac_host_tensor *out, 
     return gac_checkpoint_map(n->checkpoint, index, &out->data, err);
 }
 
-/* A device knows tensors and no files. */
+/* Puts the checkpoint's path in front of an error: a device knows no files. */
 static gac_status name_file(const net *n, gac_status status, gac_error *err)
 {
     char q[256];
@@ -37,12 +37,10 @@ static gac_status name_file(const net *n, gac_status status, gac_error *err)
                          gac_quote(q, sizeof q, gac_checkpoint_path(n->checkpoint)), what.text);
 }
 
-/* ---- Matrices --------------------------------------------------------------- */
-
 enum { MAX_MODULES = 3 };
 
-/* How a module of the model is stored, with its tensors mapped. The parts are
- * malloc'ed. */
+/* Describes how a module is stored, and maps its tensors. The caller frees the
+ * parts. */
 static gac_status describe_module(const net *n, const gac_module *m, gac_axis axis,
                                   gac_linear_module *out, gac_error *err)
 {
@@ -62,7 +60,7 @@ static gac_status describe_module(const net *n, const gac_module *m, gac_axis ax
     return status;
 }
 
-/* Modules that share an input, on the device as one matrix. */
+/* Loads modules that share an input as one matrix. */
 static gac_status load_matrix(gac_engine *e, gac_axis in, const gac_module *const *modules,
                               const gac_axis *axes, int n_modules, gac_matrix **out, gac_error *err)
 {
@@ -85,7 +83,7 @@ static gac_axis whole(int64_t size)
     return (gac_axis){ 1, size, size };
 }
 
-/* The table of embeddings, which may be the head's weight too. */
+/* Loads the embedding, which may also be the head's weight. */
 static gac_status load_embedding(gac_engine *e, gac_error *err)
 {
     gac_linear_part part = { 0 };
@@ -101,8 +99,6 @@ static gac_status load_embedding(gac_engine *e, gac_error *err)
     gac_axis axis = whole(e->net.vocab);
     return load_matrix(e, whole(e->net.hidden), &e->net.head, &axis, 1, &e->head, err);
 }
-
-/* ---- Vectors ---------------------------------------------------------------- */
 
 static float float_at(const gac_host_tensor *t, int64_t i)
 {
@@ -136,7 +132,7 @@ static gac_status load_vector(gac_engine *e, int32_t tensor, gac_vector **out, g
     return status;
 }
 
-/* The tables of a head size, made once. */
+/* Finds the rotary tables of a head size, or makes them. */
 static gac_status need_rope(gac_engine *e, int64_t size, loaded_layer *l, gac_error *err)
 {
     const gac_compute *c = &e->compute;
@@ -163,13 +159,11 @@ static gac_status need_rope(gac_engine *e, int64_t size, loaded_layer *l, gac_er
     return status;
 }
 
-/* ---- Rows -------------------------------------------------------------------- */
-
-static const int places[ROWS_KIND_COUNT] = {
-    [ROWS_QKV] = PLACE_WIDE, [ROWS_HEADS] = PLACE_HEADS, [ROWS_GATED] = PLACE_WIDE
+static const int buffers[ROWS_KIND_COUNT] = {
+    [ROWS_QKV] = BUFFER_WIDE, [ROWS_HEADS] = BUFFER_HEADS, [ROWS_GATED] = BUFFER_WIDE
 };
 
-/* Widths of a layer's rows, in which they are stored. */
+/* Computes the stored widths of a layer's rows. */
 static void find_widths(const gac_engine *e, const net_layer *n, int64_t widths[ROWS_KIND_COUNT])
 {
     const gac_compute *c = &e->compute;
@@ -180,36 +174,36 @@ static void find_widths(const gac_engine *e, const net_layer *n, int64_t widths[
     widths[ROWS_GATED] = c->ops->stored(c->state, GAC_SIZE_WIDTH, n->width);
 }
 
-static gac_status add_rows(gac_engine *e, int place, int64_t width, gac_error *err)
+static gac_status add_rows(gac_engine *e, int buffer, int64_t width, gac_error *err)
 {
     const gac_compute *c = &e->compute;
     if (!gac_grow((void **)&e->rows, e->n_rows, &e->row_capacity, sizeof *e->rows))
         return gac_error_no_memory(err);
     loaded_rows *rows = &e->rows[e->n_rows++];
-    *rows = (loaded_rows){ place, width, NULL };
-    if (e->n_rows <= PLACE_COUNT)
+    *rows = (loaded_rows){ buffer, width, NULL };
+    if (e->n_rows <= BUFFER_COUNT)
         return c->ops->rows_create(c->state, width, false, &rows->rows, err);
-    return c->ops->rows_within(c->state, e->rows[place].rows, width, &rows->rows, err);
+    return c->ops->rows_within(c->state, e->rows[buffer].rows, width, &rows->rows, err);
 }
 
-/* The widest rows of each place, and the residual stream. */
+/* Allocates each buffer at its largest width, and the residual stream. */
 static gac_status make_rows(gac_engine *e, gac_error *err)
 {
-    int64_t widths[ROWS_KIND_COUNT], widest[PLACE_COUNT] = { 0 };
+    int64_t widths[ROWS_KIND_COUNT], widest[BUFFER_COUNT] = { 0 };
     gac_status status =
         e->compute.ops->rows_create(e->compute.state, e->net.hidden, true, &e->residual, err);
     for (int32_t i = 0; i < e->net.n_layers; i++) {
         find_widths(e, &e->net.layers[i], widths);
         for (int kind = 0; kind < ROWS_KIND_COUNT; kind++)
-            if (widths[kind] > widest[places[kind]])
-                widest[places[kind]] = widths[kind];
+            if (widths[kind] > widest[buffers[kind]])
+                widest[buffers[kind]] = widths[kind];
     }
-    for (int place = 0; place < PLACE_COUNT && status == GAC_OK; place++)
-        status = add_rows(e, place, widest[place], err);
+    for (int buffer = 0; buffer < BUFFER_COUNT && status == GAC_OK; buffer++)
+        status = add_rows(e, buffer, widest[buffer], err);
     return status;
 }
 
-/* A layer's rows, those of another layer where they are alike. */
+/* Finds rows of the same buffer and width, or makes them. */
 static gac_status find_rows(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
 {
     int64_t widths[ROWS_KIND_COUNT];
@@ -218,17 +212,15 @@ static gac_status find_rows(gac_engine *e, const net_layer *n, loaded_layer *l, 
     for (int kind = 0; kind < ROWS_KIND_COUNT && status == GAC_OK; kind++) {
         int32_t i = 0;
         while (i < e->n_rows &&
-               (e->rows[i].place != places[kind] || e->rows[i].width != widths[kind]))
+               (e->rows[i].buffer != buffers[kind] || e->rows[i].width != widths[kind]))
             i++;
         if (i == e->n_rows)
-            status = add_rows(e, places[kind], widths[kind], err);
+            status = add_rows(e, buffers[kind], widths[kind], err);
         if (status == GAC_OK)
             l->rows[kind] = e->rows[i].rows;
     }
     return status;
 }
-
-/* ---- Layers ------------------------------------------------------------------ */
 
 static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
 {
@@ -253,7 +245,8 @@ static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer
     if (status == GAC_OK)
         status = c->ops->cache_create(c->state, 1, e->options.max_cached, n->n_kv_heads,
                                       l->qk_stored, l->v_stored, &l->cache, err);
-    /* Last, since tables are filled at once: a context too long has failed by now. */
+    /* The rotary tables come last. They are filled at once, and a context that
+     * is too long for memory has failed before. */
     return status == GAC_OK ? need_rope(e, n->qk_size, l, err) : status;
 }
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A text under way. */
 typedef struct generator {
     gac_engine *engine;
     gac_tokenizer *tokenizer;
@@ -14,7 +13,7 @@ typedef struct generator {
     text_stream stream;
     float *logits; /* (vocab) */
     size_t n_shown;
-    bool first; /* nothing stands before the next token's text */
+    bool first; /* no text precedes the next token */
 } generator;
 
 const char *gac_stop_name(gac_stop stop)
@@ -39,7 +38,7 @@ void gac_generation_dispose(gac_generation *generation)
     *generation = (gac_generation){ 0 };
 }
 
-/* Hands on the text that is new; false when the caller has had enough. */
+/* Passes new text to the caller. False if the caller wants to stop. */
 static bool show(generator *g, int32_t id)
 {
     const char *text = g->stream.text.data ? g->stream.text.data : "";
@@ -103,7 +102,7 @@ static gac_status loop(generator *g, const int32_t *prompt, int64_t n_prompt, in
     return status;
 }
 
-/* The text of the prompt's tokens stands before ours, unless all are special. */
+/* Returns whether the prompt has no text of its own: all its tokens are special. */
 static bool starts_text(gac_tokenizer *tokenizer, const int32_t *prompt, size_t n_prompt)
 {
     for (size_t i = 0; i < n_prompt && tokenizer; i++)
@@ -121,7 +120,8 @@ static gac_status check(const gac_engine_info *info, size_t n_prompt, int64_t ma
         return gac_error_set(err, GAC_USAGE, "the prompt has %zu tokens, the context %lld",
                              n_prompt, (long long)info->max_context);
     if (max_tokens < 1)
-        return gac_error_set(err, GAC_USAGE, "max_tokens %lld: at least 1", (long long)max_tokens);
+        return gac_error_set(err, GAC_USAGE, "max_tokens %lld: must be at least 1",
+                             (long long)max_tokens);
     return GAC_OK;
 }
 
@@ -140,7 +140,7 @@ gac_status gac_engine_generate(gac_engine *engine, gac_tokenizer *tokenizer, con
         status = gac_sampler_init(&g.sampler, &g.options->sampling, info.vocab, err);
     if (status != GAC_OK)
         return status;
-    int64_t most = info.max_context - (int64_t)n_prompt + 1; /* the last one needs no room */
+    int64_t most = info.max_context - (int64_t)n_prompt + 1; /* the last token is not fed back */
     most = most < g.options->max_tokens ? most : g.options->max_tokens;
     g.first = starts_text(tokenizer, prompt, n_prompt);
     g.logits = malloc((size_t)info.vocab * sizeof *g.logits);

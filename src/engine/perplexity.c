@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Mean and variance of losses as they come (Welford). */
+/* Running mean and variance of losses (Welford). */
 typedef struct running {
     int64_t n;
     double mean, squares; /* sum of squared distances from the mean */
@@ -40,7 +40,7 @@ static gac_status choose_window(gac_engine *engine, int64_t wanted, int64_t *win
     if (wanted == 0)
         *window = info.max_context < GAC_DEFAULT_WINDOW ? info.max_context : GAC_DEFAULT_WINDOW;
     if (*window < 2 || *window > info.max_context)
-        return gac_error_set(err, GAC_USAGE, "a window of %lld tokens: from 2 to %lld fit",
+        return gac_error_set(err, GAC_USAGE, "a window of %lld tokens: must be 2 to %lld",
                              (long long)*window, (long long)info.max_context);
     return GAC_OK;
 }

@@ -1,8 +1,10 @@
-/* PIQA by lm-evaluation-harness's rules: the prompt "Question: GOAL\nAnswer:",
- * the two continuations " SOLUTION". Context and whole text are encoded each on
- * its own, with the tokens that the tokenizer puts around a text; what the whole
- * has more is the continuation. acc takes the likelier one, acc_norm the one of
- * greater likelihood per character of the solution, without the space. */
+/* PIQA by the rules of lm-evaluation-harness.
+ *
+ * The prompt is "Question: GOAL\nAnswer:", and the two continuations are "
+ * SOLUTION". Prompt and whole text are encoded separately, with special tokens.
+ * The continuation is what the whole text has beyond the prompt's length. acc
+ * picks the likelier continuation. acc_norm divides the log-likelihood by the
+ * number of characters of the solution, without the space. */
 #include "base/utf8.h"
 
 #include <gac/engine.h>
@@ -101,7 +103,7 @@ static gac_status read_questions(const char *path, question_list *list, gac_erro
     return status;
 }
 
-/* One 0 or 1 a line, for the questions in their order. */
+/* Reads one label, 0 or 1, per question. */
 static gac_status read_labels(const char *path, question_list *list, gac_error *err)
 {
     char *text = NULL, q[300];
@@ -155,7 +157,8 @@ static size_t count_characters(const char *text)
     return n;
 }
 
-/* Log-likelihood of a continuation. Of a text that is too long, the end counts. */
+/* Computes the log-likelihood of a continuation. Longer texts are truncated on
+ * the left. */
 static gac_status likelihood(gac_engine *engine, gac_tokenizer *tokenizer, int64_t max_context,
                              const char *context, const char *whole, double *out, gac_error *err)
 {
@@ -171,8 +174,8 @@ static gac_status likelihood(gac_engine *engine, gac_tokenizer *tokenizer, int64
     if (status == GAC_OK)
         status = gac_engine_check_text(engine, ids, n_ids, err);
     if (status != GAC_OK || n_ids <= n_context)
-        goto done; /* merged into the context: nothing to predict, certain */
-    size_t most = (size_t)max_context + 1; /* the last token is not put in */
+        goto done; /* the continuation merged into the context: likelihood 1 */
+    size_t most = (size_t)max_context + 1; /* the last token is only predicted */
     size_t skip = n_ids > most ? n_ids - most : 0;
     size_t n = n_ids - skip, first = n_context > skip + 1 ? n_context - skip : 1;
     if (!(losses = malloc(n * sizeof *losses))) {
@@ -193,7 +196,7 @@ done:
     return status;
 }
 
-/* Whether the right answer is taken, by likelihood and by that per character. */
+/* Finds whether acc (right[0]) and acc_norm (right[1]) pick the right answer. */
 static gac_status ask(gac_engine *engine, gac_tokenizer *tokenizer, int64_t max_context,
                       const question *q, bool right[2], gac_error *err)
 {

@@ -1,5 +1,5 @@
-/* Rotary embeddings: one frequency per pair of numbers of a head, by the rules
- * that transformers has for each type. */
+/* Rotary embeddings. Each pair of numbers of a head has a frequency;
+ * transformers defines the rule for each type. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -29,17 +29,17 @@ static double original_length(const rope *r)
     return gac_json_number_or(r->settings, "original_max_position_embeddings", r->max_length);
 }
 
-/* The object that holds the settings, or NULL, and the type it states. */
+/* Finds the object with the settings, or NULL, and its type. */
 static gac_status read_type(const net *of, const json_t **settings, const char **type,
                             gac_error *err)
 {
-    static const char *const places[] = { "rope_parameters", "rope_scaling" };
+    static const char *const objects[] = { "rope_parameters", "rope_scaling" };
     static const char *const keys[] = { "rope_type", "type" };
     const char *key = gac_rotary_key(of->config);
     *settings = key ? json_object_get(of->config, key) : NULL;
     *type = NULL;
     for (int i = 0; i < 2; i++) {
-        const json_t *value = json_object_get(of->config, places[i]);
+        const json_t *value = json_object_get(of->config, objects[i]);
         if (value && !json_is_null(value) && !json_is_object(value))
             return bad_rope(of, err, "the rotary settings are not an object");
     }
@@ -51,7 +51,7 @@ static gac_status read_type(const net *of, const json_t **settings, const char *
     }
     if (!*type)
         *type = "default";
-    if (strcmp(*type, "su") == 0) /* its name before it had one */
+    if (strcmp(*type, "su") == 0) /* an older name of longrope */
         *type = "longrope";
     return GAC_OK;
 }
@@ -76,7 +76,7 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
         return bad_rope(of, err, "max_position_embeddings is not a length");
     if (gac_json_number_or(settings, "partial_rotary_factor",
                            gac_json_number_or(of->config, "partial_rotary_factor", 1)) != 1)
-        return bad_rope(of, err, "a partial rotation is not run here");
+        return bad_rope(of, err, "a partial rotation is not supported");
     if (!(original_length(out) > 0))
         return bad_rope(of, err, "original_max_position_embeddings is not a length");
     for (int i = 0; known[i]; i++)
@@ -87,7 +87,7 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
     return bad_rope(of, err, text);
 }
 
-/* The pair that turns n_turns times over the original length. */
+/* Returns the (fractional) pair that turns n_turns times over the original length. */
 static double yarn_pair(const rope *r, double n_turns)
 {
     double n = (double)r->size;
@@ -110,13 +110,13 @@ static double yarn_frequency(const rope *r, int64_t i, double f)
     return f / gac_json_number_or(r->settings, "factor", 1) * ramp + f * (1 - ramp);
 }
 
-/* By how much yarn stretches the softmax, for one of its two settings. */
+/* Returns yarn's scale of the softmax for one of its two mscale settings. */
 static double yarn_stretch(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-/* What cosines and sines are multiplied with. */
+/* Returns the factor on all cosines and sines. */
 static double attention_factor(const rope *r)
 {
     double stated = gac_json_number_or(r->settings, "attention_factor", 0);
@@ -166,13 +166,13 @@ gac_status gac_rope_limit(const net *of, int64_t *n_positions, gac_error *err)
     return GAC_OK;
 }
 
-/* The frequencies, rounded as transformers keeps them. */
+/* Computes the frequencies (size / 2), rounded to F32 as in transformers. */
 static gac_status frequencies(const net *of, const rope *r, float *out, gac_error *err)
 {
     const json_t *factors = json_object_get(r->settings, "short_factor");
     int64_t n = r->size / 2;
     if (strcmp(r->type, "longrope") == 0 && json_array_size(factors) != (size_t)n)
-        return bad_rope(of, err, "longrope's short_factor has not one number per pair of a head");
+        return bad_rope(of, err, "longrope's short_factor must have one number per pair of a head");
     for (int64_t i = 0; i < n; i++) {
         out[i] = (float)frequency(r, factors, i);
         if (!isfinite(out[i]) || out[i] < 0)

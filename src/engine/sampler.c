@@ -25,8 +25,7 @@ void gac_sampler_dispose(sampler *s)
     s->candidates = NULL;
 }
 
-/* A logit of minus infinity is a token that cannot come; anything else that is
- * not finite is a broken model. */
+/* A logit of -inf marks an impossible token. NaN and +inf mean a broken model. */
 static gac_status find_likeliest(const float *logits, int64_t vocab, int32_t *id, gac_error *err)
 {
     int64_t best = 0;
@@ -53,7 +52,8 @@ static int order(const void *a, const void *b)
     return p->id < q->id ? -1 : p->id > q->id;
 }
 
-/* How many of the candidates remain, and their weights' sum. */
+/* Returns the number of candidates after top-k and top-p. *total gets the sum
+ * of their weights. */
 static int64_t cut(sampler *s, double *total)
 {
     int64_t n = s->vocab, kept = 0;
@@ -87,8 +87,9 @@ gac_status gac_sampler_pick(sampler *s, const float *logits, int32_t *id, gac_er
     int64_t n = cut(s, &total);
     double left = (double)(gac_splitmix64(&s->state) >> 11) * 0x1p-53 * total;
     for (int64_t i = 0; i < n; i++) {
+        /* Rounding may leave a remainder: then the last candidate is taken. */
         if (s->candidates[i].weight > 0)
-            *id = s->candidates[i].id; /* rounding may leave something behind the last */
+            *id = s->candidates[i].id;
         if (left < s->candidates[i].weight)
             break;
         left -= s->candidates[i].weight;

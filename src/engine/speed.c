@@ -6,18 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ID_SEED 5 /* the ids of every run */
+#define ID_SEED 5 /* every run uses the same ids */
 
-/* A measurement under way. */
 typedef struct run {
     gac_engine *engine;
     gac_timing_rules rules;
     gac_pass_timing *out;
     gac_progress *progress;
     int32_t *ids;     /* (batch, n_new) */
-    int64_t n_new;    /* in a timed pass */
-    int64_t n_past;   /* before the next one, */
-    int64_t from, to; /* which goes around in [from, to) */
+    int64_t n_new;    /* tokens per sequence in a timed pass */
+    int64_t n_past;   /* tokens in the cache before the next pass */
+    int64_t from, to; /* n_past cycles through [from, to) */
 } run;
 
 static double now_us(void)
@@ -35,7 +34,7 @@ static gac_status one_pass(run *r, double *time_us, gac_error *err)
     return status;
 }
 
-/* At least one pass, which may load code and is not looked at. */
+/* Runs at least one untimed pass, because the first may load code. */
 static gac_status warm_up(run *r, gac_error *err)
 {
     double time_us, start = now_us();
@@ -47,8 +46,8 @@ static gac_status warm_up(run *r, gac_error *err)
     return status;
 }
 
-/* Steps of decoding grow with their context: whole rounds of them, unless time
- * is up, keep the median at the same place. */
+/* A decoding step takes longer with more context. Only whole cycles over the
+ * contexts keep the median comparable, unless the time is up. */
 static bool is_done(const run *r, double spent_us)
 {
     gac_timing *t = &r->out->timing;
@@ -132,7 +131,7 @@ gac_status gac_engine_time_prefill(gac_engine *engine, int64_t batch, int64_t le
     return status;
 }
 
-/* Puts n_past tokens of each sequence into the cache. */
+/* Puts n_past tokens per sequence into the cache. */
 static gac_status fill_cache(run *r, int64_t n_past, int64_t chunk, gac_error *err)
 {
     gac_status status = GAC_OK;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Keeps a NUL behind the text, outside its length. */
+/* Appends bytes and a NUL that text.n does not count. */
 static bool append(byte_buffer *text, const char *bytes, size_t n)
 {
     if (!gac_bytes_append(text, bytes, n) || !gac_bytes_append(text, "", 1))
@@ -11,8 +11,8 @@ static bool append(byte_buffer *text, const char *bytes, size_t n)
     return true;
 }
 
-/* Takes pending as far as it can be judged. All of it may be the beginning of a
- * character, or of none: more bytes will tell. */
+/* Moves complete characters from pending to text. An incomplete character stays
+ * pending, unless this is the last call. */
 static bool settle(text_stream *stream, bool last)
 {
     size_t at = 0, bad;

@@ -1,11 +1,12 @@
-/* Attention: how projection rows divide into heads, and what binds them. */
+/* Attention: divides the rows of the projections into heads, and binds the head
+ * sizes to the tensors. */
 #include <string.h>
 
 #include "model/model_internal.h"
 #include <gac/model.h>
 
 static const char tied_rescaled[] =
-    "exact alone, but the runtime has one head size for q, k and v: it moves with qk_head";
+    "exact alone, but the runtime has one head size for q, k and v, so it changes with qk_head";
 static const char rotary_reason[] =
     "the runtime derives softmax scale and rotary frequencies from the head size: q must be "
     "scaled and the frequencies stated, equal up to rounding";
@@ -18,19 +19,19 @@ static const char type_reason[] =
     "the config's type of rotary embedding cannot be stated for another head size";
 static const char odd_reason[] = "an odd head size has no halves to rotate";
 static const char unknown_reason[] =
-    "model_type is not known, so neither is what the runtime derives from the head size";
+    "model_type is unknown, and so is what the runtime derives from the head size";
 
-/* How the rows of one layer's projections divide. */
+/* How the rows of one layer's projections divide into heads. */
 typedef struct head_layout {
-    int64_t n_q, n_kv;       /* heads */
-    int64_t qk_size, v_size; /* per head */
+    int64_t n_q, n_kv;       /* number of heads */
+    int64_t qk_size, v_size; /* size of a head */
     bool pruned, direct;
 } head_layout;
 
-/* Rows and columns as the tensors have them. */
+/* Sizes of the projections, as stored. */
 typedef struct head_rows {
-    int64_t q, k, v, o; /* o is the columns of the output projection */
-    int64_t fused;      /* q, k and v together, where one tensor has them */
+    int64_t q, k, v, o; /* output rows of q, k and v; input columns of o */
+    int64_t fused;      /* rows of a fused q, k and v; otherwise 0 */
 } head_rows;
 
 static bool whole_heads(const head_rows *r, int64_t size, head_layout *out)
@@ -50,8 +51,9 @@ static bool whole_sizes(const head_rows *r, int64_t n_q, int64_t n_kv, head_layo
     return r->o == n_q * out->v_size;
 }
 
-/* The config's heads and size if they fit; else fewer heads of that size
- * (pruned), or as many heads of another size (direct). */
+/* Uses the config's number of heads and head size if they fit the rows.
+ * Otherwise it looks for fewer heads of that size (pruned), or as many heads of
+ * another size (direct). */
 static gac_status divide(builder *b, const attention_spec *spec, const head_rows *rows,
                          head_layout *out, bool *known, gac_error *err)
 {
@@ -64,7 +66,8 @@ static gac_status divide(builder *b, const attention_spec *spec, const head_rows
         out->pruned = heads.n_kv != spec->n_kv_heads;
         return GAC_OK;
     }
-    /* A tool that lists per-layer head ranks has changed sizes, not heads. */
+    /* A config with per-layer head ranks means that the tool changed sizes, not
+     * the number of heads. */
     bool lists_ranks = json_is_array(json_object_get(b->config, "q_ranks"));
     if (by_heads && !(by_sizes && lists_ranks)) {
         *out = heads;
@@ -83,7 +86,7 @@ static gac_status divide(builder *b, const attention_spec *spec, const head_rows
     return GAC_OK;
 }
 
-/* Where the rows cannot be heads at all, the two tensors that disagree:
+/* Reports the two tensors that disagree if the rows do not divide into heads.
  * tensors has those of q, k, v and o. */
 static gac_status no_division(builder *b, const attention_spec *spec, const head_rows *r,
                               const int32_t tensors[4], gac_error *err)
@@ -132,7 +135,7 @@ static gac_status resolve_all(builder *b, const attention_spec *spec, projection
         n_wanted++;
         n_present += linears[i]->present;
     }
-    /* Heads need all of them; a shard on its own may hold some. */
+    /* Heads need all four projections. A single shard may hold only some. */
     for (int i = 0; i < 4 && status == GAC_OK && n_present && n_present < n_wanted; i++)
         if (names[i] && !linears[i]->present)
             status = builder_note(b, err, "%s.%s is missing", spec->module, names[i]);
@@ -155,8 +158,8 @@ static gac_status bind_outer(builder *b, const projections *p, gac_error *err)
     return status;
 }
 
-/* A norm over the head: its weight has the size of one head, or (as some
- * families do) of all heads together. */
+/* Binds the norms of q and k. Their weight has the size of one head or, in some
+ * families, of all heads together. */
 static gac_status bind_head_norms(builder *b, const attention_spec *spec, int32_t dim, bool *found,
                                   gac_error *err)
 {
@@ -238,7 +241,7 @@ static gac_status bind_heads(builder *b, const attention_spec *spec, const proje
     return status;
 }
 
-/* Exactness and ties, once the places are known. */
+/* Sets exactness and ties after all places are bound. */
 static gac_status settle_heads(builder *b, const attention_spec *spec, const head_layout *h,
                                const int32_t dims[2], gac_error *err)
 {
@@ -256,7 +259,7 @@ static gac_status settle_heads(builder *b, const attention_spec *spec, const hea
     }
     qk->declared = spec->head_dim;
     qk->config_key = spec->head_is_fixed ? NULL : "head_dim";
-    /* Of two sizes, a config's one key states the first. */
+    /* The config has one key for both head sizes, so v is tied to qk. */
     if (h->qk_size == h->v_size) {
         v->tied_to = dims[0];
         v->declared = qk->declared;
@@ -266,7 +269,7 @@ static gac_status settle_heads(builder *b, const attention_spec *spec, const hea
             v->reason = qk->exactness == GAC_REFUSED ? qk->reason : tied_rescaled;
         }
     }
-    /* A stated size that no designer picks was picked by a compressor. */
+    /* No designer chooses such a size; a compressor did. */
     bool odd_stated = spec->head_dim_stated && h->qk_size % 8 != 0;
     qk->compressed = h->qk_size != spec->head_dim || odd_stated;
     v->compressed = h->v_size != spec->head_dim || odd_stated;
@@ -291,8 +294,9 @@ static gac_status add_sdpa(builder *b, const head_layout *h, const int32_t dims[
     return GAC_OK;
 }
 
-/* Rows of q, k and v. Of a fused projection only the sum is stored: it divides
- * by the config's heads, or the output projection tells q's part. */
+/* Finds the rows of q, k and v. A fused projection stores only their sum. If
+ * the sum does not divide by the config's heads, the output projection gives
+ * q's rows. */
 static head_rows take_rows(const attention_spec *spec, const projections *p)
 {
     head_rows rows = { p->q.n_out, p->k.n_out, p->v.n_out, p->o.n_in, 0 };
@@ -321,7 +325,7 @@ gac_status block_attention(builder *b, const attention_spec *spec, gac_error *er
     if (status != GAC_OK || !complete)
         return status;
     if (spec->n_heads < 0)
-        return GAC_OK; /* noted once by the family */
+        return GAC_OK; /* the family has noted it once */
     bool known;
     head_rows rows = take_rows(spec, &p);
     status = divide(b, spec, &rows, &layout, &known, err);

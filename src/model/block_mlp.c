@@ -1,14 +1,14 @@
-/* The MLP of a layer, and the embedding with the output head. */
+/* The MLP of a layer, the embedding and the output head. */
 #include <string.h>
 
 #include "model/model_internal.h"
 
-typedef struct mlp_parts {
+typedef struct mlp_modules {
     linear gate, up, down;
     bool complete;
-} mlp_parts;
+} mlp_modules;
 
-static gac_status resolve_parts(builder *b, const mlp_spec *spec, mlp_parts *p, gac_error *err)
+static gac_status resolve_modules(builder *b, const mlp_spec *spec, mlp_modules *p, gac_error *err)
 {
     char module[GAC_MAX_NAME_BYTES];
     const char *names[3] = { spec->gate, spec->up, spec->down };
@@ -39,8 +39,8 @@ static gac_status resolve_parts(builder *b, const mlp_spec *spec, mlp_parts *p, 
     return status;
 }
 
-/* In an ungated MLP the activation's value at 0 meets the zero columns that
- * follow it. Those known to give 0 are exact beyond doubt. */
+/* In an ungated MLP, padded rows give activation(0). Padding is known to be
+ * exact if that is 0. */
 static bool activation_keeps_zero(const builder *b)
 {
     static const char *const known[] = { "relu",       "gelu",  "gelu_new", "gelu_fast",
@@ -57,8 +57,9 @@ static bool activation_keeps_zero(const builder *b)
     return false;
 }
 
-/* The width as the first present part has it, with the tensor to name. */
-static int64_t width_of(const mlp_parts *p, bool fused, int32_t *tensor)
+/* Returns the width according to the first module that is present, and a tensor
+ * to name in messages. */
+static int64_t width_of(const mlp_modules *p, bool fused, int32_t *tensor)
 {
     if (p->gate.present) {
         *tensor = linear_tensor(&p->gate, SIDE_OUT);
@@ -72,8 +73,8 @@ static int64_t width_of(const mlp_parts *p, bool fused, int32_t *tensor)
     return p->down.n_in;
 }
 
-static gac_status bind_width(builder *b, const mlp_parts *p, bool fused, int32_t dim, int32_t named,
-                             gac_error *err)
+static gac_status bind_width(builder *b, const mlp_modules *p, bool fused, int32_t dim,
+                             int32_t named, gac_error *err)
 {
     int64_t width = b->dims[dim].dim.size;
     gac_status status = GAC_OK;
@@ -102,9 +103,9 @@ static gac_status bind_width(builder *b, const mlp_parts *p, bool fused, int32_t
 
 gac_status block_mlp(builder *b, const mlp_spec *spec, gac_error *err)
 {
-    mlp_parts p;
+    mlp_modules p;
     int32_t dim, named;
-    gac_status status = resolve_parts(b, spec, &p, err);
+    gac_status status = resolve_modules(b, spec, &p, err);
     if (status != GAC_OK || !(p.gate.present || p.up.present || p.down.present))
         return status;
     bool fused = spec->gate && !spec->up;
@@ -123,7 +124,7 @@ gac_status block_mlp(builder *b, const mlp_spec *spec, gac_error *err)
     gac_dim *d = &b->dims[dim].dim;
     if (!p.complete) {
         d->exactness = GAC_REFUSED;
-        d->reason = "a part of the MLP is missing here";
+        d->reason = "a module of the MLP is missing";
     }
     d->declared = spec->declared;
     d->config_key = spec->config_key;
@@ -157,7 +158,8 @@ static gac_status add_vocab(builder *b, int32_t tensor, int32_t axis, gac_error 
     return status;
 }
 
-/* The embedding is looked up, not multiplied; tied, it is the head's weight. */
+/* Adds the output head's GEMM for a tied embedding. The embedding itself is a
+ * lookup and needs no operator. */
 static gac_status tied_head(builder *b, int32_t tensor, gac_error *err)
 {
     int32_t op;

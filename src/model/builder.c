@@ -63,7 +63,7 @@ gac_status builder_find_prefix(builder *b, const char *prefix, int32_t *first, i
 
 gac_status builder_note(builder *b, gac_error *err, const char *format, ...)
 {
-    /* A broken model could give a note per tensor; the first ones tell. */
+    /* A broken model could cause a note per tensor. */
     enum { MAX_NOTES = 50 };
     char text[512], quoted[512];
     if (b->n_notes >= MAX_NOTES)
@@ -96,8 +96,8 @@ gac_status builder_expect_axes(const builder *b, int32_t tensor, int32_t n_axes,
 {
     char qp[200], qt[160];
     const gac_tensor *t = builder_tensor(b, tensor);
-    /* A tensor of no elements may state any size on its other axes. With this
-     * bound, the product of two sizes always fits. */
+    /* An empty tensor may state any size on its other axes. This bound ensures
+     * that the product of two sizes never overflows. */
     bool fits = true;
     for (int32_t i = 0; i < t->n_axes; i++)
         fits = fits && t->shape[i] <= INT32_MAX;
@@ -108,7 +108,7 @@ gac_status builder_expect_axes(const builder *b, int32_t tensor, int32_t n_axes,
     if (!fits)
         return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has an axis of more than %d",
                              qp, qt, INT32_MAX);
-    return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has %d axes where %d belong", qp,
+    return gac_error_set(err, GAC_BAD_INPUT, "%s: tensor \"%s\" has %d axes, but must have %d", qp,
                          qt, t->n_axes, n_axes);
 }
 
@@ -191,7 +191,7 @@ const char *builder_display(const builder *b, const char *format, ...)
     return gac_arena_strdup(b->arena, gac_quote(quoted, sizeof quoted, from));
 }
 
-/* Binds hidden; norm marks the weight of a norm. */
+/* Binds the hidden dimension to an axis. norm: the tensor is the weight of a norm. */
 static gac_status bind_hidden(builder *b, int32_t tensor, int32_t axis, bool norm, gac_error *err)
 {
     int64_t size = builder_tensor(b, tensor)->shape[axis];
@@ -225,9 +225,9 @@ gac_status builder_bind_positions(builder *b, const char *module, gac_error *err
 
 gac_status builder_bind_norm(builder *b, const char *module, gac_error *err)
 {
-    static const char *const parts[] = { "weight", "bias" };
+    static const char *const names[] = { "weight", "bias" };
     for (int i = 0; i < 2; i++) {
-        int32_t tensor = builder_find(b, "%s.%s", module, parts[i]);
+        int32_t tensor = builder_find(b, "%s.%s", module, names[i]);
         if (tensor < 0)
             continue;
         gac_status status = builder_expect_axes(b, tensor, 1, err);

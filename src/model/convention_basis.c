@@ -1,11 +1,11 @@
-/* Basis Sharing: one basis model.{k,q,…}_basis.{layer} [r, in] serves a group
- * of layers, whose X.weight [out, r] are coefficients. The group's layers
- * share one rank. */
+/* Basis Sharing: a group of layers shares one basis model.{k,q,…}_basis.{layer}
+ * [r, in]. Each layer of the group has its coefficients X.weight [out, r]. The
+ * group therefore has one rank. */
 #include <string.h>
 
 #include "model/model_internal.h"
 
-/* "k" for …k_proj, into kind; false for other modules. */
+/* Finds the kind of a module: "k" for …k_proj. False for other modules. */
 static bool projection_kind(const char *module, char kind[16])
 {
     static const char suffix[] = "_proj";
@@ -19,8 +19,8 @@ static bool projection_kind(const char *module, char kind[16])
     return true;
 }
 
-/* The first layer of the group that layer belongs to, by the config's lists,
- * or layer itself. */
+/* Returns the first layer of the layer's group according to the config, or the
+ * layer itself. */
 static int32_t group_leader(const builder *b, const char *kind, int32_t layer)
 {
     char key[32];
@@ -36,8 +36,7 @@ static int32_t group_leader(const builder *b, const char *kind, int32_t layer)
     return layer;
 }
 
-/* The module of the same projection in another layer: the path up to the
- * layer's number is the family's, the rest is module's own. */
+/* Returns the same module in another layer. */
 static const char *module_in_layer(builder *b, const char *module, int32_t layer)
 {
     const char *at = module + strlen(b->prefix);
@@ -47,7 +46,7 @@ static const char *module_in_layer(builder *b, const char *module, int32_t layer
                 : NULL;
 }
 
-/* The config has one rank for every basis of a kind. */
+/* Ties the ranks of a kind: the config has one rank for all bases of a kind. */
 static void tie_kind(builder *b, int32_t dim)
 {
     for (int32_t i = 0; i < dim; i++)

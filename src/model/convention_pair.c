@@ -1,13 +1,13 @@
-/* Two chained factors under the module's own name. ASVD and Dobi-SVD both
- * write X.ALinear and X.BLinear, in opposite order; which one comes first is
- * told by how the shapes chain. Any other two matrices that chain are taken
- * as a low-rank pair of no known tool. */
+/* Two chained factors stored below the module's name. ASVD and Dobi-SVD both
+ * write X.ALinear and X.BLinear, in opposite order. The shapes show which
+ * factor comes first. Any other two matrices that chain are read as a low-rank
+ * pair of an unknown tool. */
 #include <string.h>
 
 #include "model/model_internal.h"
 
-/* The rank if first [r, in] and second [out, r] chain, with the hidden size,
- * where it is known, on its side; else -1. */
+/* Returns the rank if first [r, in] and second [out, r] chain, otherwise -1. If
+ * the hidden size is known, it must be on the side hidden_at. */
 static int64_t chained_rank(const builder *b, int32_t first, int32_t second, side hidden_at)
 {
     const gac_tensor *f = builder_tensor(b, first), *s = builder_tensor(b, second);
@@ -19,8 +19,8 @@ static int64_t chained_rank(const builder *b, int32_t first, int32_t second, sid
     return f->shape[0];
 }
 
-/* Puts the two factors in order. Where both orders chain, the smaller rank is
- * meant; where the ranks are equal too, the given order stands. */
+/* Puts the two factors in order. If both orders chain, the smaller rank wins.
+ * If the ranks are equal too, the given order stays. */
 static bool order_pair(const builder *b, side hidden_at, int32_t *first, int32_t *second)
 {
     int64_t forward = chained_rank(b, *first, *second, hidden_at);
@@ -85,7 +85,7 @@ static gac_status a_b_linear(builder *b, const char *module, side hidden_at, lin
     return status == GAC_OK ? check_declared(b, module, dim, err) : status;
 }
 
-/* The module of a tensor's name: all before ".weight", or the name itself. */
+/* Returns a tensor's module: its name without ".weight". */
 static const char *module_of(builder *b, int32_t tensor)
 {
     const char *name = builder_tensor(b, tensor)->name;
@@ -119,8 +119,8 @@ static gac_status any_pair(builder *b, const char *module, side hidden_at, linea
         return GAC_OK;
     const gac_tensor *f = builder_tensor(b, factors[0]), *s = builder_tensor(b, factors[1]);
     int64_t smaller = f->shape[1] < s->shape[0] ? f->shape[1] : s->shape[0];
-    /* Where the hidden size tells the order, a rank padded beyond the smaller
-     * side is still a rank. */
+    /* If the hidden size shows the order, the rank may be larger than both
+     * sides: it may have been padded. */
     if (f->shape[0] > smaller && b->hidden < 0)
         return GAC_OK;
     pair_names names = { builder_display(b, "%s.rank", module), module_of(b, factors[0]),

@@ -1,10 +1,11 @@
-/* PaLU: X.VT.weight [sum r_i, in], then one X.U.{i}.weight [out / G, r_i] per
- * group of heads, each with its own rank. */
+/* PaLU: X.VT.weight [sum of r_i, in] and one X.U.{i}.weight [out / G, r_i] per
+ * group of heads. Each group has its own rank r_i. */
 #include <string.h>
 
 #include "model/model_internal.h"
 
-/* The config's ranks of module, which may be out of date. */
+/* Compares the config's ranks of module, which may be out of date, with the
+ * tensors. */
 static gac_status check_declared(builder *b, const char *module, int32_t first_dim, int32_t n,
                                  gac_error *err)
 {

@@ -1,4 +1,4 @@
-/* SVD-LLM: X = …q_proj becomes …q_v_proj [r, in], then …q_u_proj [out, r]. */
+/* SVD-LLM: X = …q_proj is stored as …q_v_proj [r, in] and …q_u_proj [out, r]. */
 #include <string.h>
 
 #include "model/model_internal.h"

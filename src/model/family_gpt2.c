@@ -1,4 +1,5 @@
-/* GPT-2: weights stored [in, out] (Conv1D), q, k and v in one, LayerNorm. */
+/* GPT-2: LayerNorm, weights stored [in, out] (Conv1D), and one tensor for q, k
+ * and v. */
 #include "model/model_internal.h"
 
 static void explain_buffers(builder *b, int32_t layer)

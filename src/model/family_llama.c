@@ -1,10 +1,10 @@
-/* Llama and the families that share its layout: Mistral, Qwen2, Qwen3, Gemma.
- * DeciLM is Llama with per-layer settings. */
+/* Llama and the families with its layout: Mistral, Qwen2, Qwen3 and Gemma.
+ * DeciLM is Llama with settings per layer. */
 #include <string.h>
 
 #include "model/model_internal.h"
 
-/* The overrides of per_layer_config for a layer, or NULL. */
+/* Returns the layer's object in per_layer_config, or NULL. */
 static const json_t *layer_overrides(const builder *b, int32_t layer)
 {
     char key[16];
@@ -12,13 +12,13 @@ static const json_t *layer_overrides(const builder *b, int32_t layer)
     return json_object_get(json_object_get(b->config, "per_layer_config"), key);
 }
 
-static const json_t *block_config(const builder *b, int32_t layer, const char *part)
+static const json_t *block_config(const builder *b, int32_t layer, const char *key)
 {
     const json_t *blocks = json_object_get(b->config, "block_configs");
-    return json_object_get(json_array_get(blocks, (size_t)layer), part);
+    return json_object_get(json_array_get(blocks, (size_t)layer), key);
 }
 
-/* DeciLM's rule for a width given as a multiple of the hidden size. */
+/* DeciLM states a width as a multiple of the hidden size, and rounds it so. */
 static int64_t width_from_multiple(double multiple, int64_t hidden)
 {
     double width = 2.0 * multiple * (double)hidden / 3.0;
@@ -28,8 +28,8 @@ static int64_t width_from_multiple(double multiple, int64_t hidden)
     return n % 256 ? n + 256 - n % 256 : n;
 }
 
-/* The MLP width that the config states for a layer; *chosen when a per-layer
- * key does. */
+/* Finds the MLP width that the config states for a layer. *chosen: a per-layer
+ * key states it. */
 static gac_status declared_width(builder *b, int32_t layer, int64_t *width, bool *chosen,
                                  gac_error *err)
 {
@@ -82,7 +82,7 @@ static gac_status gated_mlp(builder *b, int32_t layer, const llama_options *opti
     return block_mlp(b, &spec, err);
 }
 
-/* Heads as the config states them for a layer; -1 where it is silent. */
+/* Finds the heads that the config states for a layer; -1 if it states none. */
 static gac_status declared_heads(builder *b, int32_t layer, attention_spec *spec, gac_error *err)
 {
     const json_t *overrides = layer_overrides(b, layer);
@@ -139,7 +139,7 @@ static gac_status layer_attention(builder *b, int32_t layer, const char *qkv, ga
     return status == GAC_OK ? block_attention(b, &spec, err) : status;
 }
 
-/* DeciLM may put one square matrix in the place of a whole block. */
+/* Binds the square matrix by which DeciLM may replace a whole block. */
 static gac_status stand_in(builder *b, const char *module, gac_error *err)
 {
     linear l;
@@ -178,7 +178,8 @@ static gac_status one_layer(builder *b, int32_t layer, const llama_options *opti
     return status;
 }
 
-/* FLAP makes up for what it removed by biases that the family does not have. */
+/* Notes the biases that FLAP adds to compensate for removed channels; the
+ * family itself has none. */
 static gac_status note_added_biases(builder *b, gac_error *err)
 {
     int32_t n = 0;

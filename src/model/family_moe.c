@@ -1,11 +1,11 @@
-/* Mixtral and Qwen3-MoE: Llama's attention, and experts for the MLP, each in
- * tensors of its own or all in one. */
+/* Mixtral and Qwen3-MoE: Llama's attention, and experts as MLP. Each expert has
+ * its own tensors, or one tensor holds all experts. */
 #include <string.h>
 
 #include "model/model_internal.h"
 
 typedef struct moe_names {
-    const char *block; /* below a layer */
+    const char *block; /* path below a layer */
     const char *gate, *up, *down;
     const char *width_key;
 } moe_names;
@@ -14,7 +14,7 @@ static const moe_names mixtral = { "block_sparse_moe", "w1", "w3", "w2", "interm
 static const moe_names qwen = { "mlp", "gate_proj", "up_proj", "down_proj",
                                 "moe_intermediate_size" };
 
-/* Share of the tokens that reach one of n experts. */
+/* Computes the fraction of tokens that reach one of n experts. */
 static gac_status expert_share(builder *b, int64_t n, double *share, gac_error *err)
 {
     int64_t n_chosen = 2;
@@ -23,7 +23,8 @@ static gac_status expert_share(builder *b, int64_t n, double *share, gac_error *
     return status;
 }
 
-/* The router scores experts, and a shared expert has a gate: [n, hidden]. */
+/* Binds a router, which scores experts, or the gate of a shared expert: [n,
+ * hidden]. */
 static gac_status bind_router(builder *b, const char *module, gac_error *err)
 {
     linear l;
@@ -33,7 +34,8 @@ static gac_status bind_router(builder *b, const char *module, gac_error *err)
     return status == GAC_OK ? linear_bind_hidden(b, &l, SIDE_IN, err) : status;
 }
 
-/* A router must score the n experts there are; expert is a tensor of one. */
+/* Checks that the router scores exactly n experts. expert is a tensor of one of
+ * them, for messages. */
 static gac_status check_router(builder *b, const char *block, int64_t n, int32_t expert,
                                gac_error *err)
 {
@@ -65,8 +67,8 @@ static gac_status one_expert(builder *b, const moe_names *names, const char *mod
     return block_mlp(b, &spec, err);
 }
 
-/* A tensor (E, x, y) that has every expert: binds hidden on one axis and the
- * width, n_slices times, on the other, whichever way round it is stored. */
+/* Binds a tensor (E, x, y) of all experts: hidden on one axis, n_slices times
+ * the width on the other. Either order may be stored. */
 static gac_status bind_fused(builder *b, int32_t tensor, int64_t n_slices, bool hidden_is_input,
                              int32_t dim, double share, gac_error *err)
 {
@@ -143,7 +145,8 @@ static gac_status separate_experts(builder *b, const moe_names *names, const cha
     int32_t n = 0, first, found = 1;
     double share;
     gac_status status = GAC_OK;
-    /* An expert may be stored in any compressor's way: any tensor of it counts. */
+    /* An expert may be stored in any compressor's form, so any tensor below its
+     * path counts. */
     for (; status == GAC_OK && found > 0; n += found > 0) {
         snprintf(path, sizeof path, "%s.%d.", module, n);
         status = builder_find_prefix(b, path, &first, &found, err);
@@ -186,7 +189,7 @@ static gac_status moe_layer(builder *b, int32_t layer, const moe_names *names, g
     if (status == GAC_OK)
         status = check_router(b, block, n_experts,
                               builder_find(b, "%s.0.%s.weight", module, names->down), err);
-    /* Some layers of such models are dense. */
+    /* Some layers of these models have an ordinary MLP. */
     if (status == GAC_OK)
         status = one_expert(b, names, block, GAC_ROLE_MLP_WIDTH, 1, "intermediate_size", err);
     return status;

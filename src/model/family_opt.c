@@ -1,5 +1,5 @@
-/* OPT: LayerNorm, ReLU, biases everywhere; the smallest models project
- * between a word embedding size and the hidden size. */
+/* OPT: LayerNorm, ReLU, biases everywhere. The smallest models project between
+ * the embedding size and the hidden size. */
 #include "model/model_internal.h"
 
 static gac_status attention(builder *b, int32_t layer, gac_error *err)
@@ -65,7 +65,8 @@ static gac_status one_layer(builder *b, int32_t layer, gac_error *err)
     return status;
 }
 
-/* [hidden, embed] on the way in, [embed, hidden] on the way out. */
+/* Binds a projection: [hidden, embed] for project_in, [embed, hidden] for
+ * project_out. */
 static gac_status project(builder *b, const char *name, side hidden_side, int32_t embed,
                           gac_error *err)
 {
@@ -86,8 +87,8 @@ static gac_status project(builder *b, const char *name, side hidden_side, int32_
                             : status;
 }
 
-/* With projections, the embedding's axis is a size of its own: name it, let
- * the shared code bind it as if it were hidden, and start hidden afresh. */
+/* With projections, the embedding has its own size. The shared code binds it as
+ * if it were hidden; then a new hidden dimension starts. */
 static gac_status projected_embedding(builder *b, const char *embedding, gac_error *err)
 {
     b->hidden_name = "word_embed";

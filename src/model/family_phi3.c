@@ -1,4 +1,4 @@
-/* Phi-3: Llama with q, k and v in one projection and gate and up in another. */
+/* Phi-3: Llama with one projection for q, k and v, and one for gate and up. */
 #include "model/model_internal.h"
 
 static gac_status build(builder *b, gac_error *err)

@@ -7,7 +7,7 @@ int32_t linear_tensor(const linear *l, side at)
     return at == SIDE_IN ? l->in.tensor : l->out[0].tensor;
 }
 
-/* The bias of module over extent outputs, as a segment; tensor -1 if absent. */
+/* Finds the bias of module over extent outputs. Its tensor is -1 if absent. */
 static gac_status find_bias(builder *b, const char *module, int32_t weight, int64_t extent,
                             segment *out, gac_error *err)
 {
@@ -25,8 +25,8 @@ static gac_status find_bias(builder *b, const char *module, int32_t weight, int6
     return GAC_OK;
 }
 
-/* Scales beside a weight say that it is quantised. They follow its shape in
- * ways we do not know, so its sizes must stay. */
+/* Finds scales beside a weight, which mean that it is quantised. We do not know
+ * how they follow its shape, so its sizes must not change. */
 static bool find_scales(builder *b, const char *module)
 {
     static const char *const names[] = { "weight_scale", "weight_scale_inv", "weight_zero_point",
@@ -71,7 +71,7 @@ gac_status linear_from_weight(builder *b, const char *module, int32_t weight, bo
     return status;
 }
 
-/* The rank on both factors; a bias behind the first factor has it too. */
+/* Binds the rank on both factors, and on the first factor's bias if it has one. */
 static gac_status bind_rank(builder *b, const pair_names *names, int32_t first, int32_t second,
                             int32_t dim, int32_t *first_bias, gac_error *err)
 {
@@ -134,7 +134,7 @@ gac_status linear_from_pair(builder *b, const pair_names *names, int32_t first, 
     return find_bias(b, names->second_module, second, out->n_out, &out->bias[0], err);
 }
 
-/* Finds how module is stored; a weight of its own name is a dense one. */
+/* Finds how module is stored. A weight under its own name is dense. */
 static gac_status resolve_stored(builder *b, const char *module, bool transposed, side hidden_at,
                                  linear *out, gac_error *err)
 {
@@ -152,7 +152,7 @@ static gac_status resolve_stored(builder *b, const char *module, bool transposed
     return status;
 }
 
-/* Keeps how module is stored, for those who run the model. */
+/* Keeps how module is stored, for the engine. */
 static gac_status add_module(builder *b, const char *module, bool transposed, const linear *l,
                              gac_error *err)
 {
@@ -189,7 +189,7 @@ gac_status linear_resolve(builder *b, const char *module, bool transposed, side 
     return status;
 }
 
-/* Slices of dim that lie in one segment of the logical axis [from, to). */
+/* Binds the slices of dim that lie in one segment of the axis [from, to). */
 static gac_status bind_segment(builder *b, const segment *s, int64_t from, int32_t dim,
                                int64_t start, int64_t n_slices, gac_repeat repeat, gac_error *err)
 {
@@ -215,7 +215,7 @@ gac_status linear_bind(builder *b, const linear *l, side at, int32_t dim, int64_
     gac_status status = GAC_OK;
     if (l->quantised) {
         b->dims[dim].dim.exactness = GAC_REFUSED;
-        b->dims[dim].dim.reason = "a quantised weight has it: its scales would have to follow";
+        b->dims[dim].dim.reason = "its weight is quantised, and the scales would have to change";
     }
     if (b->dims[dim].dim.size == 0)
         return GAC_OK;
@@ -248,8 +248,8 @@ gac_status linear_bind_hidden(builder *b, const linear *l, side at, gac_error *e
 
 void linear_split(builder *b, const linear *l, side at)
 {
-    /* Of a pair, the factor at the split side is split; the other is whole on
-     * every GPU. */
+    /* Of two factors only the one at the split side is split. Every GPU has the
+     * whole other factor. */
     int32_t first = l->factorised && at == SIDE_OUT ? l->first_op + 1 : l->first_op;
     int32_t last = l->factorised && at == SIDE_IN ? l->first_op : l->first_op + l->n_ops - 1;
     for (int32_t i = first; i <= last; i++)

@@ -3,8 +3,8 @@
 
 #include "model/model_internal.h"
 
-/* In the order in which signatures are tried without a config: the more
- * particular first. */
+/* Families in the order in which their signatures are tried if there is no
+ * config. More specific ones come first. */
 const family *const gac_families[] = {
     &family_mixtral, &family_qwen3_moe, &family_phi3,  &family_gpt2,  &family_opt, &family_llama,
     &family_mistral, &family_qwen2,     &family_qwen3, &family_gemma, NULL
@@ -37,8 +37,6 @@ const char *gac_repeat_name(gac_repeat repeat)
     return names[repeat];
 }
 
-/* ---- Choosing the family ------------------------------------------------ */
-
 static const family *family_by_type(const char *type)
 {
     for (int i = 0; type && gac_families[i]; i++)
@@ -48,8 +46,8 @@ static const family *family_by_type(const char *type)
     return NULL;
 }
 
-/* Reads "<prefix><layers>.<number>." off the front of a name; -1 if it is not
- * there. *rest gets what follows. */
+/* Reads "<prefix><layers>.<number>." at the start of a name. Returns the
+ * number, or -1. *rest gets what follows. */
 static int64_t layer_number(const char *name, const char *prefix, const char *layers,
                             const char **rest)
 {
@@ -76,7 +74,7 @@ static const char *const prefixes[] = { "model.",
                                         "language_model.model.",
                                         NULL };
 
-/* Without a usable model_type, the names tell. */
+/* Finds the family by tensor names, if the config has no usable model_type. */
 static const family *family_by_names(const gac_checkpoint *c)
 {
     for (int f = 0; gac_families[f]; f++) {
@@ -93,8 +91,8 @@ static const family *family_by_names(const gac_checkpoint *c)
     return NULL;
 }
 
-/* The prefix that the layers have, their number, and what else the names show
- * at a glance. A layer beyond what is possible stays unexplained. */
+/* Finds the prefix and number of the layers, and whether any name looks like a
+ * basis or a scale. A layer number beyond GAC_MAX_LAYERS stays unexplained. */
 static void scan_names(builder *b, const char *layers)
 {
     const gac_checkpoint *c = b->checkpoint;
@@ -130,22 +128,19 @@ static gac_status choose_family(builder *b, const family **out, gac_error *err)
         *out = family_by_names(b->checkpoint);
     if (!*out && name)
         return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: model_type \"%s\" is not known, nor are its tensor names", qp,
+                             "%s: model_type \"%s\" and its tensor names are unknown", qp,
                              gac_quote(q, sizeof q, name));
     if (!*out)
-        return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: no model family is known by these tensor names",
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: no known model family has these tensor names",
                              gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint)));
     b->family = (*out)->name;
     if (b->family_known)
         return GAC_OK;
     b->hidden_exactness = GAC_REFUSED;
-    b->hidden_reason = "model_type is not known, so neither is its norm";
+    b->hidden_reason = "model_type is unknown, so its norm is unknown too";
     return builder_note(b, err, "model_type \"%s\" is not known; read as %s by its tensor names",
                         name, (*out)->name);
 }
-
-/* ---- What the parts add up to ------------------------------------------- */
 
 static const char *compressor_name(unsigned found)
 {
@@ -168,8 +163,8 @@ static const char *compressor_name(unsigned found)
     return "dense";
 }
 
-/* One line per role whose config key some tensors contradict. Ranks are noted
- * where they are read, module by module. */
+/* Notes each role whose config key disagrees with some tensors. Ranks are noted
+ * elsewhere, for each module. */
 static gac_status note_stale_keys(builder *b, gac_error *err)
 {
     for (int r = 0; r < GAC_ROLE_COUNT; r++) {
@@ -195,8 +190,9 @@ static gac_status note_stale_keys(builder *b, gac_error *err)
     return GAC_OK;
 }
 
-/* Padding a rotated head needs the rotation stated for the new size, and a
- * config states one rotation for all layers. */
+/* Refuses to pad rotated heads if layers have different head sizes. Padding
+ * needs the rotation stated for the new size, and a config states one rotation
+ * for all layers. */
 static void refuse_mixed_heads(builder *b)
 {
     int64_t size = -1;
@@ -244,8 +240,6 @@ static gac_dtype main_dtype(const gac_checkpoint *c)
     return best;
 }
 
-/* ---- From builder to model ---------------------------------------------- */
-
 static int by_place(const void *a, const void *b)
 {
     const gac_place *x = a, *y = b;
@@ -256,7 +250,7 @@ static int by_place(const void *a, const void *b)
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* A shared basis is bound once for each layer that uses it; it is one place. */
+/* Removes duplicates: a shared basis was bound once per layer that uses it. */
 static int32_t unique_places(gac_place *places, int32_t n)
 {
     int32_t kept = 0;
@@ -289,15 +283,15 @@ static gac_status take_dims(gac_model *m, builder *b, gac_error *err)
     return GAC_OK;
 }
 
-/* All (dimension, place) pairs as a list per tensor. */
+/* All pairs (dimension, place) as a linked list per tensor. */
 typedef struct place_ref {
     int32_t dim, place;
-    int32_t next; /* of the same tensor, or -1 */
+    int32_t next; /* next of the same tensor, or -1 */
 } place_ref;
 
 typedef struct place_index {
     place_ref *refs;
-    int32_t *first; /* (n_tensors), -1 where there is none */
+    int32_t *first; /* (n_tensors), -1: none */
 } place_index;
 
 static gac_status index_places(const gac_model *m, place_index *x, gac_error *err)
@@ -320,7 +314,7 @@ static gac_status index_places(const gac_model *m, place_index *x, gac_error *er
     return GAC_OK;
 }
 
-/* Which dimensions make up an operator's sizes. */
+/* Finds the dimensions that make up an operator's sizes. */
 static gac_status take_terms(gac_model *m, const op_entry *from, const place_index *x, gac_op *to,
                              gac_error *err)
 {
@@ -428,7 +422,7 @@ static void builder_dispose(builder *b)
     gac_namemap_dispose(&b->dim_names);
 }
 
-/* Keys that are looked into further down must be of their type. */
+/* Checks the types of keys that are read further down. */
 static gac_status check_config(const builder *b, gac_error *err)
 {
     static const struct {
@@ -449,7 +443,7 @@ static gac_status check_config(const builder *b, gac_error *err)
     return GAC_OK;
 }
 
-/* Models that also see or hear keep the language model's sizes one down. */
+/* Multimodal models keep the language model's config in a nested object. */
 static const json_t *language_config(const json_t *config)
 {
     const json_t *text = json_object_get(config, "text_config");

@@ -1,4 +1,4 @@
-/* What others ask of a model that was built. */
+/* Queries on a finished model. */
 #include <string.h>
 
 #include "model/model_internal.h"

@@ -33,7 +33,7 @@ bool gac_rotary_check(const json_t *config, const json_t *settings, const char *
                       size_t size)
 {
     static const struct {
-        const char *key, *needed; /* by which types */
+        const char *key, *needed; /* the rotary types that need the key */
     } numbers[] = { { "factor", " linear dynamic llama3 yarn " },
                     { "low_freq_factor", " llama3 " },
                     { "high_freq_factor", " llama3 " },
@@ -65,7 +65,8 @@ bool gac_rotary_check(const json_t *config, const json_t *settings, const char *
     return true;
 }
 
-/* Long waves are stretched by factor, short ones stay, those between are mixed. */
+/* Stretches long wavelengths by factor, keeps short ones, and interpolates
+ * between. */
 static double llama3_frequency(const json_t *settings, double f)
 {
     double factor = gac_json_number_or(settings, "factor", 8);

@@ -50,9 +50,9 @@ bool gac_dtype_parse(const char *name, gac_dtype *out)
     return false;
 }
 
-const char *gac_op_axis_name(gac_op_axis seen)
+const char *gac_op_axis_name(gac_op_axis axis)
 {
-    switch (seen) {
+    switch (axis) {
     case GAC_OP_GEMM_N:
         return "gemm_n";
     case GAC_OP_GEMM_K:

@@ -33,8 +33,8 @@ static bool widen(int64_t *unit, int64_t by)
 static void per_gpu(const gac_op *op, const gac_term *term, int64_t n_gpus, bool by_heads,
                     int64_t *n_slices, int64_t *divisor)
 {
-    bool split = (op->split == GAC_SPLIT_N && term->seen == GAC_OP_GEMM_N) ||
-                 (op->split == GAC_SPLIT_K && term->seen == GAC_OP_GEMM_K);
+    bool split = (op->split == GAC_SPLIT_N && term->axis == GAC_OP_GEMM_N) ||
+                 (op->split == GAC_SPLIT_K && term->axis == GAC_OP_GEMM_K);
     *n_slices = term->n_slices;
     *divisor = 1;
     if (!split || n_gpus <= 1)
@@ -85,7 +85,7 @@ static gac_status judge_term(const gac_model *model, const gac_target *target, c
     if (size < 1)
         return GAC_OK;
     gac_status status =
-        gac_contract_judge(target->contract, term->seen, target->dtype, size, 1, 1, &j, err);
+        gac_contract_judge(target->contract, term->axis, target->dtype, size, 1, 1, &j, err);
     if (status == GAC_OK && !j.aligned)
         advice->aligned = false;
     return status;
@@ -98,9 +98,9 @@ static gac_status gather(const gac_model *model, const gac_target *target, units
         const gac_op *op = gac_model_op(model, i);
         for (int32_t t = 0; t < op->n_terms; t++) {
             const gac_term *term = &op->terms[t];
-            int64_t multiple = gac_contract_multiple(target->contract, term->seen, target->dtype);
+            int64_t multiple = gac_contract_multiple(target->contract, term->axis, target->dtype);
             int64_t n_slices, divisor;
-            int64_t group = term->seen == GAC_OP_GEMM_K ? target->quant_group : 0;
+            int64_t group = term->axis == GAC_OP_GEMM_K ? target->quant_group : 0;
             per_gpu(op, term, target->n_gpus, is_head(model, term->dim), &n_slices, &divisor);
             if (op->kind == GAC_OP_SDPA && !heads_divide(op, target->n_gpus))
                 u[term->dim].uneven = true;
@@ -163,14 +163,14 @@ static gac_status serving_kernel(const gac_model *model, const gac_target *targe
     int64_t rows = phase->decode || op->last_only ? phase->batch : phase->batch * phase->length;
     if (op->kind == GAC_OP_GEMM)
         gac_plan_gemm_sizes(model, target, op, NULL, &n, &k);
-    size = term->seen == GAC_OP_SDPA_HEAD ? gac_model_dim(model, term->dim)->size
-           : term->seen == GAC_OP_GEMM_N  ? n
+    size = term->axis == GAC_OP_SDPA_HEAD ? gac_model_dim(model, term->dim)->size
+           : term->axis == GAC_OP_GEMM_N  ? n
                                           : k;
-    int64_t other = term->seen == GAC_OP_GEMM_N ? k : n;
+    int64_t other = term->axis == GAC_OP_GEMM_N ? k : n;
     *out = (gac_judgement){ .aligned = true };
     if (size < 1 || other < 1)
         return GAC_OK;
-    return gac_contract_judge(target->contract, term->seen, target->dtype, size, rows, other, out,
+    return gac_contract_judge(target->contract, term->axis, target->dtype, size, rows, other, out,
                               err);
 }
 
@@ -190,7 +190,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
             continue;
         a->lost_ms += phase->weight * (now_ms - then_ms) / n_broken;
         double penalty = then_ms > 0 ? now_ms / then_ms : 1;
-        if (a->seen != GAC_OP_AXIS_COUNT && penalty <= a->penalty)
+        if (a->axis != GAC_OP_AXIS_COUNT && penalty <= a->penalty)
             continue;
         gac_status status = serving_kernel(model, target, phase, op, &op->terms[t], &j, err);
         if (status != GAC_OK)
@@ -198,7 +198,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
         if (j.aligned)
             continue;
         a->penalty = penalty > 1 ? penalty : 1;
-        a->seen = op->terms[t].seen;
+        a->axis = op->terms[t].axis;
         a->kernel = j.kernel;
         a->family = j.family;
         a->runs_as = j.runs_as;
@@ -270,7 +270,7 @@ gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
     for (int32_t i = 0; i < n_dims; i++) {
         u[i] = (units){ 1, 1, 1, false };
         advice[i] = (gac_dim_advice){
-            .aligned = true, .penalty = 1, .seen = GAC_OP_AXIS_COUNT, .runs_as = GAC_DTYPE_COUNT
+            .aligned = true, .penalty = 1, .axis = GAC_OP_AXIS_COUNT, .runs_as = GAC_DTYPE_COUNT
         };
     }
     status = gather(model, target, u, advice, err);

@@ -17,13 +17,13 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* What one GPU sees of an axis that is split: whole heads, at least one, and an
  * equal part of everything else. */
 static int64_t split_size(const gac_model *model, const gac_target *target, const gac_op *op,
-                          const int64_t *sizes, gac_op_axis seen, int64_t whole)
+                          const int64_t *sizes, gac_op_axis axis, int64_t whole)
 {
     int64_t part = 0;
     for (int32_t i = 0; i < op->n_terms; i++) {
         const gac_term *t = &op->terms[i];
         gac_role role = gac_model_dim(model, t->dim)->role;
-        if (t->seen != seen || (role != GAC_ROLE_QK_HEAD && role != GAC_ROLE_V_HEAD))
+        if (t->axis != axis || (role != GAC_ROLE_QK_HEAD && role != GAC_ROLE_V_HEAD))
             continue;
         int64_t size = size_of(model, sizes, t->dim);
         whole -= t->n_slices * size;
@@ -40,7 +40,7 @@ void gac_plan_gemm_sizes(const gac_model *model, const gac_target *target, const
     for (int32_t i = 0; i < op->n_terms && sizes; i++) {
         const gac_term *t = &op->terms[i];
         int64_t change = t->n_slices * (sizes[t->dim] - gac_model_dim(model, t->dim)->size);
-        *(t->seen == GAC_OP_GEMM_N ? n : k) += change;
+        *(t->axis == GAC_OP_GEMM_N ? n : k) += change;
     }
     if (op->split == GAC_SPLIT_N)
         *n = split_size(model, target, op, sizes, GAC_OP_GEMM_N, *n);
@@ -138,7 +138,7 @@ static double total_width(const gac_model *model, const gac_target *target)
         for (int32_t t = 0; op->kind == GAC_OP_GEMM && t < op->n_terms; t++) {
             const gac_dim *d = gac_model_dim(model, op->terms[t].dim);
             bool is_width = d->role == GAC_ROLE_MLP_WIDTH || d->role == GAC_ROLE_EXPERT_WIDTH;
-            if (is_width && op->terms[t].seen == GAC_OP_GEMM_K)
+            if (is_width && op->terms[t].axis == GAC_OP_GEMM_K)
                 width += op->share * (double)op->count * (double)op->terms[t].n_slices *
                          (double)d->size / (double)target->n_gpus;
         }

@@ -1,4 +1,4 @@
-/* tools/pytorch_stack.py, compiled in. */
+/* tools/pytorch_stack.py as a C string. */
 #ifndef GAC_TIMING_BUNDLED_SCRIPT_H
 #define GAC_TIMING_BUNDLED_SCRIPT_H
 
@@ -11,6 +11,6 @@ struct gac_bundled_script {
 };
 
 extern const struct gac_bundled_script gac_bundled_script[];
-extern const int gac_n_bundled_script; /* 1 */
+extern const int gac_n_bundled_script; /* always 1 */
 
 #endif

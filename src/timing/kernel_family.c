@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A kernel belongs to the first line whose text its name contains, upper case
- * or lower, mangled or not. Order matters: attention kernels mention cutlass,
- * copies are elementwise kernels, and a split nvjet is still nvjet. */
+/* A kernel belongs to the first row whose text occurs in its name, mangled or
+ * not, in any case. The order matters: attention kernels mention cutlass,
+ * copies are elementwise kernels, and a split nvjet kernel is still nvjet. */
 static const struct {
     const char *part;
     const char *family;
@@ -33,7 +33,7 @@ static const struct {
     { "ampere_", "xmma" },
     { "turing_", "xmma" },
     { "volta_", "xmma" },
-    { "dot_kernel", "dot" }, /* its parameters are called cublasGemv… */
+    { "dot_kernel", "dot" }, /* before gemv: its parameters are named cublasGemv… */
     { "reduce_1block", "dot" },
     { "gemv", "gemv" }, /* gemv2T_kernel, gemvNSP_kernel, gemvx::kernel */
     { "softmax", "softmax" },
@@ -44,7 +44,7 @@ static const struct {
     { "copy", "copy" }, /* direct_copy_kernel, CatArrayBatchedCopy, gac_copy */
     { "memcpy", "copy" },
     { "transpose", "transpose" },
-    { "elementwise", "elementwise" }, /* vectorized and unrolled too */
+    { "elementwise", "elementwise" }, /* also vectorized and unrolled ones */
     { "reduce_kernel", "reduce" },
     { "gac_", "gac" },
     { "cudnn", "cudnn" },
@@ -60,10 +60,10 @@ void gac_kernel_short_name(const char *name, char *out, size_t size)
         name += sizeof nameless - 1;
     const char *arguments = strchr(name, '<');
     if (arguments && strncmp(name, wrapper, sizeof wrapper - 1) == 0)
-        name = arguments + 1; /* the wrapper's argument is what tells kernels apart */
+        name = arguments + 1; /* a generic wrapper's template argument names the actual kernel */
     size_t n = strcspn(name, "<>(,");
     snprintf(out, size, "%.*s", n < size ? (int)n : (int)size - 1, name);
-    for (char *c = out; *c; c++) /* names reach terminals */
+    for (char *c = out; *c; c++) /* names are printed to terminals */
         if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
             *c = '?';
 }

@@ -1,5 +1,6 @@
-/* Calls that PyTorch makes: they go to the bundled script as JSON, which the
- * user's own python3 runs, and its answer is read like any untrusted text. */
+/* Times calls in PyTorch. The user's python3 runs the bundled script, which
+ * gets requests and gives answers as JSON. The answers are parsed as untrusted
+ * text. */
 #include <gac/timing.h>
 
 #include "base/spawn.h"
@@ -17,8 +18,8 @@
 #define MAX_KERNELS 256
 #define TIMEOUT_S 3600.0
 
-/* A file without a name: however we end, nothing is left of it. Other programs
- * of the same user open it by path, as long as we live. */
+/* A file in memory. It disappears when this process ends, however it ends.
+ * Until then, other processes of the user can open it by path. */
 typedef struct unnamed {
     int fd; /* -1: none */
     char path[64];
@@ -29,8 +30,8 @@ struct gac_pytorch {
     gac_child *process;
 };
 
-/* The name has a folder that is not there, from which python then takes no
- * modules. */
+/* Python adds the script's folder to its module path. The name contains a
+ * folder that does not exist, so that python finds no modules there. */
 static gac_status write_unnamed(unnamed *file, const char *text, size_t n_bytes, gac_error *err)
 {
     file->fd = memfd_create("gac/pytorch_stack", MFD_CLOEXEC);
@@ -128,7 +129,7 @@ static json_t *make_request(const gac_pytorch_question *question, const gac_pyto
                      question->names, "jobs", jobs, "checks", checks);
 }
 
-/* Gives the script a request; *out is what it answers. */
+/* Sends a request to the script. *out is its answer. */
 static gac_status ask(gac_pytorch *pytorch, const json_t *request,
                       const gac_pytorch_question *question, json_t **out, gac_error *err)
 {
@@ -161,7 +162,7 @@ static gac_status ask(gac_pytorch *pytorch, const json_t *request,
     return status;
 }
 
-/* A number of a list, or -1. */
+/* Returns an integer of a list, or -1. */
 static int integer_at(const json_t *list, size_t index)
 {
     const json_t *item = json_array_get(list, index);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_EXACT 400 /* pairs up to which the rank test counts instead of approximating */
+#define MAX_EXACT 400 /* up to so many pairs the rank test is exact */
 #define SIGNIFICANCE 0.01
 
 static int order(const void *a, const void *b)
@@ -13,7 +13,7 @@ static int order(const void *a, const void *b)
     return p < q ? -1 : p > q;
 }
 
-/* Of n sorted numbers, with straight lines between neighbours. */
+/* Interpolates linearly between the neighbours in n sorted numbers. */
 static double quantile(const double *sorted, int n, double fraction)
 {
     double position = fraction * (n - 1);
@@ -23,9 +23,9 @@ static double quantile(const double *sorted, int n, double fraction)
     return sorted[low] + (position - low) * (sorted[low + 1] - sorted[low]);
 }
 
-/* If the samples were normal, their standard deviation would be spread / 0.6745
- * and the median's 1.2533 of that over the root of n. Outliers, which timings
- * have and means suffer from, hardly move either. */
+/* For normal samples the standard deviation is spread / 0.6745, and that of the
+ * median is 1.2533 / sqrt(n) times as much. Timings have outliers, which hardly
+ * change the median and the spread, but do change a mean. */
 void gac_timing_summarise(gac_timing *timing)
 {
     double sorted[GAC_MAX_SAMPLES];
@@ -51,8 +51,8 @@ const char *gac_comparison_name(gac_comparison comparison)
     return "ambiguous";
 }
 
-/* Pairs in which b is above a, ties counted half: n_a n_b / 2 on average if
- * both come from one distribution. */
+/* Counts the pairs in which b is above a; ties count one half. If both have one
+ * distribution, the expected count is n_a n_b / 2. */
 static double count_pairs(const gac_timing *a, const gac_timing *b)
 {
     double pairs = 0;
@@ -65,10 +65,11 @@ static double count_pairs(const gac_timing *a, const gac_timing *b)
     return pairs;
 }
 
-/* Of all orders of n_a and n_b samples, the part with at most limit pairs. The
- * number with u pairs is the coefficient of q^u in the Gaussian binomial, the
- * product over i of (1 - q^(n_b + i)) / (1 - q^i); all are integers below 2^53.
- * Ties only narrow the distribution, so this never claims too much. */
+/* Returns the fraction of all orders of n_a and n_b samples that have at most
+ * limit pairs. The number of orders with u pairs is the coefficient of q^u in
+ * the Gaussian binomial, the product over i of (1 - q^(n_b + i)) / (1 - q^i).
+ * All coefficients are integers below 2^53. Ties only narrow the distribution,
+ * so the test stays conservative. */
 static double exact_tail(int n_a, int n_b, int limit)
 {
     double ways[MAX_EXACT + 1] = { 1 };
@@ -87,7 +88,8 @@ static double exact_tail(int n_a, int n_b, int limit)
     return tail / total;
 }
 
-/* Sum over groups of t equal samples of t^3 - t, for the variance. */
+/* Returns the sum of t^3 - t over groups of t equal samples, which the variance
+ * needs. */
 static double tie_sum(const gac_timing *a, const gac_timing *b)
 {
     double all[2 * GAC_MAX_SAMPLES], sum = 0;
@@ -105,8 +107,9 @@ static double tie_sum(const gac_timing *a, const gac_timing *b)
     return sum;
 }
 
-/* Two-sided p of the Mann-Whitney test: exact for few samples, else by the
- * normal distribution with corrections for ties and continuity. */
+/* Returns the two-sided p-value of the Mann-Whitney test. It is exact for few
+ * samples. Otherwise it uses the normal approximation with corrections for ties
+ * and continuity. */
 static double rank_test(const gac_timing *a, const gac_timing *b, double pairs)
 {
     double n_a = a->n_samples, n_b = b->n_samples, n = n_a + n_b;
@@ -124,7 +127,7 @@ gac_comparison gac_timing_compare(const gac_timing *a, const gac_timing *b, doub
 {
     if (a->n_samples < 1 || b->n_samples < 1)
         return GAC_AMBIGUOUS;
-    double difference = b->median_us - a->median_us; /* above 0: a is faster */
+    double difference = b->median_us - a->median_us; /* positive: a is faster */
     if (fabs(difference) < min_difference * fmin(a->median_us, b->median_us) || difference == 0)
         return GAC_AMBIGUOUS;
     double pairs = count_pairs(a, b);

@@ -4,30 +4,29 @@
 #include <string.h>
 #include <time.h>
 
-#define BATCH_SAMPLES 5  /* between two looks at the card */
-#define MAX_CALLS 10000  /* in a sample: a captured graph has a node for each */
+#define BATCH_SAMPLES 5  /* samples between two readings of telemetry */
+#define MAX_CALLS 10000  /* per sample; a captured graph has a node per call */
 #define MAX_ATTEMPTS 4   /* to find n_calls */
-#define MIN_CALL_US 1e-3 /* what a clock that saw nothing is taken to have seen */
-#define FULL_CLOCK 0.98  /* of the highest */
-#define REST_NS 25000000 /* for a card that is below it */
+#define MIN_CALL_US 1e-3 /* lower bound, for clocks that read 0 */
+#define FULL_CLOCK 0.98  /* fraction of the highest clock */
+#define REST_NS 25000000 /* how long a card below FULL_CLOCK rests */
 
-/* A measurement under way. */
 typedef struct session {
     gac_device *device;
     gac_task *task;
     gac_timing_rules rules;
     gac_timing *out;
-    double device_us;  /* spent so far by the device's clock, */
-    int64_t start_ns;  /* and the host's clock at the start */
-    unsigned throttle; /* at the last look, */
-    int clock_mhz;     /* likewise; -1 unknown */
-    double settle_us;  /* spent so far in waiting for the highest clock, */
-    int rested_mhz;    /* the highest that was seen meanwhile, */
-    unsigned held_by;  /* what throttled it then, */
-    bool held_down;    /* and it was in vain */
+    double device_us;  /* time spent so far by the device's clock */
+    int64_t start_ns;  /* the host's clock at the start */
+    unsigned throttle; /* from the last reading */
+    int clock_mhz;     /* from the last reading; -1: unknown */
+    double settle_us;  /* time spent so far waiting for the highest clock */
+    int rested_mhz;    /* highest clock seen while waiting */
+    unsigned held_by;  /* throttle reasons seen while waiting */
+    bool held_down;    /* waiting did not help: measure as it is */
 } session;
 
-/* Looking at the card and launching take time too, hence the host's clock. */
+/* Launches and telemetry take time too, so the host's clock counts as well. */
 static double elapsed_us(const session *s)
 {
     return fmax(s->device_us, 1e-3 * (double)(gac_now_ns() - s->start_ns));
@@ -62,9 +61,9 @@ static int calls_for(double target_us, double call_us)
     return (int)fmax(1, fmin(MAX_CALLS, ceil(target_us / call_us)));
 }
 
-/* Settles n_calls and graph, and runs until the card is warm. The first call tells
- * whether calls are short. Replayed, short ones turn out shorter still, so n_calls
- * is tried. */
+/* Finds n_calls and graph, then runs until the card is warm. The first call
+ * shows whether calls are short. A graph makes short calls shorter still, so
+ * n_calls is found by repeated trials. */
 static gac_status warm_up(session *s, gac_error *err)
 {
     double call_us;
@@ -85,7 +84,7 @@ static gac_status warm_up(session *s, gac_error *err)
     return status;
 }
 
-/* Looks at the card. One that cannot say is not held against it. */
+/* Reads the telemetry. A device without telemetry counts as not throttled. */
 static gac_status look(session *s, gac_error *err)
 {
     gac_telemetry now = { -1, -1, -1, -1, 0 };
@@ -100,7 +99,8 @@ static gac_status look(session *s, gac_error *err)
     s->throttle = now.throttle;
     s->clock_mhz = now.clock_mhz;
     int highest = (int)gac_device_describe(s->device)->max_clock_mhz;
-    if (now.clock_mhz > gac_device_rest_clock_mhz(s->device)) /* no longer locked, or busy */
+    /* Something that lowered the clock earlier no longer does. */
+    if (now.clock_mhz > gac_device_rest_clock_mhz(s->device))
         gac_device_set_rest_clock(s->device, now.clock_mhz < highest ? now.clock_mhz : highest);
     if (s->settle_us > 0) {
         s->held_by |= now.throttle;
@@ -111,7 +111,7 @@ static gac_status look(session *s, gac_error *err)
     return GAC_OK;
 }
 
-/* Discards what there is so far. */
+/* Discards all samples. */
 static void start_over(gac_timing *out)
 {
     out->n_unsettled += out->n_samples;
@@ -119,10 +119,11 @@ static void start_over(gac_timing *out)
     out->clock_mhz_min = out->clock_mhz_max = -1;
 }
 
-/* Some milliseconds of hard work take a card to its power limit and below its
- * highest clock, by up to a third; how far depends on what ran before. Is it
- * there? One that is not at its highest clock after all the rest it may have is
- * measured as it is, and unless power was the reason so are the tasks after. */
+/* Finds whether the card is below its highest clock and should rest. A few
+ * milliseconds of hard work bring a card to its power limit and lower its clock
+ * by up to a third; how far depends on earlier work. If the clock stays low
+ * after settle_us of rest, the task is measured as it is. Later tasks then
+ * accept that clock too, unless power was the reason. */
 static bool is_below_clock(session *s)
 {
     double full_mhz = FULL_CLOCK * (double)gac_device_rest_clock_mhz(s->device);
@@ -131,14 +132,14 @@ static bool is_below_clock(session *s)
     if (s->settle_us < s->rules.settle_us)
         return true;
     s->held_down = true;
-    if (!(s->held_by & GAC_THROTTLE_POWER)) /* else it may yet come back */
+    if (!(s->held_by & GAC_THROTTLE_POWER)) /* power recovers later */
         gac_device_set_rest_clock(s->device, s->rested_mhz);
     start_over(s->out);
     return false;
 }
 
-/* Discards the batch of n that began at start_ns, and lets the card rest. None
- * of it counts as time spent on the measurement. */
+/* Discards the batch of n samples that began at start_ns, and lets the card
+ * rest. This time does not count against the measurement's limit. */
 static void rest(session *s, int n, int64_t start_ns)
 {
     const struct timespec pause = { 0, REST_NS };
@@ -162,16 +163,17 @@ static void keep_batch(session *s, const double *batch, int n)
     gac_timing_summarise(out);
 }
 
-/* Takes a batch of samples between two looks and keeps it, unless heat or the
- * hardware held the card back at either, or its clock is not the highest: from
- * then on a batch is a single sample. */
+/* Takes a batch of samples. It is discarded if heat or the hardware throttled
+ * the card before or after it, or if the clock was too low. After a low clock,
+ * batches have a single sample. */
 static gac_status take_batch(session *s, gac_error *err)
 {
     gac_timing *out = s->out;
     double batch[BATCH_SAMPLES];
     int room = s->rules.max_samples - out->n_samples;
     int whole = s->rules.min_samples < BATCH_SAMPLES ? s->rules.min_samples : BATCH_SAMPLES;
-    int most = s->settle_us > 0 && !s->held_down ? 1 : whole; /* one may be too many */
+    /* A longer batch may lower the clock again. */
+    int most = s->settle_us > 0 && !s->held_down ? 1 : whole;
     int n = room < most ? room : most;
     unsigned before = s->throttle;
     double before_us = s->device_us;
@@ -200,8 +202,8 @@ static gac_status take_batch(session *s, gac_error *err)
     return GAC_OK;
 }
 
-/* Enough samples that agree, as many as allowed, or out of time; a card that
- * stays throttled gets as many tries as there may be samples. */
+/* The measurement ends with enough samples that agree, with max_samples, or
+ * when the time is up. A throttled card gets max_samples attempts. */
 static bool is_done(session *s)
 {
     const gac_timing_rules *rules = &s->rules;

@@ -1,20 +1,18 @@
-/* The tokenizer's life, encoding and decoding. */
+/* Opens a tokenizer, encodes and decodes. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Opening ---- */
-
-/* The content of a member that is a string or an added token; NULL: neither. */
+/* Returns the content of a member that is a string or an added token, or NULL. */
 static const char *token_name(const json_t *config, const char *key)
 {
     const json_t *value = json_object_get(config, key);
     return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* Looks for bos and eos in a file that need not be there. */
+/* Reads the names of bos and eos from a file that may be absent. */
 static gac_status read_names(gac_tokenizer *t, const char *directory, const char *name,
                              gac_error *err)
 {
@@ -93,8 +91,6 @@ void gac_tokenizer_close(gac_tokenizer *t)
     free(t);
 }
 
-/* ---- Queries ---- */
-
 int32_t gac_tokenizer_n_ids(const gac_tokenizer *t)
 {
     return t->n_ids;
@@ -126,22 +122,20 @@ bool gac_tokenizer_is_special(const gac_tokenizer *t, int32_t id)
     return id >= 0 && id < t->n_ids && t->special[id];
 }
 
-/* ---- Encoding ---- */
-
-/* A text without tokens that are looked for before normalizing. */
-static gac_status encode_part(gac_tokenizer *t, const char *text, size_t n, bool at_start,
+/* Encodes text between two tokens that are matched before normalizing. */
+static gac_status encode_span(gac_tokenizer *t, const char *text, size_t n, bool at_start,
                               gac_error *err)
 {
     size_t from = 0, covered = 0;
     gac_status status = gac_normalize(&t->normal, &text, &n, err);
     while (status == GAC_OK && covered < n) {
-        token_place place = gac_token_set_find(&t->normalized, text, n, &from, covered);
-        if (covered < place.start)
-            status = gac_split_words(&t->pre, &t->bpe, text + covered, place.start - covered,
+        token_match match = gac_token_set_find(&t->normalized, text, n, &from, covered);
+        if (covered < match.start)
+            status = gac_split_words(&t->pre, &t->bpe, text + covered, match.start - covered,
                                      at_start && covered == 0, &t->ids, err);
-        if (status == GAC_OK && place.token && !gac_ids_append(&t->ids, place.token->id))
+        if (status == GAC_OK && match.token && !gac_ids_append(&t->ids, match.token->id))
             status = gac_error_no_memory(err);
-        covered = place.end;
+        covered = match.end;
     }
     return status;
 }
@@ -151,12 +145,12 @@ static gac_status encode_text(gac_tokenizer *t, const char *text, size_t n, gac_
     size_t from = 0, covered = 0;
     gac_status status = GAC_OK;
     while (status == GAC_OK && covered < n) {
-        token_place place = gac_token_set_find(&t->raw, text, n, &from, covered);
-        if (covered < place.start)
-            status = encode_part(t, text + covered, place.start - covered, covered == 0, err);
-        if (status == GAC_OK && place.token && !gac_ids_append(&t->ids, place.token->id))
+        token_match match = gac_token_set_find(&t->raw, text, n, &from, covered);
+        if (covered < match.start)
+            status = encode_span(t, text + covered, match.start - covered, covered == 0, err);
+        if (status == GAC_OK && match.token && !gac_ids_append(&t->ids, match.token->id))
             status = gac_error_no_memory(err);
-        covered = place.end;
+        covered = match.end;
     }
     return status;
 }
@@ -194,8 +188,6 @@ gac_status gac_tokenizer_encode(gac_tokenizer *t, const char *text, size_t n_byt
     *n_ids = t->ids.n;
     return GAC_OK;
 }
-
-/* ---- Decoding ---- */
 
 gac_status gac_tokenizer_decode_one(gac_tokenizer *t, int32_t id, bool first, const char **bytes,
                                     size_t *n_bytes, gac_error *err)

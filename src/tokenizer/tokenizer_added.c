@@ -1,5 +1,4 @@
-/* Added tokens: found in the text as they stand, the leftmost first and the
- * longest of those. */
+/* Finds added tokens in a text. The leftmost match wins, then the longest. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -30,13 +29,13 @@ bool gac_token_set_prepare(token_set *set)
     return true;
 }
 
-/* The byte of a token at depth, or -1 at its end, which sorts first. */
+/* Returns the byte of a token at depth, or -1 at its end, which sorts first. */
 static int byte_at(const added_token *token, size_t depth)
 {
     return depth < token->n_match ? (unsigned char)token->match[depth] : -1;
 }
 
-/* The first token of [low, high) whose byte at depth is at least byte. */
+/* Returns the first token of [low, high) whose byte at depth is at least byte. */
 static int32_t lower_bound(const token_set *set, int32_t low, int32_t high, size_t depth, int byte)
 {
     while (low < high) {
@@ -49,7 +48,7 @@ static int32_t lower_bound(const token_set *set, int32_t low, int32_t high, size
     return low;
 }
 
-/* The longest token at the beginning of text, or NULL. */
+/* Returns the longest token at the beginning of text, or NULL. */
 static const added_token *longest(const token_set *set, const char *text, size_t n)
 {
     const added_token *found = NULL;
@@ -75,7 +74,7 @@ static bool is_single_word(const char *text, size_t n, size_t start, size_t end)
     return end == n || !gac_char_is_word(gac_utf8_get(text + end, &length));
 }
 
-token_place gac_token_set_find(const token_set *set, const char *text, size_t n, size_t *from,
+token_match gac_token_set_find(const token_set *set, const char *text, size_t n, size_t *from,
                                size_t covered)
 {
     size_t length;
@@ -85,24 +84,24 @@ token_place gac_token_set_find(const token_set *set, const char *text, size_t n,
             ++*from;
             continue;
         }
-        token_place place = { token, *from, *from + token->n_match };
-        *from = place.end;
-        if (token->single_word && !is_single_word(text, n, place.start, place.end))
+        token_match match = { token, *from, *from + token->n_match };
+        *from = match.end;
+        if (token->single_word && !is_single_word(text, n, match.start, match.end))
             continue;
         if (token->lstrip) {
             while (
-                place.start > covered &&
-                gac_char_is_space(gac_utf8_get(text + gac_utf8_before(text, place.start), &length)))
-                place.start = gac_utf8_before(text, place.start);
-            if (place.start < covered)
-                place.start = covered;
+                match.start > covered &&
+                gac_char_is_space(gac_utf8_get(text + gac_utf8_before(text, match.start), &length)))
+                match.start = gac_utf8_before(text, match.start);
+            if (match.start < covered)
+                match.start = covered;
         }
-        while (token->rstrip && place.end < n &&
-               gac_char_is_space(gac_utf8_get(text + place.end, &length)))
-            place.end += length;
-        return place;
+        while (token->rstrip && match.end < n &&
+               gac_char_is_space(gac_utf8_get(text + match.end, &length)))
+            match.end += length;
+        return match;
     }
-    return (token_place){ NULL, n, n };
+    return (token_match){ NULL, n, n };
 }
 
 static bool collect(gac_tokenizer *t, token_set *set, bool normalized)
@@ -118,8 +117,8 @@ static bool collect(gac_tokenizer *t, token_set *set, bool normalized)
     return true;
 }
 
-/* What is looked for: the content, after the normalizer where the token says
- * so. The decoder is given the same. */
+/* Computes the text to search for: the content, normalized if the token says
+ * so. The decoder shows the same text. */
 static gac_status set_match(gac_tokenizer *t, added_token *token, gac_error *err)
 {
     const char *text = token->content;
@@ -137,8 +136,9 @@ static gac_status set_match(gac_tokenizer *t, added_token *token, gac_error *err
     return GAC_OK;
 }
 
-/* Ids as the reference gives them: the model's where it has the piece, else
- * counted on from the vocabulary, whatever the file says. */
+/* Gives the token its id by the rule of Hugging Face's tokenizers: the model's
+ * id if its vocabulary has the token, otherwise the next free id. The id in the
+ * file does not count. */
 static gac_status add_token(gac_tokenizer *t, added_token *token, int32_t *next, gac_error *err)
 {
     int32_t existing;

@@ -1,7 +1,9 @@
-/* Byte-pair encoding of one word. Candidates wait in a heap by rank and then
- * position, so that a word of n characters takes n log n steps. Where no merge
- * can join two neighbours, whatever happens left and right of them, the word
- * is cut first: a text that is one word, as in Llama-2, falls into its words. */
+/* Byte-pair encoding of one word.
+ *
+ * Candidate merges are in a heap, ordered by rank and then by position, so that
+ * a word of n characters takes O(n log n) steps. The word is first cut between
+ * neighbours that no merge can ever join. Llama-2 passes a whole text as one
+ * word; cutting divides it into short ones. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 
 #define EMPTY_PAIR UINT64_MAX
 
-/* A word seen before with its ids. Words share slots; the last one stays. */
+/* A cache of words and their ids. A new word replaces the old one in its slot. */
 enum { SLOT_BITS = 14, SLOT_WORD_BYTES = 40, SLOT_IDS = 7 };
 struct word_slot {
     uint8_t n_bytes, n_ids;
@@ -31,7 +33,7 @@ bool gac_ids_append(id_list *list, int32_t id)
     return true;
 }
 
-/* Seeded, because the pairs come from an untrusted file. */
+/* The hash is seeded, because the pairs come from an untrusted file. */
 static uint64_t hash_pair(const bpe_model *bpe, uint64_t pair)
 {
     __extension__ typedef unsigned __int128 wide;
@@ -62,7 +64,7 @@ bool gac_bpe_reserve(bpe_model *bpe, int32_t n_merges)
     return true;
 }
 
-/* Where the joint of two characters is, or would be. */
+/* Returns the slot of two characters in the table of joints. */
 static uint64_t *joint_of(const bpe_model *bpe, int32_t left, int32_t right)
 {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
@@ -72,9 +74,9 @@ static uint64_t *joint_of(const bpe_model *bpe, int32_t left, int32_t right)
     return &bpe->joints[i];
 }
 
-/* Remembers that the last character of left and the first of right can come
- * together. Tokens that are no characters and can be merged would have to be
- * looked into; nothing is cut next to them. */
+/* Records that a merge can join the last character of left and the first of
+ * right. Byte tokens and the unknown token hide their characters; never_cut is
+ * set if a merge uses one. */
 static void add_joint(bpe_model *bpe, const char *left, const char *right)
 {
     size_t length, n = strlen(left);
@@ -162,7 +164,7 @@ static bpe_candidate pop(bpe_model *bpe)
     return top;
 }
 
-/* Puts the merge of a symbol with the next one, if there is one, in the heap. */
+/* Adds the merge of a symbol and the next one to the heap, if there is one. */
 static void consider(bpe_model *bpe, int32_t position)
 {
     const bpe_symbol *symbol = &bpe->symbols[position];
@@ -173,7 +175,7 @@ static void consider(bpe_model *bpe, int32_t position)
         push(bpe, (bpe_candidate){ merge->rank, position, merge->id });
 }
 
-/* Merges the symbols from start on and before end. */
+/* Merges the symbols in [start, end). */
 static void merge_symbols(bpe_model *bpe, int32_t start, int32_t end)
 {
     bpe->n_heap = 0;
@@ -187,7 +189,7 @@ static void merge_symbols(bpe_model *bpe, int32_t start, int32_t end)
         bpe_symbol *right = &bpe->symbols[left->next];
         const bpe_merge *merge = slot_of(bpe, left->id, right->id);
         if (merge->pair == EMPTY_PAIR || merge->id != top.id)
-            continue; /* one of the two has been merged since */
+            continue; /* one of the two has been merged in the meantime */
         left->id = top.id;
         left->next = right->next;
         right->id = -1;
@@ -199,7 +201,7 @@ static void merge_symbols(bpe_model *bpe, int32_t start, int32_t end)
     }
 }
 
-/* Room in the heap: a candidate a pair to begin with, and one more a merge. */
+/* Reserves the heap: one candidate per pair, and one per merge. */
 static bool reserve_heap(bpe_model *bpe, int32_t n_symbols)
 {
     size_t n = (size_t)n_symbols * 2;
@@ -213,7 +215,7 @@ static bool reserve_heap(bpe_model *bpe, int32_t n_symbols)
     return true;
 }
 
-/* Cuts the symbols where nothing can join them, and merges what is between. */
+/* Cuts the word where no merge can join neighbours, and merges each section. */
 static bool merge_word(bpe_model *bpe)
 {
     bpe_symbol *symbols = bpe->symbols;
@@ -233,7 +235,7 @@ static bool merge_word(bpe_model *bpe)
     return true;
 }
 
-/* Room for a symbol a byte, which is the most a word has. */
+/* Reserves one symbol per byte, the most that a word can have. */
 static bool reserve(bpe_model *bpe, size_t n)
 {
     if (n <= bpe->symbol_room)
@@ -255,7 +257,7 @@ static void add_symbol(bpe_model *bpe, int32_t id)
         bpe->symbols[i - 1].next = i;
 }
 
-/* The ids of the bytes of a character, if there are such; false if not. */
+/* Adds the ids of a character's bytes. False if the vocabulary lacks one of them. */
 static bool add_bytes(bpe_model *bpe, const char *character, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -266,8 +268,9 @@ static bool add_bytes(bpe_model *bpe, const char *character, size_t length)
     return true;
 }
 
-/* A symbol a character. An unknown one waits until a known one comes, so that
- * others can join it; bytes do not count as known. */
+/* Adds one symbol per character. An unknown character is added only when the
+ * next known one follows, so that fuse_unk can join a run of them. Byte tokens
+ * do not end such a run. */
 static gac_status add_characters(bpe_model *bpe, const char *word, size_t n, gac_error *err)
 {
     bool unknown = false;
@@ -301,14 +304,14 @@ static uint32_t slot_number(const char *word, size_t n)
 {
     uint64_t h = n;
     for (; n >= 8; n -= 8, word += 8) {
-        uint64_t part;
-        memcpy(&part, word, 8);
-        h = (h ^ part) * 0x9e3779b97f4a7c15u;
+        uint64_t block;
+        memcpy(&block, word, 8);
+        h = (h ^ block) * 0x9e3779b97f4a7c15u;
         h ^= h >> 29;
     }
-    uint64_t part = 0;
-    memcpy(&part, word, n);
-    h = (h ^ part) * 0x9e3779b97f4a7c15u;
+    uint64_t block = 0;
+    memcpy(&block, word, n);
+    h = (h ^ block) * 0x9e3779b97f4a7c15u;
     h = (h ^ h >> 32) * 0x9e3779b97f4a7c15u;
     return (uint32_t)(h >> (64 - SLOT_BITS));
 }
@@ -323,7 +326,7 @@ static void remember(word_slot *slot, const char *word, size_t n, const int32_t 
     memcpy(slot->ids, ids, n_ids * sizeof ids[0]);
 }
 
-/* Appends what is left of the symbols. */
+/* Appends the ids of the remaining symbols. */
 static bool collect(const bpe_model *bpe, id_list *out)
 {
     for (int32_t i = 0; i < bpe->n_symbols; i++)

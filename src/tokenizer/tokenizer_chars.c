@@ -1,4 +1,4 @@
-/* Characters, and what Unicode says of them. */
+/* Properties of Unicode characters, and the alphabet of byte-level BPE. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -24,8 +24,8 @@ bool gac_char_is_numeric(uint32_t c)
     return uc_is_general_category_withtable(c, UC_CATEGORY_MASK_N);
 }
 
-/* Bytes that stand for themselves: the printable ones of Latin-1. The others
- * are numbered from 256 on. */
+/* The printable bytes of Latin-1 stand for themselves. The other bytes are
+ * characters from U+0100 on. */
 static bool stands_for_itself(unsigned int byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);

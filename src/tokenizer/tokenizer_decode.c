@@ -1,9 +1,10 @@
-/* The decoder: what a token adds to the text. */
+/* The decoder turns a token into bytes of text. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <string.h>
 
-/* Characters back to bytes, unless one of them stands for none. */
+/* Maps the characters of byte-level BPE back to bytes. False if a character
+ * stands for no byte. */
 static bool from_byte_level(const char *text, size_t n, byte_buffer *to)
 {
     size_t length;
@@ -27,7 +28,7 @@ static int hex_value(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* <0xNN> is a byte. */
+/* Decodes "<0xNN>" to one byte. */
 static bool from_byte_token(const char *text, size_t n, byte_buffer *to)
 {
     if (n == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>') {

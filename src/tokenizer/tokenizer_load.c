@@ -1,5 +1,5 @@
-/* Reads tokenizer.json. Its large parts, vocabulary and merges, are walked
- * entry by entry, because a DOM of a hostile file takes many times its size. */
+/* Reads tokenizer.json. The vocabulary and the merges are read entry by entry:
+ * the DOM of a hostile file would take many times the file's size. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -18,14 +18,14 @@ typedef struct loading {
     gac_json_walk walk;
     const char *source;
     gac_error *err;
-    /* Merges wait until the vocabulary is known: "left NUL right NUL". */
+    /* Text of the merges, "left NUL right NUL", until the vocabulary is known. */
     byte_buffer merges;
     int32_t n_merges;
     bool has_vocab, has_merges, has_model;
     char *unk;
 } loading;
 
-/* A fault of the entry path[index], or of path where index < 0. */
+/* Sets an error about the entry path[index], or about path if index < 0. */
 static gac_status fault(const loading *l, const char *path, int32_t index, const char *rule)
 {
     char q[256], at[24] = "";
@@ -59,8 +59,6 @@ bool gac_tokenizer_set_piece(gac_tokenizer *t, int32_t id, const char *piece)
         t->n_ids = id + 1;
     return true;
 }
-
-/* ---- Model ---- */
 
 static gac_status add_piece(loading *l, const char *key, const json_t *value)
 {
@@ -100,8 +98,8 @@ static gac_status read_vocab(loading *l)
     l->has_vocab = true;
     while (status == GAC_OK && (status = gac_json_walk_next(&l->walk, &key, l->err)) == GAC_OK &&
            key) {
-        /* The walk's key does not survive reading the value only where that is
-         * a string, which an id is not. */
+        /* Reading a string value would overwrite the walk's key, but an id is a
+         * number. */
         status = gac_json_walk_value(&l->walk, MAX_NUMBER_BYTES, &value, l->err);
         if (status == GAC_OK) {
             status = add_piece(l, key, value);
@@ -122,7 +120,8 @@ static gac_status take_merge_line(loading *l)
         return GAC_OK;
     const char *space = strchr(line, ' ');
     if (!space || strchr(space + 1, ' '))
-        return fault(l, "$.model.merges", l->n_merges, "must be two pieces and a space between");
+        return fault(l, "$.model.merges", l->n_merges,
+                     "must be two pieces with a space between them");
     size_t left = (size_t)(space - line);
     if (!gac_bytes_append(&l->merges, line, left) || !gac_bytes_append(&l->merges, "", 1) ||
         !gac_bytes_append(&l->merges, space + 1, strlen(space + 1) + 1))
@@ -186,7 +185,7 @@ static gac_status read_option(loading *l, const char *key, const json_t *value)
             return gac_error_no_memory(l->err);
     } else if (strcmp(key, "dropout") == 0) {
         if (!json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 0))
-            rule = "must be null or 0: the same text would get other ids every time";
+            rule = "must be null or 0: dropout makes the ids random";
     } else if (strcmp(key, "continuing_subword_prefix") == 0 ||
                strcmp(key, "end_of_word_suffix") == 0) {
         if (!json_is_null(value) && !(json_is_string(value) && json_string_length(value) == 0))
@@ -232,8 +231,6 @@ static gac_status read_model(loading *l)
     return status;
 }
 
-/* ---- Added tokens ---- */
-
 static gac_status read_added_token(loading *l, const json_t *value)
 {
     gac_tokenizer *t = l->t;
@@ -251,7 +248,7 @@ static gac_status read_added_token(loading *l, const json_t *value)
              !gac_reader_bool(&r, value, "special", &token.special))
         return r.status;
     else if (t->n_added == MAX_ADDED_TOKENS)
-        gac_reader_fault(&r, "is one added token too many");
+        gac_reader_fault(&r, "exceeds the limit of added tokens");
     else if (!gac_grow((void **)&t->added, t->n_added, &t->added_room, sizeof *t->added) ||
              !(token.content = gac_arena_strdup(&t->arena, json_string_value(content))))
         return gac_error_no_memory(l->err);
@@ -275,8 +272,6 @@ static gac_status read_added(loading *l)
     }
     return status;
 }
-
-/* ---- The file ---- */
 
 static gac_status read_part(loading *l, const char *key)
 {
@@ -323,7 +318,7 @@ static gac_status read_file(loading *l)
     return status;
 }
 
-/* Turns the pieces of the merges into ids. */
+/* Replaces the pieces of each merge by their ids. */
 static gac_status resolve_merges(loading *l)
 {
     bpe_model *bpe = &l->t->bpe;

@@ -1,15 +1,15 @@
-/* Normalizers: text to text. */
+/* Normalizers: rewrite the text before it is split. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <uninorm.h>
 
-/* More than any normalizer of use makes of a text. */
+/* Useful normalizers stay far below this growth. */
 enum { MAX_GROWTH = 64, GROWTH_ROOM = 64 << 10 };
 
-/* Below U+0300 nothing combines or is a composition to be taken apart and
- * put together differently. */
+/* Text below U+0300 is always NFC: it has no combining characters, and no
+ * compositions that NFC would change. */
 static bool is_surely_nfc(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -1,5 +1,5 @@
-/* Reads normalizer, pre_tokenizer, decoder and post_processor of a
- * tokenizer.json. What is not known is refused: ids would be wrong. */
+/* Reads the normalizer, pre_tokenizer, decoder and post_processor of
+ * tokenizer.json. Unknown kinds are refused, because the ids would be wrong. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ enum { MAX_DEPTH = 4 };
 
 typedef bool part_reader(gac_tokenizer *t, gac_reader *r, const json_t *value, const char *type);
 
-/* Reads one part, or those of a Sequence one after the other. */
+/* Reads one component, or each component of a Sequence. */
 static bool read_parts(gac_tokenizer *t, gac_reader *r, const json_t *value, const char *list_key,
                        int depth, part_reader *read)
 {
@@ -44,7 +44,7 @@ static bool read_parts(gac_tokenizer *t, gac_reader *r, const json_t *value, con
     return true;
 }
 
-/* A string, copied; of at most MAX_STEP_BYTES. */
+/* Copies a string of at most MAX_STEP_BYTES. */
 static bool read_text(gac_tokenizer *t, gac_reader *r, const json_t *value, const char *key,
                       const char **out, size_t *n)
 {
@@ -82,14 +82,12 @@ static bool read_pattern(gac_reader *r, const json_t *value, gac_pattern **out)
     return true;
 }
 
-/* A boolean that may be missing. */
+/* Reads a boolean that may be absent. */
 static bool read_flag(gac_reader *r, const json_t *value, const char *key, bool fallback, bool *out)
 {
     *out = fallback;
     return !json_object_get(value, key) || gac_reader_bool(r, value, key, out);
 }
-
-/* ---- Normalizer ---- */
 
 static bool read_normal(gac_tokenizer *t, gac_reader *r, const json_t *value, const char *type)
 {
@@ -100,7 +98,7 @@ static bool read_normal(gac_tokenizer *t, gac_reader *r, const json_t *value, co
     if (kind == 6)
         return false;
     if (t->normal.n_steps == MAX_STEPS)
-        return gac_reader_fault(r, "is one step too many");
+        return gac_reader_fault(r, "exceeds the limit of steps");
     normal_step *step = &t->normal.steps[t->normal.n_steps++];
     step->kind = (normal_kind)kind;
     if (kind == NORMAL_PREPEND)
@@ -115,8 +113,6 @@ bool gac_tokenizer_read_normalizer(gac_tokenizer *t, gac_reader *r, const json_t
 {
     return json_is_null(value) || read_parts(t, r, value, "normalizers", 0, read_normal);
 }
-
-/* ---- Pre-tokenizer ---- */
 
 static bool read_split(gac_reader *r, const json_t *value, split_step *step)
 {
@@ -144,7 +140,8 @@ static bool read_byte_level(gac_reader *r, const json_t *value, split_step *step
     return !use_regex || compile(r, GPT2_PATTERN, strlen(GPT2_PATTERN), false, &step->pattern);
 }
 
-/* The replacement and prepend_scheme of Metaspace, in both of its places. */
+/* Reads replacement and prepend_scheme of a Metaspace, which may be a
+ * pre-tokenizer or a decoder. */
 static bool read_metaspace(gac_tokenizer *t, gac_reader *r, const json_t *value, const char **mark,
                            size_t *n_mark, prepend_scheme *scheme)
 {
@@ -187,7 +184,7 @@ static bool read_metaspace_step(gac_tokenizer *t, gac_reader *r, const json_t *v
 static bool read_pre(gac_tokenizer *t, gac_reader *r, const json_t *value, const char *type)
 {
     if (t->pre.n_steps == MAX_STEPS)
-        return gac_reader_fault(r, "is one step too many");
+        return gac_reader_fault(r, "exceeds the limit of steps");
     split_step *step = &t->pre.steps[t->pre.n_steps];
     bool individual;
     bool known = true, read = false;
@@ -204,7 +201,7 @@ static bool read_pre(gac_tokenizer *t, gac_reader *r, const json_t *value, const
     } else {
         known = false;
     }
-    t->pre.n_steps += known; /* so that its pattern is freed */
+    t->pre.n_steps += known; /* counted even after a failure, so that its pattern is freed */
     return read;
 }
 
@@ -212,8 +209,6 @@ bool gac_tokenizer_read_pre(gac_tokenizer *t, gac_reader *r, const json_t *value
 {
     return json_is_null(value) || read_parts(t, r, value, "pretokenizers", 0, read_pre);
 }
-
-/* ---- Decoder ---- */
 
 static bool read_strip(gac_tokenizer *t, gac_reader *r, const json_t *value, decode_step *step)
 {
@@ -254,8 +249,8 @@ static bool read_decode_kind(gac_tokenizer *t, gac_reader *r, const json_t *valu
            read_pattern(r, value, &step->pattern);
 }
 
-/* Once tokens have become bytes, or one text, only stripping is left to do:
- * bytes need not be characters. */
+/* After ByteLevel, ByteFallback or Fuse only Strip may follow: the tokens are
+ * bytes by then, which need not be whole characters. */
 static bool read_decode(gac_tokenizer *t, gac_reader *r, const json_t *value, const char *type)
 {
     decoder *dec = &t->dec;
@@ -273,7 +268,7 @@ static bool read_decode(gac_tokenizer *t, gac_reader *r, const json_t *value, co
         return dec->strip.stop == 0 || gac_reader_fault_at(r, "stop", "must be 0 after Fuse");
     }
     if (dec->n_steps == MAX_STEPS)
-        return gac_reader_fault(r, "is one step too many");
+        return gac_reader_fault(r, "exceeds the limit of steps");
     decode_step *step = &dec->steps[dec->n_steps++];
     bool read = read_decode_kind(t, r, value, type, step);
     dec->fused = read && step->kind == DECODE_BYTE_LEVEL;
@@ -288,8 +283,6 @@ bool gac_tokenizer_read_decoder(gac_tokenizer *t, gac_reader *r, const json_t *v
     return read_parts(t, r, value, "decoders", 0, read_decode);
 }
 
-/* ---- Post-processor ---- */
-
 /* Appends the ids of one special token of a template. */
 static bool read_special(gac_reader *r, const json_t *tokens, const json_t *piece, int32_t *ids,
                          int32_t *n_ids)
@@ -297,18 +290,18 @@ static bool read_special(gac_reader *r, const json_t *tokens, const json_t *piec
     const char *name = json_string_value(json_object_get(piece, "id"));
     const json_t *list = name ? json_object_get(json_object_get(tokens, name), "ids") : NULL;
     if (!json_is_array(list) || json_array_size(list) > (size_t)(MAX_TEMPLATE - *n_ids))
-        return gac_reader_fault(r, "must name a special token with an array of few ids");
+        return gac_reader_fault(r, "must name a special token with a short array of ids");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *id = json_array_get(list, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= GAC_MAX_TOKENS)
-            return gac_reader_fault(r, "must name a special token whose ids are ids");
+            return gac_reader_fault(r, "must name a special token with valid ids");
         ids[(*n_ids)++] = (int32_t)json_integer_value(id);
     }
     return true;
 }
 
-/* What is around sequence A, put around what earlier templates put there. */
+/* Reads the tokens around sequence A. They go around those of earlier templates. */
 static bool read_template(gac_tokenizer *t, gac_reader *r, const json_t *value)
 {
     int32_t prefix[MAX_TEMPLATE], n_prefix = 0;
@@ -344,7 +337,7 @@ static bool read_post(gac_tokenizer *t, gac_reader *r, const json_t *value, cons
 {
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(t, r, value);
-    return strcmp(type, "ByteLevel") == 0; /* about offsets only */
+    return strcmp(type, "ByteLevel") == 0; /* it changes offsets only */
 }
 
 bool gac_tokenizer_read_post(gac_tokenizer *t, gac_reader *r, const json_t *value)

@@ -1,5 +1,4 @@
-/* Patterns as tokenizer.json has them, which is Oniguruma's Ruby syntax, on
- * PCRE2. */
+/* Translates the patterns of tokenizer.json from Oniguruma's Ruby syntax to PCRE2. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/tokenizer_internal.h"
 
@@ -9,8 +8,8 @@
 
 enum {
     MAX_PATTERN_BYTES = 16 << 10,
-    MATCH_STEPS = 10000000, /* that one match may take, and this much more */
-    STEPS_PER_BYTE = 8,     /* for every byte of text */
+    MATCH_STEPS = 10000000, /* match steps allowed per match */
+    STEPS_PER_BYTE = 8,     /* and additionally per byte of text */
     HEAP_KIB = 256 << 10,
     JIT_STACK_BYTES = 8 << 20
 };
@@ -23,8 +22,9 @@ struct gac_pattern {
     bool jit;
 };
 
-/* What these stand for inside [ ]. PCRE2's \s has U+180E too; its \w lacks
- * the marks and has all numbers, of which Oniguruma has those of Latin-1. */
+/* The classes as Oniguruma defines them, for use inside [ ]. PCRE2's \s also
+ * has U+180E. Its \w lacks marks and has all numbers, while Oniguruma has only
+ * the numbers of Latin-1. */
 #define SPACE_CLASS "\\p{Z}\\x09-\\x0d\\x{85}"
 #define WORD_CLASS \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}" \
@@ -65,7 +65,7 @@ static bool keep(translation *t, size_t n)
     return true;
 }
 
-/* \uHHHH, which PCRE2 spells \x{HHHH}. */
+/* \uHHHH is \x{HHHH} in PCRE2. */
 static bool take_code_point(translation *t)
 {
     char spelled[16];
@@ -76,8 +76,8 @@ static bool take_code_point(translation *t)
     return put(t, spelled, 6);
 }
 
-/* An escape. Letters that are not listed mean something else in one of the
- * two syntaxes, or nothing here can need them. */
+/* Translates an escape. Letters that are not listed differ between the two
+ * syntaxes, or no tokenizer needs them. */
 static bool take_escape(translation *t)
 {
     char c = t->at + 1 < t->n ? t->text[t->at + 1] : 0;
@@ -161,7 +161,7 @@ static bool translate(translation *t)
     return taken;
 }
 
-/* Leaves why alone when memory ran out. */
+/* Compiles the translated text. why stays empty if memory runs out. */
 static bool compile(gac_pattern *p, const byte_buffer *text, uint32_t options, char *why,
                     size_t why_bytes)
 {
@@ -198,7 +198,7 @@ gac_status gac_pattern_compile(const char *text, size_t n, bool literal, gac_pat
     static const char no_memory[] = "needs more memory than there is";
     gac_status status = GAC_BAD_INPUT;
     gac_pattern *p = calloc(1, sizeof *p);
-    /* Multi-line because ^ and $ are in Ruby. */
+    /* In Ruby, ^ and $ always match at line ends. */
     uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
                                : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     snprintf(why, why_bytes, "%s", no_memory);
@@ -233,15 +233,14 @@ static int match(pattern_walk *walk)
 {
     gac_pattern *p = walk->pattern;
     PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
-    /* Checked once for the whole text, or every match would check it again. */
+    /* The whole text was checked once. Every match would check it again. */
     return p->jit ? pcre2_jit_match(p->code, text, walk->n, walk->from, PCRE2_NO_UTF_CHECK, p->data,
                                     p->context)
                   : pcre2_match(p->code, text, walk->n, walk->from, PCRE2_NO_UTF_CHECK, p->data,
                                 p->context);
 }
 
-/* Empty matches right behind a match do not count, as in Oniguruma's Rust
- * binding. */
+/* An empty match right behind a match is skipped, as in Oniguruma's Rust binding. */
 gac_status gac_pattern_next(pattern_walk *walk, bool *found, size_t *start, size_t *end,
                             gac_error *err)
 {

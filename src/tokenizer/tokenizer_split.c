@@ -1,9 +1,9 @@
-/* The pre-tokenizer: text to words, step by step. */
+/* The pre-tokenizer: splits text into words, step by step. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <string.h>
 
-/* One run over a text. */
+/* The state of splitting one text. */
 typedef struct split_run {
     pre_tokenizer *pre;
     bpe_model *bpe;
@@ -11,22 +11,22 @@ typedef struct split_run {
     gac_error *err;
 } split_run;
 
-/* The parts a step has found in its piece; one is held back while it may still
- * grow. */
-typedef struct part_list {
+/* The spans that a step finds in its input. The last span is held back while it
+ * may still grow. */
+typedef struct span_list {
     const split_run *run;
     int32_t step;
     const char *text;
     bool at_start;
-    size_t start, end; /* of the part held back */
+    size_t start, end; /* the span held back */
     bool held, is_match, previous;
-} part_list;
+} span_list;
 
 static gac_status run_step(const split_run *run, int32_t step, const char *text, size_t n,
                            bool at_start);
 
-/* Hands a part to the next step. */
-static gac_status hand_on(const part_list *list, size_t start, size_t end)
+/* Passes a span to the next step. */
+static gac_status hand_on(const span_list *list, size_t start, size_t end)
 {
     split_step *step = &list->run->pre->steps[list->step];
     const char *text = list->text + start;
@@ -46,7 +46,7 @@ static gac_status hand_on(const part_list *list, size_t start, size_t end)
     return run_step(list->run, list->step + 1, text, n, list->at_start && start == 0);
 }
 
-static gac_status flush(part_list *list)
+static gac_status flush(span_list *list)
 {
     if (!list->held)
         return GAC_OK;
@@ -54,8 +54,8 @@ static gac_status flush(part_list *list)
     return hand_on(list, list->start, list->end);
 }
 
-/* Whether a part belongs to the one held back. */
-static bool joins(const part_list *list, split_behavior behavior, bool is_match)
+/* Returns whether a span joins the one held back. */
+static bool joins(const span_list *list, split_behavior behavior, bool is_match)
 {
     switch (behavior) {
     case BEHAVIOR_CONTIGUOUS:
@@ -69,7 +69,7 @@ static bool joins(const part_list *list, split_behavior behavior, bool is_match)
     }
 }
 
-static gac_status add_part(part_list *list, size_t start, size_t end, bool is_match)
+static gac_status add_span(span_list *list, size_t start, size_t end, bool is_match)
 {
     const split_step *step = &list->run->pre->steps[list->step];
     gac_status status = GAC_OK;
@@ -90,7 +90,7 @@ static gac_status add_part(part_list *list, size_t start, size_t end, bool is_ma
     return status;
 }
 
-static gac_status split_by_pattern(part_list *list, gac_pattern *pattern, size_t n)
+static gac_status split_by_pattern(span_list *list, gac_pattern *pattern, size_t n)
 {
     pattern_walk walk = { .pattern = pattern, .text = list->text, .n = n };
     size_t done = 0, start, end;
@@ -101,17 +101,17 @@ static gac_status split_by_pattern(part_list *list, gac_pattern *pattern, size_t
         if (status != GAC_OK || !found)
             break;
         if (done != start)
-            status = add_part(list, done, start, false);
+            status = add_span(list, done, start, false);
         if (status == GAC_OK)
-            status = add_part(list, start, end, true);
+            status = add_span(list, start, end, true);
         done = end;
     }
     if (status == GAC_OK && done != n)
-        status = add_part(list, done, n, false);
+        status = add_span(list, done, n, false);
     return status == GAC_OK ? flush(list) : status;
 }
 
-static gac_status split_digits(part_list *list, size_t n)
+static gac_status split_digits(span_list *list, size_t n)
 {
     size_t done = 0, length;
     gac_status status = GAC_OK;
@@ -119,17 +119,17 @@ static gac_status split_digits(part_list *list, size_t n)
         if (!gac_char_is_numeric(gac_utf8_get(list->text + at, &length)))
             continue;
         if (done < at)
-            status = add_part(list, done, at, false);
+            status = add_span(list, done, at, false);
         if (status == GAC_OK)
-            status = add_part(list, at, at + length, true);
+            status = add_span(list, at, at + length, true);
         done = at + length;
     }
     if (status == GAC_OK && done < n)
-        status = add_part(list, done, n, false);
+        status = add_span(list, done, n, false);
     return status == GAC_OK ? flush(list) : status;
 }
 
-/* A leading space, where the step adds one. */
+/* Adds a leading space if the step asks for one. */
 static bool prepare_byte_level(split_step *step, const char **text, size_t *n)
 {
     if (!step->prefix_space || (*text)[0] == ' ')
@@ -142,7 +142,7 @@ static bool prepare_byte_level(split_step *step, const char **text, size_t *n)
     return true;
 }
 
-/* Spaces replaced, and one of the replacements put in front. */
+/* Replaces spaces, and puts one replacement in front. */
 static bool prepare_metaspace(split_step *step, bool at_start, const char **text, size_t *n)
 {
     size_t n_mark = strlen(step->replacement);
@@ -179,7 +179,7 @@ static gac_status run_step(const split_run *run, int32_t number, const char *tex
         ready = prepare_metaspace(step, at_start, &text, &n);
     if (!ready)
         return gac_error_no_memory(run->err);
-    part_list list = { .run = run, .step = number, .text = text, .at_start = at_start };
+    span_list list = { .run = run, .step = number, .text = text, .at_start = at_start };
     if (step->kind == SPLIT_DIGITS)
         return split_digits(&list, n);
     return step->pattern ? split_by_pattern(&list, step->pattern, n) : hand_on(&list, 0, n);

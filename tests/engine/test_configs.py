@@ -159,7 +159,7 @@ class Layout(ConfigCase):
         """Names of tensors do not tell what is computed between them."""
         for kind in ("granite", "smollm3", "stablelm"):
             self.make("llama", lambda c, k=kind: c.update(model_type=k))
-            self.refused(f'model_type "{kind}" is not run here')
+            self.refused(f'model_type "{kind}" is not supported')
 
     def test_numbers(self):
         for value in ("1e-5", [], True):
@@ -201,7 +201,7 @@ class Layout(ConfigCase):
         recipe = os.path.join(ROOT, "tools", "make_checkpoint.py")
         subprocess.run([sys.executable, recipe, "deci", self.folder, "--fill", "7"], check=True,
                        capture_output=True)
-        self.refused("is missing; layers that block_configs leave a block out of are not run here")
+        self.refused("is missing; layers without one of the blocks are not supported")
 
     def test_head_is_missing(self):
         for model in ("llama", "llama-tied"):
@@ -218,7 +218,7 @@ class Layout(ConfigCase):
             self.make("qwen3", None, lambda t, n=full: t.pop(n))
             self.refused(f'"{full}" is missing')
         self.make("llama", None, lambda t: t.update({full: ("F32", [8], bytes(32))}))
-        self.refused(f'"{full}": family llama has none')
+        self.refused(f'"{full}": family llama has no such tensor')
 
 
 class Texts(ConfigCase):
@@ -237,7 +237,8 @@ class Texts(ConfigCase):
                                                     data[:300 * shape[1] * 2])
         self.make(os.path.join(ROOT, "models", "tiny"), lambda c: c.update(vocab_size=300), cut)
         text = self.write("text", b"The file system is mounted by the kernel. " * 4)
-        says = r"/m: its tokenizer makes \d+ of token \d+ of the text, but the embedding has 300 rows"
+        says = (r"/m: the tokenizer gives id \d+ to token \d+ of the text, "
+                r"but the embedding has 300 rows")
         for result in (self.gac("generate", self.folder, "The file system", "-q"),
                        self.gac("eval", self.folder, "--perplexity", text, "-q"),
                        self.gac("verify", self.folder, self.folder, "--forward", "--tokens", text,

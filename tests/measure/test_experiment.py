@@ -4,7 +4,7 @@
     test_experiment.py --gac GAC --fake FOLDER [--torch PYTHON] [CASE...]
 
 FOLDER holds the fake plug-in. With --torch (a python3 that has torch) the real
-script of the pytorch lens runs too, on the CPU; without, that is skipped.
+script of the PyTorch stack runs too, on the CPU; without, that is skipped.
 """
 import argparse
 import importlib
@@ -170,7 +170,7 @@ class Native(Case):
         self.assertEqual(files, sorted(f"{i}.native.json" for i in IDS))
         for id_ in IDS:
             result = json.loads((self.folder / "results" / f"{id_}.native.json").read_text())
-            self.assertEqual((result["schema"], result["id"], result["lens"]),
+            self.assertEqual((result["schema"], result["id"], result["stack"]),
                              ("gac.experiment/1", id_, "native"))
             self.assertEqual(result["device_facts"]["gpu"], "NVIDIA H200 (fake)")
             self.assertTrue(result["checks_hold"])
@@ -253,7 +253,7 @@ class Native(Case):
         for mode in ("wrong", "silent"):
             out, err = self.gac("P1", status=5, GAC_FAKE=mode)
             self.assertIn("DOES NOT HOLD", out)
-            self.assertIn("P1, native lens: a check of outputs does not hold", err)
+            self.assertIn("P1, native stack: a check of outputs does not hold", err)
 
     def test_holes(self):
         result = self.json("S1", GAC_FAKE="out-of-memory")
@@ -264,12 +264,12 @@ class Native(Case):
         self.assertIn("out of memory", missing[0]["reason"])
         self.assertTrue(0 < result["summary"]["measured"] < len(result["claims"]))
         _, err = self.gac("S1", "--quick", "-q", status=4, GAC_FAKE="out-of-memory")
-        self.assertRegex(err, "^gac: S1, native lens: nothing was measured: .*out of memory.*\n$")
+        self.assertRegex(err, "^gac: S1, native stack: nothing was measured: .*out of memory.*\n$")
 
     def test_throttled(self):
         for id_ in ("P1", "C4", "C23", "C21"):
             out, err = self.gac(id_, "--quick", "--json", "-q", status=1, GAC_FAKE="hot")
-            self.assertRegex(err, f"^gac: {id_}, native lens: nothing was measured: .*throttled")
+            self.assertRegex(err, f"^gac: {id_}, native stack: nothing was measured: .*throttled")
             self.assertEqual(len(err.splitlines()), 1)
             result = json.loads(out)
             self.assertEqual(result["summary"]["verdict"], "not measured")
@@ -285,7 +285,7 @@ class Native(Case):
 
     def test_checks_that_could_not_run(self):
         out, err = self.gac("P1", "--quick", "-q", status=4, GAC_FAKE="out-of-memory")
-        self.assertRegex(err, "^gac: P1, native lens: a check of outputs could not run: .*memory")
+        self.assertRegex(err, "^gac: P1, native stack: a check of outputs could not run: .*memory")
         self.assertEqual(len(err.splitlines()), 1)
         self.assertIn("not run: ", out)
         self.assertNotIn("DOES NOT HOLD", out)
@@ -353,7 +353,9 @@ class Judge(Case):
         self.assertGreaterEqual(len(paths), 2 * len(IDS))
         for path in paths:
             with self.subTest(path.relative_to(ROOT)):
-                self.assertEqual(self.json("--judge", path), json.loads(path.read_text()))
+                # The results on record are older than the word "stack".
+                text = path.read_text().replace("under this lens", "under this stack")
+                self.assertEqual(self.json("--judge", path), json.loads(text))
 
     def test_committed_checks(self):
         """They are those of the specification."""
@@ -528,6 +530,7 @@ class Specs(Case):
     def test_usage(self):
         self.gac(status=2)
         self.gac("S3", status=2)
+        self.gac("S1", "--stack", "jax", status=2)
         self.gac("S1", "--lens", "jax", status=2)
         self.gac("S1", "--spec", self.spec(), status=2)
         self.gac("--list", "S1", status=2)
@@ -539,12 +542,12 @@ class Specs(Case):
 
 
 class Pytorch(Case):
-    def lens(self, *args, mode="", status=0):
-        return self.gac("--spec", self.spec(), "--lens", "pytorch", *args, status=status,
+    def stack(self, *args, mode="", status=0):
+        return self.gac("--spec", self.spec(), "--stack", "pytorch", *args, status=status,
                         MODE=mode, GAC_PYTHON=self.program("python", FAKE_PYTHON))
 
     def test_result(self):
-        result = json.loads(self.lens("--json", "--device", "cuda:3")[0])
+        result = json.loads(self.stack("--json", "--device", "cuda:3")[0])
         self.assertEqual(result["device_facts"], {"gpu": "G", "torch": "9.9", "device": "cuda:3"})
         auto = {c["label"]: c["variants"]["auto"] for c in result["cases"] if c["sweep"] == "a"}
         self.assertEqual([auto[x]["served_by"] for x in ("d=16", "d=17")], ["cudnn", "flash"])
@@ -564,7 +567,7 @@ class Pytorch(Case):
             {"schema": "gac.published/1", "source": "s",
              "values": {"p": {"value": 3, "from": "f"}}}))
         spec = self.spec(claims=[{**SMALL["claims"][0], "published": "p"}])
-        result = self.json("--spec", spec, "--lens", "pytorch",
+        result = self.json("--spec", spec, "--stack", "pytorch",
                            GAC_PYTHON=self.program("python", FAKE_PYTHON))
         self.assertEqual(result["claims"][0]["ours"], 3)
         self.assertEqual(result["claims"][0]["verdict"], "ambiguous")
@@ -572,13 +575,13 @@ class Pytorch(Case):
         self.assertEqual(result["summary"]["verdict"], "ambiguous")
 
     def test_misbehaviour(self):
-        self.assertIn("not as many results", self.lens(mode="short", status=1)[1])
-        self.assertIn("jobs[0] makes no sense", self.lens(mode="negative", status=1)[1])
-        self.assertIn("bad JSON", self.lens(mode="nonsense", status=3)[1])
-        self.assertIn("it broke", self.lens(mode="crash", status=1)[1])
-        self.assertIn("does not hold", self.lens(mode="wrong", status=5)[1])
-        self.assertIn("does not hold", self.lens(mode="pads", status=5)[1])
-        self.assertIn("could not run: no memory", self.lens(mode="uncompared", status=4)[1])
+        self.assertIn("not as many results", self.stack(mode="short", status=1)[1])
+        self.assertIn("jobs[0] makes no sense", self.stack(mode="negative", status=1)[1])
+        self.assertIn("bad JSON", self.stack(mode="nonsense", status=3)[1])
+        self.assertIn("it broke", self.stack(mode="crash", status=1)[1])
+        self.assertIn("does not hold", self.stack(mode="wrong", status=5)[1])
+        self.assertIn("does not hold", self.stack(mode="pads", status=5)[1])
+        self.assertIn("could not run: no memory", self.stack(mode="uncompared", status=4)[1])
 
     def test_interrupted(self):
         """However gac ends, python3 ends too, and nothing is left."""
@@ -588,7 +591,7 @@ class Pytorch(Case):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             with self.subTest(number.name):
                 child = subprocess.Popen(
-                    [options.gac, "experiment", "--spec", self.spec(), "--lens", "pytorch", "-q"],
+                    [options.gac, "experiment", "--spec", self.spec(), "--stack", "pytorch", "-q"],
                     env={**os.environ, "GAC_PYTHON": sleeper, "TMPDIR": str(temporary),
                          "SAY_TO": str(said)})
                 self.assertTrue(wait_for(said.exists))
@@ -604,26 +607,26 @@ class Pytorch(Case):
         checks = [{**SMALL["checks"][0], "native": ["auto", "flash", "math"]}]
         _, err = self.gac("--spec", self.spec(checks=checks), "-q", status=4,
                           GAC_FAKE="out-of-memory")
-        self.assertIn("small, native lens: a check of outputs could not run", err)
-        _, err = self.gac("--spec", self.spec(checks=checks), "--lens", "both", "-q", status=5,
+        self.assertIn("small, native stack: a check of outputs could not run", err)
+        _, err = self.gac("--spec", self.spec(checks=checks), "--stack", "both", "-q", status=5,
                           GAC_FAKE="out-of-memory", MODE="wrong",
                           GAC_PYTHON=self.program("python", FAKE_PYTHON))
-        self.assertEqual(err, "gac: small, pytorch lens: a check of outputs does not hold\n")
+        self.assertEqual(err, "gac: small, PyTorch stack: a check of outputs does not hold\n")
 
     def test_no_python_no_torch(self):
         spec = self.spec()
-        _, err = self.gac("--spec", spec, "--lens", "pytorch", "-q", status=4,
+        _, err = self.gac("--spec", spec, "--stack", "pytorch", "-q", status=4,
                           GAC_PYTHON="/no/such/python")
         self.assertEqual(err, "gac: PyTorch: /no/such/python: No such file or directory\n")
         bare = self.program("bare", f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
-        out, err = self.gac("--spec", spec, "--lens", "pytorch", "-q", status=4, GAC_PYTHON=bare)
+        out, err = self.gac("--spec", spec, "--stack", "pytorch", "-q", status=4, GAC_PYTHON=bare)
         self.assertEqual((out, len(err.splitlines())), ("", 1))
         self.assertIn("no usable torch", err)
 
     def test_both_keep_what_was_measured(self):
-        out, _ = self.gac("--spec", self.spec(), "--lens", "both", "--json", status=4,
+        out, _ = self.gac("--spec", self.spec(), "--stack", "both", "--json", status=4,
                           GAC_PYTHON="/no/such/python")
-        self.assertEqual(json.loads(out)["lens"], "native")
+        self.assertEqual(json.loads(out)["stack"], "native")
 
     def test_real_script(self):
         if not options.torch or not os.path.exists(options.torch):
@@ -631,7 +634,7 @@ class Pytorch(Case):
         together = {**SMALL["checks"][0], "sizes": [[17, 32], [20, 32], [31, 32]], "together": True,
                     "pytorch": ["math"]}
         spec = self.spec(checks=[*SMALL["checks"], together])
-        result = self.json("--spec", spec, "--lens", "pytorch", "--device", "cpu",
+        result = self.json("--spec", spec, "--stack", "pytorch", "--device", "cpu",
                            GAC_PYTHON=options.torch)
         self.assertTrue(result["checks_hold"])
         self.assertEqual([c["n_sizes_in_launch"] for c in result["checks"]], [1, 1, 3, 3, 3])
@@ -645,7 +648,7 @@ class Pytorch(Case):
 
 
 class Sampling(unittest.TestCase):
-    """How the pytorch lens takes samples, of a card whose clock it is told."""
+    """How the PyTorch stack takes samples, of a card whose clock it is told."""
     RULES = {"warmup_us": 0, "min_samples": 5, "max_samples": 9, "max_noise": 1, "max_time_us": 1e6,
              "settle_us": 300e3}
 
@@ -658,15 +661,15 @@ class Sampling(unittest.TestCase):
             sys.modules.pop("pytorch_stack", None)
             module = importlib.import_module("pytorch_stack")
             sys.modules.pop("pytorch_stack")
-        lens = module.Lens.__new__(module.Lens)
-        lens.cuda, lens.top_mhz, lens.rules = True, 1953.0, {**self.RULES, **rules}
+        stack = module.Stack.__new__(module.Stack)
+        stack.cuda, stack.top_mhz, stack.rules = True, 1953.0, {**self.RULES, **rules}
         left = list(clocks)
 
         def take():
-            lens.mhz = left.pop(0) if len(left) > 1 else left[0]
-            return 2e6 / lens.mhz
+            stack.mhz = left.pop(0) if len(left) > 1 else left[0]
+            return 2e6 / stack.mhz
         with unittest.mock.patch.object(module.time, "sleep") as slept:
-            return lens.sample(take, 2), slept.call_count
+            return stack.sample(take, 2), slept.call_count
 
     def test_full_clock(self):
         answer, n_rests = self.sample([1950])

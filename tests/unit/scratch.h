@@ -1,5 +1,5 @@
-/* A directory of its own for every test that writes, and small checkpoints to
- * put there. Include it behind cmocka.h. */
+/* A directory for every test that writes, and small checkpoints to put there.
+ * Include it after cmocka.h. */
 #ifndef GAC_TESTS_SCRATCH_H
 #define GAC_TESTS_SCRATCH_H
 
@@ -39,7 +39,7 @@ static inline int scratch_remove(void **state)
     return nftw(scratch_root, scratch_remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The path of name inside the directory, good for the next 31 calls. */
+/* Returns the path of name inside the directory. It is valid for 31 more calls. */
 static inline const char *scratch_path(const char *name)
 {
     static char paths[32][PATH_MAX];
@@ -72,7 +72,8 @@ static inline bool scratch_has(const char *name)
     return lstat(scratch_path(name), &s) == 0;
 }
 
-/* Entries of a directory, hidden ones included; "" is the scratch itself. */
+/* Counts the entries of a directory, also hidden ones. "" is the scratch
+ * directory itself. */
 static inline int scratch_count(const char *name)
 {
     int n = 0;
@@ -102,8 +103,8 @@ static inline void assert_file_is(const char *path, const char *text)
             fail_msg("%s: %s", #call, err_.text); \
     } while (0)
 
-/* call, which takes err as its last argument, fails with status and says
- * something that contains text. */
+/* Asserts that call, whose last argument is err, fails with this status and a
+ * message that contains piece. */
 #define assert_fails(call, wanted, piece) \
     do { \
         gac_error err_ = GAC_ERROR_INIT, *err = &err_; \
@@ -116,7 +117,8 @@ static inline void assert_file_is(const char *path, const char *text)
             fail_msg("%s: more than one line: %s", #call, err_.text); \
     } while (0)
 
-/* A checkpoint of zeros: tensors until a NULL name, and a config.json. */
+/* Writes a checkpoint of zeros and a config.json. The tensors end with a NULL
+ * name. */
 typedef struct scratch_tensor {
     const char *name;
     int64_t shape[3]; /* ends at the first 0 */

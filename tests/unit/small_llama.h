@@ -1,5 +1,5 @@
-/* A Llama of any small shape, for tests of what is built on checkpoints.
- * Include it behind scratch.h. */
+/* A Llama of any small shape, for tests that need a checkpoint. Include it
+ * after scratch.h. */
 #ifndef GAC_TESTS_SMALL_LLAMA_H
 #define GAC_TESTS_SMALL_LLAMA_H
 
@@ -8,10 +8,10 @@
 typedef struct small_llama {
     int n_layers;
     int64_t hidden, n_heads, n_kv_heads, head, width, vocab;
-    int64_t rank;      /* of every linear, as SVD-LLM stores it; -1: dense */
-    int64_t kept_head; /* rows per head of q, k and v; 0: as the config says */
-    /* How much wider each layer is than the one before, and how much larger the
-     * rank of each linear than that of the one before. */
+    int64_t rank;      /* of every linear module, as SVD-LLM stores it; -1: dense */
+    int64_t kept_head; /* rows per head of q, k and v; 0: the config's */
+    /* How much wider each layer is than the previous one, and how much larger
+     * the rank of each linear module. */
     int64_t width_step, rank_step;
 } small_llama;
 
@@ -73,7 +73,7 @@ static inline void small_layer(small_list *list, const small_llama *s, int layer
                      linears[i].n_in, s->rank < 0 ? -1 : s->rank + (7 * layer + i) * s->rank_step);
 }
 
-/* Writes it in F16 under name. */
+/* Writes the model in F16 under name. */
 static inline void small_llama_write(const char *name, const small_llama *s)
 {
     static small_list list;

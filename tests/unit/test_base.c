@@ -31,7 +31,7 @@ static void errors_hold_one_line(void **state)
     assert_int_equal(gac_error_no_memory(NULL), GAC_NO_RESOURCE);
 }
 
-/* A path that leads nowhere is the caller's fault; one that may not be used is not. */
+/* A wrong path is the caller's mistake. A path without permission is not. */
 static void system_errors_have_a_status(void **state)
 {
     (void)state;
@@ -50,7 +50,7 @@ static void system_errors_have_a_status(void **state)
     assert_int_equal(gac_error_errno(&e, "a"), GAC_NO_RESOURCE);
 }
 
-/* Half way between two numbers, the even one is taken. */
+/* Ties round to the even number. */
 static void floats_round_to_even(void **state)
 {
     (void)state;
@@ -75,9 +75,9 @@ static void quote_escapes(void **state)
         { "a\nb\tc\x1b[31m\x7f", "a\\x0ab\\x09c\\x1b[31m\\x7f" },
         { "gr\xc3\xb6\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80",
           "gr\xc3\xb6\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80" },
-        { "\x80", "\\x80" },            /* a continuation alone */
-        { "\xc3", "\\xc3" },            /* cut off */
-        { "\xe2\x82z", "\\xe2\\x82z" }, /* cut off before a letter */
+        { "\x80", "\\x80" },            /* a continuation byte alone */
+        { "\xc3", "\\xc3" },            /* truncated */
+        { "\xe2\x82z", "\\xe2\\x82z" }, /* truncated before a letter */
         { "\xff\xfe", "\\xff\\xfe" },   /* never in UTF-8 */
         { "\xc0\xaf", "\\xc0\\xaf" },   /* overlong "/" */
         { "\xe0\x80\xaf", "\\xe0\\x80\\xaf" },
@@ -86,7 +86,7 @@ static void quote_escapes(void **state)
         { "\xc2\x9b"
           "31m",
           "\\xc2\\x9b"
-          "31m" }, /* CSI as one character */
+          "31m" }, /* CSI as a single character */
     };
     char buffer[64];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -95,7 +95,7 @@ static void quote_escapes(void **state)
     }
 }
 
-/* What was quoted can always be put into JSON, however the text was cut. */
+/* Quoted text is always valid in JSON, also where it was cut. */
 static void quote_is_utf8(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void least_common_multiple(void **state)
     assert_int_equal(out, -7);
 }
 
-/* Names and integer values of an object and of the objects inside it, as
+/* Writes the names and integer values of an object and its inner objects as
  * "a=1 b{c=2 }". */
 static gac_status trace(const char *text, char *out, size_t size, gac_error *err)
 {
@@ -263,7 +263,8 @@ static void walks_objects(void **state)
         { " \t\r\n{ } \n", "." },
         { "{\"a\":1}", "a=1 ." },
         { "{ \"a\" : 1 , \"b\" : { \"c\":2,\"d\":{}} , \"e\":3 }", "a=1 b{c=2 d{}}e=3 ." },
-        { "{\"\\u0061\\n\":1,\"a\\n\":2}", "a\n=1 a\n=2 ." }, /* duplicates are the caller's */
+        /* duplicates are left to the caller */
+        { "{\"\\u0061\\n\":1,\"a\\n\":2}", "a\n=1 a\n=2 ." },
         { "{\"a\":[1,2],\"b\":\"}\",\"c\":null}", "a=0 b=0 c=0 ." },
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -307,8 +308,8 @@ static void walks_stop_at_faults(void **state)
         assert_fails(trace(bad[i].text, out, sizeof out, err), GAC_BAD_INPUT, bad[i].piece);
 }
 
-/* A value as long as the limit is still one, and one longer is not, also
- * where the text cut at the limit would be a value by itself. */
+/* A value of exactly the limit is accepted, a longer one is not. That also
+ * holds if the text cut at the limit would be a value. */
 static void walk_limits_values(void **state)
 {
     (void)state;
@@ -334,7 +335,7 @@ static void walk_limits_values(void **state)
 static void walk_reads_no_further(void **state)
 {
     (void)state;
-    /* Not terminated, so that reading beyond is an error under a sanitizer. */
+    /* Without a terminating NUL, so that a sanitizer catches reading too far. */
     static const char text[] = "{\"a\":[1,{\"b\":2}],\"c\":12}";
     for (size_t n = 0; n < sizeof text - 1; n++) {
         char *copy = malloc(n ? n : 1);
@@ -360,7 +361,7 @@ static gac_status parse(const char *text, json_t **out, gac_error *err)
     return gac_json_parse(text, strlen(text), "b\n.json", out, err);
 }
 
-/* jansson's own parser is the judge. */
+/* jansson's parser decides what is valid. */
 static void parses_what_jansson_parses(void **state)
 {
     (void)state;
@@ -372,7 +373,7 @@ static void parses_what_jansson_parses(void **state)
         "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e9\\u20ac\\ud83d\\ude00\"]",
         "[\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f\"]",
         "{\"a\":{\"b\":[{}]},\"\":[[]],\"\\u0061b\":1}",
-        /* and none of these */
+        /* none of these is valid */
         "[1,]",
         "[,1]",
         "[1 2]",
@@ -433,7 +434,7 @@ static void parses_what_jansson_parses(void **state)
     }
 }
 
-/* As save_pretrained writes it into tokenizer_config.json. */
+/* save_pretrained writes such integers to tokenizer_config.json. */
 static void reads_integers_of_any_size(void **state)
 {
     (void)state;
@@ -451,7 +452,7 @@ static void reads_integers_of_any_size(void **state)
                  "too large");
 }
 
-/* A document that lost a member for want of memory must not become text. */
+/* A document that lost a member without memory must not be written. */
 static void incomplete_documents_are_not_written(void **state)
 {
     (void)state;
@@ -459,7 +460,7 @@ static void incomplete_documents_are_not_written(void **state)
     json_t *value = json_pack("{s:i}", "a", 1);
     gac_memory_lost();
     assert_fails(gac_json_text(value, 0, &text, NULL, err), GAC_NO_RESOURCE, "out of memory");
-    assert_ok(gac_json_text(value, 0, &text, NULL, err)); /* it has been told */
+    assert_ok(gac_json_text(value, 0, &text, NULL, err)); /* the failure has been reported once */
     assert_string_equal(text, "{\"a\": 1}");
     free(text);
     json_decref(value);
@@ -558,7 +559,7 @@ static void progress_tells_of_long_work(void **state)
     fclose(f);
 }
 
-/* A bar on a terminal, and none left behind it. */
+/* A terminal shows a bar, which is erased at the end. */
 static void progress_draws_on_a_terminal(void **state)
 {
     (void)state;
@@ -574,7 +575,7 @@ static void progress_draws_on_a_terminal(void **state)
     gac_progress *p = gac_progress_create(f);
     gac_progress_start(p, "reading", "files", 4);
     nanosleep(&pause, NULL);
-    gac_progress_step(p, 9); /* more than was expected */
+    gac_progress_step(p, 9); /* more than the expected total */
     gac_progress_finish(p);
     gac_progress_free(p);
     fflush(f);

@@ -1,5 +1,5 @@
-/* A small model that really runs, on the CPU's exact arithmetic: what must not change its
- * logits and losses, and how long its texts may be. */
+/* Runs a small model on the CPU. Tests what must not change its logits and
+ * losses, and the limits of its context. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,11 +18,13 @@ enum { HIDDEN = 8, N_HEADS = 2, HEAD = 4, WIDTH = 12, VOCAB = 11, N_IDS = 8, SEE
 
 static const int32_t ids[N_IDS] = { 1, 7, 3, 10, 0, 3, 5, 2 };
 
-/* A tensor of random numbers, with zeros where slices are longer than a head. */
+/* A tensor of random numbers. Where slices are longer than a head, the rest of
+ * a slice is zero. */
 typedef struct made_tensor {
     const char *name;
     int64_t n_rows, n_cols;
-    int64_t row_slice, col_slice; /* numbers of a slice; those from HEAD on are zero; 0: none */
+    /* length of a slice; entries from HEAD on are zero; 0: no slices */
+    int64_t row_slice, col_slice;
 } made_tensor;
 
 static bool is_pad(int64_t at, int64_t slice)
@@ -30,7 +32,7 @@ static bool is_pad(int64_t at, int64_t slice)
     return slice > 0 && at % slice >= HEAD;
 }
 
-/* Numbers are drawn one after another; pads draw none. */
+/* Random numbers are drawn in order. Padding draws none. */
 static void write_tensor(gac_writer *w, int32_t index, const made_tensor *t)
 {
     uint64_t drawn = 0;
@@ -42,8 +44,8 @@ static void write_tensor(gac_writer *w, int32_t index, const made_tensor *t)
     }
 }
 
-/* A Llama of one layer with one kv head, whose heads of values have v_head numbers: HEAD
- * that count, and zeros behind them. more goes into its config. */
+/* Makes a Llama of one layer with one kv head. Its value heads have v_head
+ * entries, of which those from HEAD on are zero. more is added to its config. */
 static small_model make_model(const char *name, int64_t v_head, const char *more)
 {
     const made_tensor tensors[] = {
@@ -93,7 +95,8 @@ static gac_engine *open_engine(const small_model *m, int64_t max_new)
     return engine;
 }
 
-/* The softmax scale is that of q and k: zeros behind the values change nothing. */
+/* The softmax scale depends on the size of q and k. Zeros behind the values
+ * change nothing. */
 static void values_have_sizes_of_their_own(void **state)
 {
     (void)state;
@@ -108,7 +111,7 @@ static void values_have_sizes_of_their_own(void **state)
     assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
 }
 
-/* A text in several passes is the same text. */
+/* A text gives the same logits in one pass and in several. */
 static void passes_remember_the_past(void **state)
 {
     (void)state;
@@ -124,8 +127,8 @@ static void passes_remember_the_past(void **state)
     small_close(&m);
 }
 
-/* Only the short factors of longrope are run, so texts end where the long ones begin, unless
- * both are the same. */
+/* The engine supports only the short factors of longrope. The context ends
+ * where the long ones begin, unless both are equal. */
 static void longrope_ends_with_its_short_factors(void **state)
 {
     (void)state;

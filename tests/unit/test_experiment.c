@@ -8,8 +8,6 @@
 
 #include <cmocka.h>
 
-/* ---- Expressions ---- */
-
 static bool lookup(void *context, const char *name, double *out)
 {
     (void)context;
@@ -74,8 +72,6 @@ static void bad_expressions_are_refused(void **state)
     assert_non_null(strstr(why, "deep"));
 }
 
-/* ---- Specifications ---- */
-
 #define HEAD "{'schema':'gac.experiment-spec/1','id':'X','title':'t','question':'q','why':'w',"
 #define PART "{'op':'gemm','m':8,'n':8,'k':'k'}"
 #define SWEEP \
@@ -83,7 +79,7 @@ static void bad_expressions_are_refused(void **state)
     "],'variants':[{'name':'v'}]}],"
 #define CLAIM "'claims':[{'id':'c','says':'s','of':{'mean':'time'}}]"
 
-/* A specification with ' for ". */
+/* Parses a specification in which ' stands for ". */
 static gac_status parse(const char *text, const char *published, gac_experiment **out,
                         gac_error *err)
 {
@@ -198,8 +194,6 @@ static void bad_sweeps_are_named(void **state)
             "no case is left");
 }
 
-/* ---- Plans and claims ---- */
-
 static gac_experiment *load(const char *text, const char *published)
 {
     gac_experiment *e = NULL;
@@ -222,7 +216,7 @@ static void equal_calls_are_measured_once(void **state)
                   "{'name':'never','native':null,'parts':[" PART "]}]}],"
                   "'claims':[{'id':'c','says':'s','of':{'mean':'time.falls'}}]}",
              NULL);
-    assert_int_equal(exp_plan_build(e, GAC_LENS_NATIVE, false, &plan, NULL), GAC_OK);
+    assert_int_equal(exp_plan_build(e, GAC_STACK_NATIVE, false, &plan, NULL), GAC_OK);
     assert_int_equal(plan.n_cases, 3);
     assert_int_equal(plan.n_cells, 12);
     assert_int_equal(plan.n_jobs, 5); /* k = 8, 9, 16, 18, 32 */
@@ -249,9 +243,9 @@ static void equal_calls_are_measured_once(void **state)
 }
 
 static double noise; /* of all times in claims_over */
-static bool quick;   /* it plans a quick run, without k = 16 */
+static bool quick;   /* claims_over plans a quick run, without k = 16 */
 
-/* Claims over k = 8, 9, 16 with times of k, 100 k, k microseconds. */
+/* Judges claims over k = 8, 9, 16, whose times are k, 100 k and k microseconds. */
 static json_t *claims_over(const char *claims, const char *published, int failed)
 {
     char text[2000];
@@ -260,7 +254,7 @@ static json_t *claims_over(const char *claims, const char *published, int failed
     gac_error err = GAC_ERROR_INIT;
     snprintf(text, sizeof text, "%s'claims':[%s]}", HEAD SWEEP, claims);
     gac_experiment *e = load(text, published);
-    assert_int_equal(exp_plan_build(e, GAC_LENS_NATIVE, quick, &plan, NULL), GAC_OK);
+    assert_int_equal(exp_plan_build(e, GAC_STACK_NATIVE, quick, &plan, NULL), GAC_OK);
     for (int i = 0; i < plan.n_jobs; i++) {
         exp_job *job = &plan.jobs[i];
         double k = (double)job->spec.gemm.k;
@@ -350,12 +344,12 @@ static void claims_are_held_against_what_was_published(void **state)
     json_decref(claims);
 }
 
-/* What was not measured is neither selected nor taken for declined. */
+/* A call that was not measured is not selected, and does not count as declined. */
 static void failed_calls_count_for_nothing(void **state)
 {
     (void)state;
     json_t *claims = claims_over(
-        "{'id':'c','says':'s','of':{'sum':'k','where':'time < 1000'}}," /* but for k = 9 */
+        "{'id':'c','says':'s','of':{'sum':'k','where':'time < 1000'}}," /* without k = 9 */
         "{'id':'c','says':'s','of':{'share':'served'}}",
         NULL, 1);
     assert_true(ours(claims, 0) == 24);
@@ -363,7 +357,7 @@ static void failed_calls_count_for_nothing(void **state)
     json_decref(claims);
 }
 
-/* Both sides of a quotient add to its noise. */
+/* Both sides of a quotient contribute to its noise. */
 static void noise_adds_up(void **state)
 {
     (void)state;
@@ -377,7 +371,8 @@ static void noise_adds_up(void **state)
     json_decref(claims);
 }
 
-/* A mean over fewer cases is an estimate; the most of fewer is not judged, on either side. */
+/* A mean of fewer cases is an estimate. A maximum of fewer cases is not judged,
+ * on either side. */
 static void quick_runs_lack_cases(void **state)
 {
     (void)state;
@@ -397,7 +392,7 @@ static void quick_runs_lack_cases(void **state)
     json_decref(claims);
 }
 
-/* 45 of 45 are faster, if none of the times that are near each other is off. */
+/* All 45 cases are faster, but noise could change those with similar times. */
 static void near_times_leave_a_share_ambiguous(void **state)
 {
     static const char all[] = "{'schema':'gac.published/1','source':'s','values':{'p':{'value':1,"
@@ -435,8 +430,6 @@ static void families_by_their_share(void **state)
     json_decref(job.kernels);
 }
 
-/* ---- Bundled experiments, counters ---- */
-
 static void all_twelve_are_bundled(void **state)
 {
     static const char *const ids[] = { "S1",        "S2",  "G3",  "G4", "P1",  "HET1",
@@ -450,9 +443,9 @@ static void all_twelve_are_bundled(void **state)
         if (gac_experiment_load_bundled(ids[i], &e, &err) != GAC_OK)
             fail_msg("%s", err.text);
         assert_string_equal(gac_experiment_id(e), ids[i]);
-        assert_int_equal(gac_experiment_count(e, GAC_LENS_PYTORCH, true, &n_quick, &n_calls, NULL),
+        assert_int_equal(gac_experiment_count(e, GAC_STACK_PYTORCH, true, &n_quick, &n_calls, NULL),
                          GAC_OK);
-        assert_int_equal(gac_experiment_count(e, GAC_LENS_NATIVE, false, &n_cases, &n_calls, NULL),
+        assert_int_equal(gac_experiment_count(e, GAC_STACK_NATIVE, false, &n_cases, &n_calls, NULL),
                          GAC_OK);
         assert_true(n_quick >= 1 && n_quick <= n_cases && n_calls >= 1);
         gac_experiment_free(e);

@@ -93,7 +93,7 @@ static void links_stay_inside(void **state)
     assert_ok(gac_file_open_inside(dir, "good", &file, err));
     assert_int_equal(gac_file_size(file), 6);
     gac_file_close(file);
-    /* The directory itself may be reached through a link. */
+    /* The directory itself may be a link. */
     assert_int_equal(symlink("dir", scratch_path("alias")), 0);
     assert_ok(gac_file_open_inside(scratch_path("alias"), "in", &file, err));
     gac_file_close(file);
@@ -185,8 +185,8 @@ static void loads_json(void **state)
     gac_file_close(file);
 }
 
-/* The linker calls these in place of the system's. Where they are told to, the
- * kernel cannot copy by itself, and a write takes seven bytes at most. */
+/* The linker replaces the system's functions by these. The tests can make the
+ * kernel's copy fail, and limit a write to seven bytes. */
 static bool writes_are_short;
 
 ssize_t __real_pwrite(int fd, const void *data, size_t n_bytes, off_t offset);
@@ -243,9 +243,8 @@ static void set_time(const char *path, const struct stat *s)
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
-/* Neither another file nor another size passes for the old one, whatever time
- * it claims. */
-static void parked_files_are_told_apart(void **state)
+/* A parked file must be the same file of the same size, whatever its time. */
+static void parked_files_are_checked_by_size(void **state)
 {
     (void)state;
     char buffer[4];
@@ -267,8 +266,8 @@ static void parked_files_are_told_apart(void **state)
     gac_file_close(file);
 }
 
-/* A file that was rewritten in place has another time. */
-static void parked_files_are_told_by_their_time(void **state)
+/* A file that was rewritten in place has another modification time. */
+static void parked_files_are_checked_by_time(void **state)
 {
     (void)state;
     char buffer[4];
@@ -332,7 +331,7 @@ static void new_file_appears_on_commit(void **state)
     assert_int_equal(s.st_mode & 0400, 0400);
 }
 
-/* What is written may be as private as what was read. */
+/* New files may be as private as the files they were made from. */
 static void new_files_obey_the_umask(void **state)
 {
     (void)state;
@@ -372,7 +371,7 @@ static void existing_file_is_kept(void **state)
     const char *later = scratch_path("b");
     assert_ok(gac_new_file_create(later, false, &file, err));
     assert_ok(gac_new_file_write(file, "new", 3, err));
-    scratch_put("b", "old", 3); /* somebody was faster */
+    scratch_put("b", "old", 3); /* another process was faster */
     assert_fails(gac_new_file_commit(file, err), GAC_FAILED, "b: already exists");
     assert_file_is(later, "old");
     assert_int_equal(symlink("nowhere", scratch_path("c")), 0);
@@ -395,7 +394,7 @@ static void existing_file_is_replaced(void **state)
     assert_int_equal(scratch_count(""), 2);
 }
 
-/* A device would become a file, and work would be lost on a directory. */
+/* A device would become a regular file. A directory cannot be replaced by a file. */
 static void only_a_file_is_replaced(void **state)
 {
     (void)state;
@@ -404,17 +403,17 @@ static void only_a_file_is_replaced(void **state)
     struct stat s;
     scratch_mkdir("dir");
     assert_fails(gac_new_file_create(scratch_path("dir"), true, &file, err), GAC_FAILED,
-                 "dir: exists and is no file");
+                 "dir: exists and is not a file");
     assert_int_equal(mkfifo(scratch_path("pipe"), 0600), 0);
     assert_fails(gac_new_file_create(scratch_path("pipe"), true, &file, err), GAC_FAILED,
-                 "pipe: exists and is no file");
+                 "pipe: exists and is not a file");
     assert_fails(gac_new_dir_create(scratch_path("pipe"), true, &dir, err), GAC_FAILED,
-                 "pipe: exists and is no directory");
+                 "pipe: exists and is not a directory");
     assert_true(lstat(scratch_path("pipe"), &s) == 0 && S_ISFIFO(s.st_mode));
     assert_int_equal(scratch_count(""), 2);
 }
 
-/* A process is killed that has begun a file and a directory for path. */
+/* Kills a process that has begun a file and a directory for path. */
 static void leave_behind(const char *path)
 {
     pid_t child = fork();
@@ -452,7 +451,7 @@ static void what_a_killed_process_left_is_removed(void **state)
     assert_int_equal(scratch_count(""), 10);
     assert_ok(gac_new_file_create(scratch_path("a"), false, &file, err));
     assert_int_equal(scratch_count(""), 9);
-    /* What lives, in this process or another, stays. */
+    /* Temporaries of living processes stay, in this process and in others. */
     assert_ok(gac_new_file_create(scratch_path("a"), false, &other, err));
     leave_behind(scratch_path("a"));
     assert_ok(gac_new_dir_create(scratch_path("a"), false, &dir, err));
@@ -479,7 +478,7 @@ static void unwritable_places_are_named(void **state)
                  "no/a: No such file");
     assert_fails(gac_new_dir_create(scratch_path("no/a"), false, &dir, err), GAC_FAILED,
                  "no/a: No such file");
-    if (geteuid() != 0) { /* nothing is unwritable for root */
+    if (geteuid() != 0) { /* root can write everywhere */
         scratch_mkdir("locked");
         assert_int_equal(chmod(scratch_path("locked"), 0555), 0);
         assert_fails(gac_new_file_create(scratch_path("locked/a"), false, &file, err), GAC_FAILED,
@@ -555,7 +554,7 @@ static void existing_dir_is_replaced(void **state)
     assert_int_equal(scratch_count(""), 2);
 }
 
-/* Downloaded checkpoints have directories inside: original/, onnx/. */
+/* Downloaded checkpoints contain directories: original/, onnx/. */
 static void replaced_dir_leaves_no_remains(void **state)
 {
     (void)state;
@@ -567,7 +566,7 @@ static void replaced_dir_leaves_no_remains(void **state)
     put_inside(dir, "new", "new");
     gac_error e = GAC_ERROR_INIT;
     gac_status status = gac_new_dir_commit(dir, true, &e);
-    /* Refused and untouched, or replaced whole. */
+    /* It is either refused and untouched, or replaced completely. */
     assert_int_equal(scratch_count(""), 1);
     if (status == GAC_OK)
         assert_file_is(scratch_path("out/new"), "new");
@@ -581,15 +580,15 @@ static void only_a_dir_is_replaced(void **state)
     gac_new_dir *dir = NULL;
     scratch_put("out", "a file", 6);
     assert_fails(gac_new_dir_create(scratch_path("out"), true, &dir, err), GAC_FAILED,
-                 "out: exists and is no directory");
+                 "out: exists and is not a directory");
     assert_file_is(scratch_path("out"), "a file");
     assert_int_equal(scratch_count(""), 1);
 }
 
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
-/* Several processes that write one directory and tidy up after each other: none
- * takes what another has begun. */
+/* Several processes write one directory and remove each other's leftovers. None
+ * removes what a living one has begun. */
 static void writers_of_one_directory(void **state)
 {
     enum { N_WRITERS = 4, N_TIMES = 60 };
@@ -632,8 +631,8 @@ int main(void)
         in_scratch(loads_json),
         in_scratch(copies_survive_short_writes),
         in_scratch(parked_files_come_back),
-        in_scratch(parked_files_are_told_apart),
-        in_scratch(parked_files_are_told_by_their_time),
+        in_scratch(parked_files_are_checked_by_size),
+        in_scratch(parked_files_are_checked_by_time),
         in_scratch(parked_files_must_not_change),
         in_scratch(new_file_appears_on_commit),
         in_scratch(new_files_obey_the_umask),

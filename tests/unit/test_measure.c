@@ -21,12 +21,12 @@ static gac_timing timing_of(int n, const double *samples)
     return timing;
 }
 
-/* n samples from first in equal steps, in a shuffled order. */
+/* Returns n samples in equal steps from first, shuffled. */
 static gac_timing ladder(int n, double first, double step)
 {
     double samples[GAC_MAX_SAMPLES];
     for (int i = 0; i < n; i++)
-        samples[i] = first + step * (i * 7 % n); /* n is no multiple of 7 */
+        samples[i] = first + step * (i * 7 % n); /* n must not be a multiple of 7 */
     return timing_of(n, samples);
 }
 
@@ -54,12 +54,10 @@ static const gac_task_spec square = { .kind = GAC_TASK_GEMM,
                                       .dtype = GAC_DTYPE_F16,
                                       .gemm = { 4096, 4096, 4096, false } };
 
-/* ---- Statistics -------------------------------------------------------- */
-
 static void summaries(void **state)
 {
     (void)state;
-    const double samples[] = { 9, 1, 3, 7, 5 }; /* not sorted, and left so */
+    const double samples[] = { 9, 1, 3, 7, 5 }; /* not sorted; they must stay so */
     gac_timing timing = timing_of(5, samples);
     assert_near(timing.median_us, 5);
     assert_near(timing.spread_us, 2); /* from 3 to 7 */
@@ -84,7 +82,8 @@ static void clear_differences(void **state)
         gac_timing a = ladder(counts[i][0], 100, 0.01), b = ladder(counts[i][1], 110, 0.01);
         assert_int_equal(gac_timing_compare(&a, &b, 0.01), GAC_FASTER);
         assert_int_equal(gac_timing_compare(&b, &a, 0.01), GAC_SLOWER);
-        assert_int_equal(gac_timing_compare(&b, &a, 0.2), GAC_AMBIGUOUS); /* of no interest */
+        /* the caller does not care about differences below 20 % */
+        assert_int_equal(gac_timing_compare(&b, &a, 0.2), GAC_AMBIGUOUS);
         assert_int_equal(gac_timing_compare(&a, &a, 0), GAC_AMBIGUOUS);
     }
     assert_string_equal(gac_comparison_name(GAC_FASTER), "faster");
@@ -96,15 +95,15 @@ static void too_few_samples_tell_nothing(void **state)
 {
     (void)state;
     gac_timing four = ladder(4, 100, 0.01), other = ladder(4, 200, 0.01), none = { .n_samples = 0 };
-    /* 4 against 4, fully apart, happen by chance in 2 of 70 orders. */
+    /* Of the 70 orders of 4 and 4 samples, 2 are fully separated, which is more
+     * than 1 %. */
     assert_int_equal(gac_timing_compare(&four, &other, 0.01), GAC_AMBIGUOUS);
     assert_int_equal(gac_timing_compare(&none, &other, 0.01), GAC_AMBIGUOUS);
     assert_int_equal(gac_timing_compare(&other, &none, 0.01), GAC_AMBIGUOUS);
 }
 
-/* The critical values of U at 1 %, two-sided, from printed tables: 5,5: 0;
- * 8,8: 7; 10,10: 16; 20,20: 105. b is shifted so that exactly u pairs are the
- * wrong way round. */
+/* The critical values of U at 1 %, two-sided, from printed tables: 5,5: 0; 8,8:
+ * 7; 10,10: 16; 20,20: 105. b is shifted so that exactly u pairs are reversed. */
 static void exact_limits_are_the_tables(void **state)
 {
     (void)state;
@@ -117,7 +116,7 @@ static void exact_limits_are_the_tables(void **state)
                 a[i] = 100 + i;
                 b[i] = 1000 + i;
             }
-            for (int i = 0, left = u; left > 0; i++) { /* b[i] below some of a, from its top */
+            for (int i = 0, left = u; left > 0; i++) { /* b[i] is below some of a, from its top */
                 int wrong = left < n ? left : n;
                 b[i] = a[n - wrong] - 0.5 + 0.001 * i;
                 left -= wrong;
@@ -140,7 +139,8 @@ static void overlap_is_ambiguous(void **state)
     const double same[] = { 5, 5, 5, 5, 5, 5, 5, 5, 5, 5 };
     a = timing_of(10, same);
     assert_int_equal(gac_timing_compare(&a, &a, 0), GAC_AMBIGUOUS);
-    /* Equal but for few: a median that moved on ties alone is not enough. */
+    /* Almost all samples are tied. The medians differ, but that is not
+     * significant. */
     const double most[] = { 5, 5, 5, 5, 6, 6, 6, 6, 6, 6 };
     const double half[] = { 5, 5, 5, 5, 5, 5, 6, 6, 6, 6 };
     a = timing_of(10, half);
@@ -148,7 +148,8 @@ static void overlap_is_ambiguous(void **state)
     assert_int_equal(gac_timing_compare(&a, &b, 0.01), GAC_AMBIGUOUS);
 }
 
-/* 5 against 5 differ if all pairs agree. A tie is half a pair that does not. */
+/* 5 against 5 differ only if all pairs agree. A tie counts as half a reversed
+ * pair. */
 static void a_tie_is_no_agreement(void **state)
 {
     (void)state;
@@ -159,7 +160,7 @@ static void a_tie_is_no_agreement(void **state)
     assert_int_equal(gac_timing_compare(&a, &c, 0.01), GAC_FASTER);
 }
 
-/* n samples, the first n_low of them 5, the others 6. */
+/* Returns n samples: n_low of them are 5, the others 6. */
 static gac_timing two_values(int n, int n_low)
 {
     double samples[GAC_MAX_SAMPLES];
@@ -168,9 +169,8 @@ static gac_timing two_values(int n, int n_low)
     return timing_of(n, samples);
 }
 
-/* Ties lower the variance of the test. At 26 and 14 of 40 that decides: by
- * z = 2.66 the two differ at 1 %, without the correction (z = 2.30) they would
- * not. */
+/* Ties lower the variance of the test. With 26 and 14 of 40 that decides: z =
+ * 2.66 is significant at 1 %; without the correction z = 2.30 is not. */
 static void ties_count_in_large_samples(void **state)
 {
     (void)state;
@@ -181,8 +181,6 @@ static void ties_count_in_large_samples(void **state)
     b = two_values(40, 15);
     assert_int_equal(gac_timing_compare(&a, &b, 0.01), GAC_AMBIGUOUS);
 }
-
-/* ---- Timing ------------------------------------------------------------ */
 
 static gac_timing measure(gac_device *device, const gac_task_spec *spec,
                           const gac_timing_rules *rules)
@@ -207,7 +205,7 @@ static void finds_the_time(void **state)
     gac_timing timing = measure(device, &square, &patient);
     assert_true(timing.steady && timing.graph);
     assert_true(timing.n_samples >= 9 && timing.n_samples < 100);
-    /* As many as were made, not as were wanted. */
+    /* The calls that were made count, not those that were asked for. */
     assert_int_equal(timing.n_calls,
                      FAKE_SETS * (int)ceil(1000 / fake_time_us(&square) / FAKE_SETS));
     assert_true(fabs(timing.median_us / fake_time_us(&square) - 1) < 0.005);
@@ -220,7 +218,7 @@ static void finds_the_time(void **state)
     timing = measure(device, &square, &rules);
     assert_false(timing.graph);
     assert_true(timing.median_us > fake_time_us(&square) + FAKE_LAUNCH_US / 2);
-    /* Short calls: launching is most of what the first look sees. */
+    /* A short call: its first sample is mostly launch time. */
     gac_task_spec copy = { .kind = GAC_TASK_COPY, .dtype = GAC_DTYPE_U8, .copy_bytes = 16 };
     timing = measure(device, &copy, NULL);
     assert_true(timing.n_calls * timing.median_us > 900);
@@ -253,11 +251,11 @@ static void noise_runs_to_the_limit(void **state)
     assert_false(timing.steady);
     assert_int_equal(timing.n_samples, 32);
     rules.max_samples = 100;
-    rules.sample_us = 1e5; /* many calls, all of which count: 2 s have room for about 20 */
+    rules.sample_us = 1e5; /* many calls per sample: 2 s suffice for about 20 samples */
     rules.max_time_us = 2e6;
     timing = measure(device, &square, &rules);
     assert_in_range(timing.n_samples, 10, 30);
-    rules.max_time_us = 0; /* out of time at once: as few as allowed, in whole batches */
+    rules.max_time_us = 0; /* no time at all: the minimum of samples, in whole batches */
     timing = measure(device, &square, &rules);
     assert_false(timing.steady);
     assert_int_equal(timing.n_samples, 10);
@@ -276,10 +274,11 @@ static void throttled_samples_are_discarded(void **state)
     gac_timing_rules rules = patient;
     rules.min_samples = rules.max_samples = 30;
     timing = measure(device, &square, &rules);
-    /* Look 5 of 9 is hot: of 8 batches of 5 the two beside it are lost. */
+    /* Reading 5 of 9 is hot. It costs the two batches around it, of 8 batches
+     * of 5. */
     assert_int_equal(timing.n_samples, 30);
     assert_int_equal(timing.n_discarded, 10);
-    assert_int_equal(timing.clock_mhz_min, 1965); /* of what was kept */
+    assert_int_equal(timing.clock_mhz_min, 1965); /* of the samples kept */
     assert_int_equal(timing.temperature_c_max, 92);
     for (int i = 0; i < 2; i++) {
         gac_device *card = open_fake(useless[i]);
@@ -291,7 +290,7 @@ static void throttled_samples_are_discarded(void **state)
         gac_task_free(task);
         gac_device_close(card);
     }
-    /* As many may be discarded as kept at most, whatever the least is. */
+    /* At most max_samples are discarded, whatever min_samples is. */
     rules = patient;
     rules.max_noise = 0;
     timing = measure(device, &square, &rules);
@@ -317,7 +316,7 @@ static void a_clock_that_dips_is_waited_for(void **state)
     gac_device *dip = open_fake("dip"), *capped = open_fake("capped"), *blind = open_fake("blind");
     const double true_us = fake_time_us(&square), slow_us = true_us * 1980 / 1700;
     gac_timing_rules rules = patient;
-    /* Not asked to wait, it takes the dip for the truth. */
+    /* Without waiting, the lower clock is measured. */
     gac_timing timing = measure(dip, &square, &rules);
     assert_true(timing.median_us > 1.1 * true_us && timing.n_unsettled == 0);
     assert_int_equal(timing.clock_mhz_max, 1700);
@@ -327,7 +326,8 @@ static void a_clock_that_dips_is_waited_for(void **state)
     rules.settle_us = 10e6;
     timing = measure(dip, &square, &rules);
     assert_true(fabs(timing.median_us / true_us - 1) < 0.005 && timing.steady);
-    assert_int_equal(timing.n_unsettled, 5 + 7); /* single samples after the first batch */
+    /* after the first batch, batches have one sample */
+    assert_int_equal(timing.n_unsettled, 5 + 7);
     assert_true(timing.clock_mhz_min >= 1965);
 
     rules.settle_us = 100e3;
@@ -337,7 +337,7 @@ static void a_clock_that_dips_is_waited_for(void **state)
     assert_true(timing.n_samples >= 9);
     assert_int_equal(timing.clock_mhz_min, 1700);
     assert_int_equal(timing.clock_mhz_max, 1700);
-    timing = measure(capped, &square, &rules); /* once is enough to know it */
+    timing = measure(capped, &square, &rules); /* the lower clock is remembered */
     assert_true(fabs(timing.median_us / slow_us - 1) < 0.005 && timing.n_unsettled == 0);
     timing = measure(blind, &square, &rules);
     assert_true(timing.n_unsettled == 0 && timing.steady);
@@ -352,7 +352,7 @@ static void a_clock_that_dips_is_waited_for(void **state)
     gac_device_close(dip);
 }
 
-/* Samples at the full clock, then a lower one for good: only the latter count. */
+/* If the clock drops for good, only the samples after that count. */
 static void a_clock_that_stays_down_starts_over(void **state)
 {
     (void)state;
@@ -364,13 +364,13 @@ static void a_clock_that_stays_down_starts_over(void **state)
     assert_true(fabs(timing.median_us / fake_time_us(&square) / 1980 * 1700 - 1) < 0.005);
     assert_int_equal(timing.clock_mhz_max, 1700);
     assert_true(timing.n_samples >= 30 && timing.steady);
-    assert_int_equal(timing.n_power_limited, 0); /* those were before */
+    assert_int_equal(timing.n_power_limited, 0); /* the limited samples were discarded */
     timing = measure(late, &square, &rules);
     assert_int_equal(timing.n_unsettled, 0);
     gac_device_close(late);
 }
 
-/* A card that power holds down comes back: it is waited for again. */
+/* A card at its power limit recovers, so the next task waits again. */
 static void a_clock_held_down_by_power_is_waited_for_again(void **state)
 {
     (void)state;
@@ -426,10 +426,8 @@ static void cpu_can_be_timed(void **state)
     gac_device_close(cpu);
 }
 
-/* ---- Kernels ----------------------------------------------------------- */
-
-/* Names from shared/data/h200/survey.json, cut there at 110 characters, and
- * others as profilers print or the linker mangles them. */
+/* Kernel names from an H200, truncated to 110 characters, and others as
+ * profilers print them or as the linker mangles them. */
 static void families(void **state)
 {
     (void)state;
@@ -497,8 +495,6 @@ static void families(void **state)
     }
     assert_string_equal(gac_kernel_family(NULL), "other");
 }
-
-/* ---- Checks against the reference, facts ------------------------------- */
 
 static void reference_catches_faults(void **state)
 {

@@ -22,7 +22,7 @@ static bool overlap(const gac_place *p, int64_t p_size, const gac_place *q, int6
            p->start < q->start + q->n_slices * q_size && q->start < p->start + p->n_slices * p_size;
 }
 
-/* Every place lies inside its axis, and shares no index with any other. */
+/* Every place lies inside its axis and overlaps no other place. */
 static void check_places(const gac_model *m)
 {
     for (int32_t i = 0; i < gac_model_n_dims(m); i++) {
@@ -44,7 +44,7 @@ static void check_places(const gac_model *m)
     }
 }
 
-/* An axis is bound whole or not at all. */
+/* An axis is covered completely or not at all. */
 static void check_axes(const gac_model *m)
 {
     for (int32_t tensor = 0; tensor < gac_checkpoint_n_tensors(gac_model_checkpoint(m)); tensor++) {
@@ -64,7 +64,7 @@ static void check_axes(const gac_model *m)
     }
 }
 
-/* What dimensions bring to an operator is what it sees. */
+/* The dimensions of an operator add up to its sizes. */
 static void check_ops(const gac_model *m)
 {
     assert_true(gac_model_n_ops(m) > 0);
@@ -73,7 +73,7 @@ static void check_ops(const gac_model *m)
         int64_t sums[GAC_OP_AXIS_COUNT] = { 0 };
         for (int32_t t = 0; t < op->n_terms; t++) {
             assert_in_range(op->terms[t].dim, 0, gac_model_n_dims(m) - 1);
-            sums[op->terms[t].seen] +=
+            sums[op->terms[t].axis] +=
                 op->terms[t].n_slices * gac_model_dim(m, op->terms[t].dim)->size;
         }
         assert_in_range(op->layer + 1, 0, gac_model_n_layers(m));
@@ -292,7 +292,7 @@ static void palu_groups_share_an_axis(void **state)
     small_close(&m);
 }
 
-/* One basis for two layers is one dimension with a place in each. */
+/* A basis shared by two layers is one dimension with a place in each. */
 static void shared_basis_is_one_dimension(void **state)
 {
     (void)state;
@@ -412,7 +412,7 @@ static void experts_share_tokens(void **state)
     small_close(&m);
 }
 
-/* Two heads of each kind, of head rows. */
+/* Adds two heads of each kind, each of head rows. */
 static void add_attention(small_list *list, int layer, int64_t head)
 {
     static const char *const names[] = { "q", "k", "v" };
@@ -431,7 +431,7 @@ static void add_mlp(small_list *list, int layer, int64_t width)
 #define SMALL_CONFIG \
     "\"model_type\":\"llama\",\"hidden_size\":24,\"num_attention_heads\":2,\"head_dim\":12"
 
-/* The exactness of a dimension of the model that the list and the config make. */
+/* Returns the exactness of a dimension in the model of this list and config. */
 static gac_exactness exactness(const small_list *list, const char *config, const char *dim)
 {
     static int n_made;
@@ -453,7 +453,7 @@ static void heads_that_must_stay(void **state)
     normed = mixed = plain;
     small_add(&normed, 12, 0, "model.layers.0.self_attn.q_norm.weight");
     add_attention(&mixed, 1, 10);
-    /* The names of a copy are its own. */
+    /* The copy owns its names. */
     for (int i = 0; i < plain.n; i++)
         normed.tensors[i].name = mixed.tensors[i].name = plain.names[i];
     static const char config[] = "{" SMALL_CONFIG "}";
@@ -486,7 +486,7 @@ static void widths_that_must_stay(void **state)
     assert_int_equal(exactness(&ungated, sigmoid, "h.0.mlp.width"), GAC_REFUSED);
 }
 
-/* Only the factor at the split side of a pair is split over GPUs. */
+/* Of two factors only the one at the split side is split over GPUs. */
 static void pairs_are_split_at_one_side(void **state)
 {
     (void)state;
@@ -516,8 +516,8 @@ static void pairs_are_split_at_one_side(void **state)
     small_close(&m);
 }
 
-/* A bias behind the first factor has the rank, too. Where nothing tells the hidden
- * size and both orders chain, the smaller rank is meant. */
+/* The bias of the first factor also has the rank. If the hidden size is unknown
+ * and both orders chain, the smaller rank is right. */
 static void ranks_of_pairs(void **state)
 {
     (void)state;
@@ -546,7 +546,7 @@ static void ranks_of_pairs(void **state)
     small_close(&m);
 }
 
-/* What the config states for one layer counts there. */
+/* A per-layer statement in the config counts for that layer. */
 static void layers_may_differ(void **state)
 {
     (void)state;
@@ -600,7 +600,7 @@ static void experts_get_a_share_for_each_choice(void **state)
     small_close(&m);
 }
 
-/* Norms in F32 outnumber the weights, and are smaller. */
+/* Most tensors are norms in F32, but the weights have more bytes. */
 static void dtype_is_that_of_most_bytes(void **state)
 {
     (void)state;
@@ -624,8 +624,9 @@ static void dtype_is_that_of_most_bytes(void **state)
     small_close(&m);
 }
 
-/* Of a context of 8192, waves of 8192 and more are stretched by the factor, waves of
- * 2048 and less are not, and one of 4096 lies a third of the way from the long ones. */
+/* The original context is 8192. Wavelengths from 8192 on are stretched by the
+ * factor, those up to 2048 are kept, and 4096 lies a third of the way from the
+ * long ones. */
 static void llama3_mixes_middle_waves(void **state)
 {
     (void)state;
@@ -680,7 +681,7 @@ static void contradictions_are_named(void **state)
     assert_fails(create("mlp", err), GAC_BAD_INPUT, "gate_proj.weight\" has 40 outputs");
     assert_fails(create("unknown", err), GAC_BAD_INPUT, "no model family");
     assert_fails(create("typed", err), GAC_BAD_INPUT, "model_type \"wavenet\" is not known");
-    assert_fails(create("axes", err), GAC_BAD_INPUT, "3 axes where 2 belong");
+    assert_fails(create("axes", err), GAC_BAD_INPUT, "3 axes, but must have 2");
     assert_fails(create("size", err), GAC_BAD_INPUT, "\"hidden_size\" is not a size");
 }
 

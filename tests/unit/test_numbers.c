@@ -10,7 +10,7 @@
 #include "base/splitmix.h"
 #include "op/numbers.h"
 
-/* Value of a code from the definition: sign, exponent, mantissa. */
+/* Computes the value of a code from its definition: sign, exponent, mantissa. */
 static double defined(unsigned code, int exponent_bits, int mantissa_bits)
 {
     unsigned mantissa = code & ((1U << mantissa_bits) - 1);
@@ -26,7 +26,7 @@ typedef struct format {
     double (*decode)(unsigned code);
     unsigned (*encode)(double value);
     int exponent_bits, mantissa_bits;
-    unsigned n_finite; /* positive codes that are numbers */
+    unsigned n_finite; /* number of positive finite codes */
     bool has_infinity;
 } format;
 
@@ -86,8 +86,8 @@ static void every_code_round_trips(void **state)
     }
 }
 
-/* Between any two neighbours: below the middle down, above it up, on it to the
- * even one, from both signs. */
+/* Between two neighbours, numbers below the middle round down, numbers above it
+ * round up, and the middle rounds to the even code, for both signs. */
 static void ties_go_to_even(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void ties_go_to_even(void **state)
             assert_int_equal(x->encode(nextafter(middle, INFINITY)), code + 1);
             assert_int_equal(x->encode(-nextafter(middle, INFINITY)), sign | (code + 1));
         }
-        /* What rounds past the largest is infinite, or not a number in E4M3. */
+        /* What rounds beyond the largest becomes infinite; in E4M3 it becomes NaN. */
         double largest = x->decode(x->n_finite - 1), step = largest - x->decode(x->n_finite - 2);
         assert_int_equal(x->encode(nextafter(largest + step / 2, 0)), x->n_finite - 1);
         assert_int_equal(x->encode(largest + step), x->n_finite);
@@ -113,12 +113,14 @@ static void ties_go_to_even(void **state)
     assert_true(decode_f16(0x7BFF) == 65504 && decode_f8(0x7E) == 448);
 }
 
-/* The short cuts from float against the definition, over all exponents. */
+/* Compares the fast conversions from float with the definition, over all
+ * exponents. */
 static void floats_round_as_doubles_do(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 1u << 20; i++) {
-        /* Every sign, exponent and top mantissa, with ends that tie, or nearly. */
+        /* Every sign, exponent and leading mantissa, with low bits that tie or
+         * almost tie. */
         static const uint32_t ends[] = { 0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001 };
         uint32_t bits = (i >> 3) << 15 ^ ends[i & 7];
         float value;

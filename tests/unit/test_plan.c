@@ -298,7 +298,7 @@ static void odd_rank_costs_time(void **state)
     assert_true(s->penalty > 1.05 && s->lost_ms > 0);
     assert_non_null(s->kernel);
     assert_non_null(s->family);
-    assert_true(s->seen == GAC_OP_GEMM_N || s->seen == GAC_OP_GEMM_K);
+    assert_true(s->axis == GAC_OP_GEMM_N || s->axis == GAC_OP_GEMM_K);
     advised_free(a);
 }
 

@@ -1,5 +1,5 @@
-/* What is built on a forward pass, on an engine that is known: perplexity,
- * generation, tasks, comparing, timing. */
+/* Tests what is built on the forward pass with a fake engine: perplexity,
+ * generation, tasks, comparison and timing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static gac_engine *engine_of(int64_t vocab, int64_t max_context)
     return fake_engine_create(&settings);
 }
 
-/* What the fake says of b after a. */
+/* The fake engine's loss of b after a. */
 static double loss_of(int64_t vocab, int32_t a, int32_t b)
 {
     int32_t next = fake_engine_next(vocab, a);
@@ -39,7 +39,7 @@ static double loss_of(int64_t vocab, int32_t a, int32_t b)
     return log(sum) + 0.25 * abs(b - next);
 }
 
-/* Token i is byte i; <s>, which is 256, goes before a text. */
+/* Token i is byte i. <s>, which is 256, precedes a text. */
 static gac_tokenizer *byte_tokenizer(void)
 {
     static int n;
@@ -74,8 +74,6 @@ static gac_tokenizer *byte_tokenizer(void)
     assert_ok(gac_tokenizer_open(scratch_path(name), &tokenizer, err));
     return tokenizer;
 }
-
-/* ---- Perplexity ---- */
 
 static void test_perplexity(void **state)
 {
@@ -116,7 +114,8 @@ static void test_perplexity(void **state)
     assert_ok(gac_engine_perplexity(engine, ids, 22, &options, &p, err)); /* two left over */
     assert_int_equal(p.n_tokens, 17);
     assert_int_equal(p.n_windows, 5);
-    assert_ok(gac_engine_perplexity(engine, ids, N, NULL, &p, err)); /* as long as fits */
+    /* NULL options: the whole context as window */
+    assert_ok(gac_engine_perplexity(engine, ids, N, NULL, &p, err));
     assert_int_equal(p.window, 16);
     assert_int_equal(p.n_tokens, 15 + 6);
     gac_engine_close(engine);
@@ -141,8 +140,6 @@ static void test_perplexity_bad(void **state)
     gac_engine_close(engine);
 }
 
-/* ---- Sampling ---- */
-
 static int32_t pick(const gac_sampling *rules, const float *logits, int64_t n)
 {
     sampler s;
@@ -158,11 +155,11 @@ static void test_greedy(void **state)
     (void)state;
     gac_sampling rules = GAC_SAMPLING_INIT;
     assert_int_equal(pick(&rules, (float[]){ 1, 3, 2 }, 3), 1);
-    assert_int_equal(pick(&rules, (float[]){ 1, 3, 3 }, 3), 1); /* the lowest of equals */
+    assert_int_equal(pick(&rules, (float[]){ 1, 3, 3 }, 3), 1); /* the lowest id of equal logits */
     assert_int_equal(pick(&rules, (float[]){ -INFINITY, -5, -INFINITY }, 3), 1);
 }
 
-/* Draws often and counts. */
+/* Draws n_draws times and counts the ids. */
 static void count(const gac_sampling *rules, const float *logits, int n, int n_draws, int *counts)
 {
     sampler s;
@@ -185,7 +182,7 @@ static void test_sampled(void **state)
     int counts[N];
     gac_sampling rules = { 1, 0, 1, 7 };
     count(&rules, logits, N, DRAWS, counts);
-    for (int i = 0; i < N; i++) /* over 6 standard deviations */
+    for (int i = 0; i < N; i++) /* within 6 standard deviations */
         assert_true(abs(counts[i] - DRAWS * (i + 1) / 10) < 450);
     rules.temperature = 0.5; /* squares: 1, 4, 9, 16 of 30 */
     count(&rules, logits, N, DRAWS, counts);
@@ -195,11 +192,11 @@ static void test_sampled(void **state)
     count(&rules, logits, N, DRAWS, counts);
     assert_int_equal(counts[0] + counts[1], 0);
     assert_true(abs(counts[2] - DRAWS * 3 / 7) < 450);
-    rules = (gac_sampling){ 1, 0, 0.65, 7 }; /* 0.4 + 0.3 reach it */
+    rules = (gac_sampling){ 1, 0, 0.65, 7 }; /* 0.4 + 0.3 reach 0.65 */
     count(&rules, logits, N, DRAWS, counts);
     assert_int_equal(counts[0] + counts[1], 0);
     assert_true(abs(counts[2] - DRAWS * 3 / 7) < 450);
-    rules = (gac_sampling){ 1, 3, 0.7, 7 }; /* 4 + 3 of the 9 that top-k leaves */
+    rules = (gac_sampling){ 1, 3, 0.7, 7 }; /* 4 + 3 of the 9 that top-k keeps */
     count(&rules, logits, N, DRAWS, counts);
     assert_int_equal(counts[0] + counts[1], 0);
     rules = (gac_sampling){ 1, 0, 1e-9, 7 };
@@ -210,7 +207,7 @@ static void test_sampled(void **state)
     assert_int_equal(counts[1], DRAWS);
 }
 
-/* The numbers of splitmix64 are fixed: so is what is drawn. */
+/* splitmix64 is fixed, so the draws are too. */
 static void test_seeds(void **state)
 {
     (void)state;
@@ -253,8 +250,6 @@ static void test_sampling_bad(void **state)
     assert_fails(gac_sampler_pick(&s, none, &id, err), GAC_FAILED, "no token");
     gac_sampler_dispose(&s);
 }
-
-/* ---- Text as it is made ---- */
 
 static void streams(const char *bytes, const char *const *shown)
 {
@@ -329,14 +324,14 @@ static void test_generate(void **state)
         id = fake_engine_next(VOCAB, id);
         assert_int_equal(out.ids[i], id);
     }
-    /* One pass for the prompt, one for every token but the last. */
+    /* One pass for the prompt, and one for every token but the last. */
     assert_int_equal(fake_engine_look(engine)->n_passes, 60);
     assert_int_equal(fake_engine_look(engine)->n_tokens, 3 + 59);
     assert_int_equal(s.n_ids, 60);
     assert_memory_equal(s.ids, out.ids, sizeof *s.ids * 60);
     assert_int_equal(s.n, out.n_bytes);
     assert_memory_equal(s.text, out.text, out.n_bytes);
-    /* The text is that of all ids at once, made valid. */
+    /* The text equals the decoding of all ids, repaired to valid UTF-8. */
     char *bytes;
     size_t n;
     byte_buffer room = { 0 };
@@ -363,7 +358,7 @@ static void test_generate_stops(void **state)
     gac_generate_options options = GAC_GENERATE_OPTIONS_INIT;
     assert_ok(gac_engine_generate(engine, NULL, prompt, 3, &options, &out, err));
     assert_int_equal(out.stop, GAC_STOP_CONTEXT);
-    assert_int_equal(out.n_ids, 6); /* five that fit, and one more that is not put in */
+    assert_int_equal(out.n_ids, 6); /* five fit, and the last is not fed back */
     assert_string_equal(out.text, "");
     third = out.ids[2];
     gac_generation_dispose(&out);
@@ -399,9 +394,7 @@ static void test_generate_stops(void **state)
     gac_engine_close(engine);
 }
 
-/* ---- PIQA ---- */
-
-/* By bytes, as the byte tokenizer has it. */
+/* Computes the likelihood with one token per byte. */
 static double likelihood_of(const char *goal, const char *solution)
 {
     char text[512];
@@ -416,7 +409,7 @@ static double likelihood_of(const char *goal, const char *solution)
 static void test_piqa(void **state)
 {
     (void)state;
-    /* The third solution is shorter in characters than in bytes. */
+    /* The third solution has fewer characters than bytes. */
     static const char *const items[][3] = { { "sit", "On a chair.", "On a cactus, maybe." },
                                             { "eat", "With a spoon, slowly.", "No." },
                                             { "é", "ééééééééé", "eeeeee eeeeee" },
@@ -447,7 +440,7 @@ static void test_piqa(void **state)
     assert_true(fabs(p.acc - n_right / 4.0) < 1e-12);
     assert_true(fabs(p.acc_norm - n_norm / 4.0) < 1e-12);
     assert_true(fabs(p.acc_error - sqrt(p.acc * (1 - p.acc) / 3)) < 1e-12);
-    assert_true(p.acc != p.acc_norm); /* or the test does not tell them apart */
+    assert_true(p.acc != p.acc_norm); /* otherwise the test could not distinguish them */
     gac_piqa_options options = { .limit = 1 };
     assert_ok(gac_engine_piqa(engine, tokenizer, file, &options, &p, err));
     assert_int_equal(p.n_asked, 1);
@@ -456,7 +449,7 @@ static void test_piqa(void **state)
     gac_engine_close(engine);
 }
 
-/* A question that is too long for the context loses its beginning, not its answer. */
+/* A question longer than the context is truncated on the left; the answer stays. */
 static void test_piqa_long(void **state)
 {
     (void)state;
@@ -509,8 +502,6 @@ static void test_piqa_bad(void **state)
     gac_engine_close(engine);
 }
 
-/* ---- Two models ---- */
-
 static void test_compare(void **state)
 {
     (void)state;
@@ -548,8 +539,6 @@ static void test_compare(void **state)
     small_close(&odd);
 }
 
-/* ---- Timing ---- */
-
 static void test_prefill(void **state)
 {
     (void)state;
@@ -558,7 +547,7 @@ static void test_prefill(void **state)
     gac_timing_rules rules = { 0, 0, 7, 7, 0, 0, 0, 0 };
     assert_ok(gac_engine_time_prefill(engine, 3, 10, &rules, NULL, &out, err));
     assert_int_equal(out.timing.n_samples, 7);
-    assert_int_equal(fake_engine_look(engine)->n_passes, 8); /* one to warm up */
+    assert_int_equal(fake_engine_look(engine)->n_passes, 8); /* one warm-up pass */
     assert_int_equal(fake_engine_look(engine)->n_tokens, 8 * 30);
     assert_int_equal(fake_engine_look(engine)->room_batch, 3);
     assert_int_equal(fake_engine_look(engine)->room_context, 10);
@@ -577,7 +566,7 @@ static void test_prefill(void **state)
     gac_engine_close(engine);
 }
 
-/* The fake refuses holes in its cache, so the steps are where they should be. */
+/* The fake refuses gaps in its cache, which proves that the steps are in order. */
 static void test_decode(void **state)
 {
     (void)state;
@@ -586,15 +575,15 @@ static void test_decode(void **state)
     gac_pass_timing out;
     gac_timing_rules rules = { 0, 0, 9, 64, INFINITY, 1e9, 0, 0 };
     assert_ok(gac_engine_time_decode(engine, 2, 40, 16, &rules, NULL, &out, err));
-    assert_int_equal(out.timing.n_samples, GAC_DECODE_STEPS); /* a whole round */
+    assert_int_equal(out.timing.n_samples, GAC_DECODE_STEPS); /* a whole cycle */
     assert_int_equal(fake_engine_look(engine)->n_cached, 39 + GAC_DECODE_STEPS);
     assert_int_equal(fake_engine_look(engine)->room_batch, 2);
     assert_int_equal(fake_engine_look(engine)->room_context, 39 + GAC_DECODE_STEPS);
     assert_int_equal(fake_engine_look(engine)->n_passes, 3 + 1 + GAC_DECODE_STEPS);
     assert_int_equal(fake_engine_look(engine)->n_tokens, 2 * (39 + 1 + GAC_DECODE_STEPS));
-    rules.max_noise = -1; /* never steady: as many as allowed */
+    rules.max_noise = -1; /* never steady: up to max_samples */
     assert_ok(gac_engine_time_decode(engine, 1, 100, 16, &rules, NULL, &out, err));
-    assert_int_equal(out.timing.n_samples, 64); /* always at the last place */
+    assert_int_equal(out.timing.n_samples, 64); /* always at the last context */
     assert_int_equal(fake_engine_look(engine)->n_cached, 100);
     assert_ok(gac_engine_time_decode(engine, 1, 1, 16, &rules, NULL, &out, err));
     assert_fails(gac_engine_time_decode(engine, 1, 101, 16, &rules, NULL, &out, err), GAC_USAGE,

@@ -1,4 +1,4 @@
-/* The one word over all claims of an experiment. */
+/* Tests the verdict over all claims of an experiment. */
 #include "experiment/experiment_internal.h"
 
 #include <setjmp.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* The summary of claims with these verdicts, separated by commas. */
+/* Summarises claims with these comma-separated verdicts. */
 static json_t *summary_of(const char *verdicts)
 {
     json_t *claims = json_array();

@@ -1,5 +1,5 @@
-/* The tokenizer's interface, and tokenizer.json files that must be refused.
- * That ids are the reference's is tests/engine's to show. */
+/* Tests the tokenizer's interface, and tokenizer.json files that must be
+ * refused. tests/engine compares ids with Hugging Face's tokenizers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
     "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":" \
     "true"
 
-/* Members of tokenizer.json that make a small byte-level tokenizer. */
+/* Members of tokenizer.json for a small byte-level tokenizer. */
 #define GOOD \
     "\"pre_tokenizer\":" BYTE_LEVEL ",\"decoder\":" BYTE_LEVEL \
     ",\"added_tokens\":[" TOKEN("<s>", PLAIN) "," TOKEN( \
@@ -90,12 +90,12 @@ static void text_becomes_ids(void **state)
     gac_tokenizer_close(NULL);
 }
 
-/* A tokenizer of single letters, with more members. */
+/* A tokenizer of single letters with additional members. */
 #define LETTERS(merges, more) \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"aa\":2,\"\\u2581\":3,\"e\":4," \
     "\"\\u00e9\":5,\"\\u0301\":6,\"a__\":7},\"merges\":[" merges "]}," more "}"
 
-/* Of equal merges the leftmost comes first. */
+/* The leftmost of equal merges comes first. */
 static void merges_begin_at_the_left(void **state)
 {
     (void)state;
@@ -105,8 +105,8 @@ static void merges_begin_at_the_left(void **state)
     gac_tokenizer_close(t);
 }
 
-/* Words are remembered, some of them in one place: each has its own ids. */
-static void remembered_words_are_told_apart(void **state)
+/* Words that share a slot of the cache keep their own ids. */
+static void words_of_one_slot_keep_their_ids(void **state)
 {
     (void)state;
     enum { LENGTH = 7, N_WORDS = 3 * 3 * 3 * 3 * 3 * 3 * 3 };
@@ -123,7 +123,8 @@ static void remembered_words_are_told_apart(void **state)
     gac_tokenizer_close(t);
 }
 
-/* Accents that can be one character with what they follow become so. */
+/* NFC composes an accent with the character before it, if there is such a
+ * character. */
 static void accents_are_composed(void **state)
 {
     (void)state;
@@ -134,8 +135,9 @@ static void accents_are_composed(void **state)
     gac_tokenizer_close(t);
 }
 
-/* With the scheme "first" a mark goes before the text, not before what follows a token. */
-static void marks_go_before_the_first_part(void **state)
+/* With the scheme "first" the mark goes before the text, but not after an added
+ * token. */
+static void marks_go_before_the_text(void **state)
 {
     (void)state;
     gac_tokenizer *t = opened(LETTERS(
@@ -152,7 +154,7 @@ static void marks_go_before_the_first_part(void **state)
     "\"single_word\":true,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":" \
     "false"
 
-/* Added tokens: the longest counts, and a single word has no letters beside it. */
+/* The longest added token wins. A single_word token has no letters beside it. */
 static void added_tokens_are_whole(void **state)
 {
     (void)state;
@@ -167,7 +169,7 @@ static void added_tokens_are_whole(void **state)
     gac_tokenizer_close(t);
 }
 
-/* A decoder strips as many characters as it says, and no more. */
+/* A decoder strips at most as many characters as it states. */
 static void decoders_strip_what_they_say(void **state)
 {
     (void)state;
@@ -327,7 +329,7 @@ static void bad_parts_are_refused(void **state)
             "$.added_tokens: two tokens are the same");
 }
 
-/* Sequences inside sequences, and more steps than there is room for. */
+/* Nested sequences and the number of steps are limited. */
 static void nesting_is_bounded(void **state)
 {
     (void)state;
@@ -343,11 +345,11 @@ static void nesting_is_bounded(void **state)
             strcat(json, i ? ",{\"type\":\"NFC\"}" : "{\"type\":\"NFC\"}");
         strcat(json, "]}");
     }
-    refused(strcat(json, "]}}"), "is one step too many");
+    refused(strcat(json, "]}}"), "exceeds the limit of steps");
 }
 
-/* A pattern that never ends and a normalizer that never stops growing give an
- * error when the text shows it. */
+/* A pattern that backtracks forever and a normalizer that grows without end
+ * give an error. */
 static void hostile_texts_and_patterns_end(void **state)
 {
     (void)state;
@@ -395,9 +397,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_becomes_ids),
         cmocka_unit_test(merges_begin_at_the_left),
-        cmocka_unit_test(remembered_words_are_told_apart),
+        cmocka_unit_test(words_of_one_slot_keep_their_ids),
         cmocka_unit_test(accents_are_composed),
-        cmocka_unit_test(marks_go_before_the_first_part),
+        cmocka_unit_test(marks_go_before_the_text),
         cmocka_unit_test(added_tokens_are_whole),
         cmocka_unit_test(decoders_strip_what_they_say),
         cmocka_unit_test(ids_become_bytes),

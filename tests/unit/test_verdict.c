@@ -29,7 +29,7 @@ static void verdicts_at_their_boundaries(void **state)
     assert_int_equal(judge(2.0, 1.051), EXP_WEAKER);
     assert_int_equal(judge(2.0, 1.049), EXP_CONTRADICTED);
     assert_int_equal(judge(2.0, 0.5), EXP_CONTRADICTED);
-    /* the same, the other way up */
+    /* the same effect inverted */
     assert_int_equal(judge(0.5, 0.5), EXP_REPRODUCED);
     assert_int_equal(judge(0.5, 0.4), EXP_STRONGER);
     assert_int_equal(judge(0.5, 0.7), EXP_WEAKER);
@@ -40,7 +40,7 @@ static void verdicts_at_their_boundaries(void **state)
 static void small_effects_are_not_lost_in_the_tolerance(void **state)
 {
     (void)state;
-    /* 8 % was claimed: none is within 15 % of it, but is no effect */
+    /* 8 % was claimed; no effect is within 15 % of that, but contradicts it */
     assert_int_equal(judge(1.08, 1.0), EXP_CONTRADICTED);
     assert_int_equal(judge(1.08, 1.07), EXP_REPRODUCED);
 }
@@ -59,7 +59,7 @@ static void no_effect_can_be_claimed(void **state)
     assert_int_equal(exp_judge_ratio(2.0, 1.1, 0.15, 0.04, 0.05), EXP_AMBIGUOUS);
 }
 
-/* As if measured with a noise of 0.6 %. */
+/* Judges a value with a noise of 0.6 %. */
 static exp_verdict judge_noisy(double published, double ours)
 {
     return exp_judge_ratio(published, ours, 0.15, 0.006, 0.05);
@@ -68,12 +68,12 @@ static exp_verdict judge_noisy(double published, double ours)
 static void near_a_border_is_ambiguous(void **state)
 {
     (void)state;
-    /* none or some: two runs of one experiment gave these */
+    /* an effect or none: two runs of one experiment gave these */
     assert_int_equal(judge_noisy(0.843, 0.9552), EXP_AMBIGUOUS);
     assert_int_equal(judge_noisy(0.843, 0.9482), EXP_AMBIGUOUS);
     assert_int_equal(judge_noisy(0.843, 0.975), EXP_CONTRADICTED);
     assert_int_equal(judge_noisy(0.843, 0.93), EXP_REPRODUCED);
-    /* as much or more, as much or less */
+    /* reproduced or stronger, reproduced or weaker */
     assert_int_equal(judge_noisy(2.0, 2.28), EXP_AMBIGUOUS);
     assert_int_equal(judge_noisy(2.0, 2.32), EXP_AMBIGUOUS);
     assert_int_equal(judge_noisy(2.0, 2.2), EXP_REPRODUCED);
@@ -81,19 +81,20 @@ static void near_a_border_is_ambiguous(void **state)
     assert_int_equal(judge_noisy(2.0, 1.75), EXP_AMBIGUOUS);
     assert_int_equal(judge_noisy(2.0, 1.6), EXP_WEAKER);
     assert_int_equal(judge_noisy(2.0, 1.06), EXP_AMBIGUOUS);
-    /* none was claimed */
+    /* no effect was claimed */
     assert_int_equal(judge_noisy(1.0, 1.04), EXP_AMBIGUOUS);
     assert_int_equal(judge_noisy(1.0, 1.01), EXP_REPRODUCED);
     assert_int_equal(judge_noisy(1.0, 0.94), EXP_AMBIGUOUS);
-    /* contradicted at both ends, not between them */
+    /* contradicted at both ends, but not between them */
     assert_int_equal(exp_judge_ratio(1.0, 1.06, 0.15, 0.1, 0.05), EXP_AMBIGUOUS);
-    /* as much noise as one likes */
+    /* unlimited noise */
     assert_int_equal(exp_judge_ratio(2.0, 2.0, 0.15, INFINITY, 0.05), EXP_AMBIGUOUS);
 }
 
-static exp_verdict judge_pair(double published, double ours, bool told_apart, double clock_ratio)
+static exp_verdict judge_pair(double published, double ours, bool distinguishable,
+                              double clock_ratio)
 {
-    exp_comparison pair = { .told_apart = told_apart, .clock_ratio = clock_ratio };
+    exp_comparison pair = { .distinguishable = distinguishable, .clock_ratio = clock_ratio };
     return exp_judge_pair(published, ours, 0.15, 0, 0.05, &pair);
 }
 
@@ -104,16 +105,16 @@ static void two_calls_may_be_ambiguous(void **state)
     assert_int_equal(judge_pair(2.0, 2.0, false, 1), EXP_AMBIGUOUS);
     assert_int_equal(judge_pair(2.0, 0.5, false, 1), EXP_AMBIGUOUS);
     assert_int_equal(judge_pair(1.0, 1.2, false, 1), EXP_AMBIGUOUS);
-    /* no difference is what is found */
+    /* finding no difference needs no significance */
     assert_int_equal(judge_pair(2.0, 1.001, false, 1), EXP_CONTRADICTED);
     assert_int_equal(judge_pair(1.0, 1.001, false, 1), EXP_REPRODUCED);
-    /* clocks 10 % apart explain 1.1, not 2 */
+    /* clocks 10 % apart explain 1.1, but not 2 */
     assert_int_equal(judge_pair(1.15, 1.1, true, 1.1), EXP_AMBIGUOUS);
     assert_int_equal(judge_pair(1.15, 1.1, true, 1 / 1.1), EXP_AMBIGUOUS);
     assert_int_equal(judge_pair(2.0, 2.0, true, 1.1), EXP_REPRODUCED);
 }
 
-/* A job with n samples that spread evenly around time_us. */
+/* Makes a job with n samples that spread evenly around time_us. */
 static exp_job timed_job(double time_us, double spread, int n, int clock_mhz)
 {
     json_t *samples = json_array();
@@ -143,19 +144,19 @@ static void samples_and_clocks_are_compared(void **state)
 {
     (void)state;
     exp_comparison out = compare(110, 0.01, 9, 1980, 1);
-    assert_true(out.told_apart && out.clock_ratio == 1);
+    assert_true(out.distinguishable && out.clock_ratio == 1);
     assert_string_equal(out.note, "");
-    assert_false(compare(100.5, 0.001, 9, 1980, 1).told_apart); /* under a percent */
-    assert_false(compare(110, 0.3, 9, 1980, 1).told_apart);
-    out = compare(110, 0.01, 3, 1980, 1); /* too few to be sure */
-    assert_false(out.told_apart);
+    assert_false(compare(100.5, 0.001, 9, 1980, 1).distinguishable); /* below 1 % */
+    assert_false(compare(110, 0.3, 9, 1980, 1).distinguishable);
+    out = compare(110, 0.01, 3, 1980, 1); /* too few samples */
+    assert_false(out.distinguishable);
     assert_non_null(strstr(out.note, "do not tell them apart"));
     out = compare(110, 0.01, 9, 1800, 1);
     assert_true(fabs(out.clock_ratio - 1800.0 / 1980) < 1e-12);
     assert_non_null(strstr(out.note, "1800 and 1980 MHz"));
-    assert_true(compare(110, 0.01, 9, 1940, 1).clock_ratio == 1);  /* 2 % */
-    assert_true(compare(110, 0.01, 9, -1, 1).clock_ratio == 1);    /* unknown */
-    assert_true(compare(110, 0.01, 9, 1800, 10).clock_ratio == 1); /* bound by memory */
+    assert_true(compare(110, 0.01, 9, 1940, 1).clock_ratio == 1);  /* 2 % apart */
+    assert_true(compare(110, 0.01, 9, -1, 1).clock_ratio == 1);    /* clock unknown */
+    assert_true(compare(110, 0.01, 9, 1800, 10).clock_ratio == 1); /* memory-bound */
 }
 
 static void arithmetic_is_exact(void **state)

@@ -14,7 +14,7 @@ Checkpoints of the 8B shape in F16 with random weights, made here:
   palu_repaired  palu after `gac repair`
 Each is run by `gac eval` (falls and palu as they are, too, without the engine's own padding) and, from
 the same files, by transformers: eager prefill, decode eager and replayed as a CUDA graph. Fixed
-token counts, a real cache, prefill and decode apart, every model loaded once per lens.
+token counts, a real cache, prefill and decode apart, every model loaded once per stack.
 """
 import argparse
 import itertools
@@ -104,7 +104,7 @@ def ranks_of(gac, folder):
             if d["name"].endswith(".rank")}
 
 
-def engine_lens(args, folder, *more):
+def engine_stack(args, folder, *more):
     device = ["--device", args.device] + (["--dtype", "F16"] if args.device != "cpu" else [])
     result = json.loads(run(args.gac, "eval", folder, *device, "--prefill", PREFILL, "--decode",
                             DECODE, "--json", "-q", *more))
@@ -115,7 +115,7 @@ def engine_lens(args, folder, *more):
     return result
 
 
-def transformers_lens(args, folder):
+def transformers_stack(args, folder):
     import safetensors.torch
     import torch
     import measure
@@ -143,18 +143,18 @@ def transformers_lens(args, folder):
     return {"times": rows, "memory_bytes": memory}
 
 
-def both_lenses(args, name, folder, result):
+def both_stacks(args, name, folder, result):
     """Measures one variant, unless the result has it."""
     if name in result["variants"]:
         return
     say(f"{name}: {size_of(folder) / 1e9:.2f} GB")
     entry = {"bytes": size_of(folder), "command": sys.argv, "machine": machine(args),
              "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    entry["ours"] = engine_lens(args, folder)
+    entry["ours"] = engine_stack(args, folder)
     if name in ("falls", "palu"):
-        entry["ours_as_is"] = engine_lens(args, folder, "--as-is")
+        entry["ours_as_is"] = engine_stack(args, folder, "--as-is")
     if not args.ours_only:
-        entry["transformers"] = transformers_lens(args, folder)
+        entry["transformers"] = transformers_stack(args, folder)
     result["variants"][name] = entry
     pathlib.Path(args.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -183,10 +183,10 @@ def repaired(args, work, result, name):
     """A variant and the same after gac repair; returns its bytes."""
     after = {"falls": "repaired", "palu": "palu_repaired"}[name]
     size = size_of(work / name)
-    both_lenses(args, name, work / name, result)
+    both_stacks(args, name, work / name, result)
     run(args.gac, "repair", work / name, "-o", work / after, "--force", "-q")
     shutil.rmtree(work / name)
-    both_lenses(args, after, work / after, result)
+    both_stacks(args, after, work / after, result)
     shutil.rmtree(work / after)
     return size
 
@@ -199,7 +199,7 @@ def allocated(args, work, result, budget):
     run(args.gac, "repair", work / "smaller", "-o", work / "allocated", "--plan",
         work / "plan.json", "--force", "-q")
     shutil.rmtree(work / "smaller")
-    both_lenses(args, "allocated", work / "allocated", result)
+    both_stacks(args, "allocated", work / "allocated", result)
     shutil.rmtree(work / "allocated")
 
 
@@ -219,7 +219,7 @@ def main():
     lacks = [name for name in VARIANTS if name not in result["variants"]]
     if "dense" in lacks:
         write(base(args.layers), work / "dense")
-        both_lenses(args, "dense", work / "dense", result)
+        both_stacks(args, "dense", work / "dense", result)
         shutil.rmtree(work / "dense")
     if {"falls", "repaired", "allocated"}.intersection(lacks):
         write(factorised(KEEP, args.layers), work / "falls")

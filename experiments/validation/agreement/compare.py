@@ -3,7 +3,7 @@
 
     python3 experiments/validation/agreement/compare.py --library build/libgac.so -o RESULT.json
 
-Both lenses live in this one process, so that they use the same card, clock,
+Both stacks live in this one process, so that they use the same card, clock,
 cuBLAS and cuDNN: PyTorch through tools/pytorch_stack.py, ours through libgac.so.
 Every call gets as many operand sets and as many calls per sample on both sides,
 and samples are taken in turns (A B, B A, ...), so that heat and the power limit
@@ -13,7 +13,7 @@ sides, one after another, and what is compared is the median over them of the ra
 of the medians of samples. Operands either come from memory (three times the L2
 cache) or, where the plug-in does not take as many sets, from the cache, but not
 from both by chance. Afterwards PyTorch's profiler records the kernels of one call
-of each lens. A pair is of the same path when these are the same names in the same
+of each stack. A pair is of the same path when these are the same names in the same
 order; all pairs are in the result, and agreement is counted over those.
 """
 import argparse
@@ -30,7 +30,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 from native_stack import Gac, Refused, loaded_library  # noqa: E402
-from pytorch_stack import Declined, Lens, torch  # noqa: E402
+from pytorch_stack import Declined, Stack, torch  # noqa: E402
 
 LIMIT_PCT = 5.0
 N_PLACES = 5
@@ -93,7 +93,7 @@ def describe(job):
             f"{' causal' if job['causal'] else ''}")
 
 
-class ManyTypes(Lens):
+class ManyTypes(Stack):
     """GEMMs in more dtypes, as torch has them: products of 8 bits by functions of their own."""
     TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
              "F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
@@ -130,18 +130,18 @@ class ManyTypes(Lens):
 class Pair:
     """One call, ready on both sides."""
 
-    def __init__(self, gac, lens, job):
-        self.gac, self.lens, self.job = gac, lens, job
-        self.n_sets = max(2, 3 * lens.l2_bytes // lens.set_bytes(job) + 1)
+    def __init__(self, gac, stack, job):
+        self.gac, self.stack, self.job = gac, stack, job
+        self.n_sets = max(2, 3 * stack.l2_bytes // stack.set_bytes(job) + 1)
         if self.n_sets > MAX_SETS:
             # Both sides' within half of a cache of two halves (layout.py shows why).
-            self.n_sets = max(2, lens.l2_bytes // 8 // lens.set_bytes(job))
+            self.n_sets = max(2, stack.l2_bytes // 8 // stack.set_bytes(job))
         self.tasks, self.places = [], []  # ours, and PyTorch's sets, of every place so far
-        lens.use(job["dtype"])
-        self.function = lens.call(job)
+        stack.use(job["dtype"])
+        self.function = stack.call(job)
 
     def backend(self):
-        return self.lens.backend(self.job)
+        return self.stack.backend(self.job)
 
     def move(self):
         """To other memory: what it had is kept, or an allocator would give it again."""
@@ -151,14 +151,14 @@ class Pair:
     def sets_like_ours(self):
         """Operand sets side by side in one piece of memory, as cuda_task.c lays
         them out: each operand, and room for a result, on its own boundary."""
-        operands = self.lens.operands(self.job)
-        result = self.lens.set_bytes(self.job) - sum(x.nbytes for x in operands)
+        operands = self.stack.operands(self.job)
+        result = self.stack.set_bytes(self.job) - sum(x.nbytes for x in operands)
         room = [-(-n // ALIGNMENT) * ALIGNMENT for n in (*(x.nbytes for x in operands), result)]
         memory = torch.empty(self.n_sets * sum(room), device="cuda", dtype=torch.uint8)
         sets = []
         for start in range(0, self.n_sets * sum(room), sum(room)):
             one = []
-            for operand, size in zip(self.lens.operands(self.job), room):
+            for operand, size in zip(self.stack.operands(self.job), room):
                 one.append(memory[start:start + operand.nbytes].view(operand.dtype)
                            .view(operand.shape).copy_(operand))
                 start += size
@@ -173,13 +173,13 @@ class Pair:
 
     def measure_place(self, n_calls, seen):
         """Samples of both where they are now."""
-        gac, lens = self.gac, self.lens
+        gac, stack = self.gac, self.stack
         with self.backend():
-            graph = lens.capture(lens.repeat(self.function, self.places[-1], n_calls))
+            graph = stack.capture(stack.repeat(self.function, self.places[-1], n_calls))
         if graph is None:
             raise RuntimeError("PyTorch's call cannot be captured")
         sides = {"native": lambda: gac.time(self.tasks[-1], n_calls),
-                 "pytorch": lambda: lens.clock_behind_hold(graph.replay, n_calls) / n_calls}
+                 "pytorch": lambda: stack.clock_behind_hold(graph.replay, n_calls) / n_calls}
         samples = {"native": [], "pytorch": []}
         for i in range(-1, N_ROUNDS):  # one round to warm up
             for name in ("native", "pytorch") if i % 2 else ("pytorch", "native"):
@@ -196,7 +196,7 @@ class Pair:
             self.move()
             if n_calls == 0:
                 with self.backend():
-                    self.lens.try_call(self.job, self.function, self.places[0][0])
+                    self.stack.try_call(self.job, self.function, self.places[0][0])
                 n_calls = self.choose_calls()
             places.append(self.measure_place(n_calls, seen))
         clocks = [now.clock_mhz for now in seen]
@@ -214,8 +214,8 @@ class Pair:
     def hold_one(self):
         """One set on either side, to name kernels by."""
         self.tasks = [self.gac.create(self.job, 1)]
-        self.lens.use(self.job["dtype"])
-        self.places = [[self.lens.operands(self.job)]]
+        self.stack.use(self.job["dtype"])
+        self.places = [[self.stack.operands(self.job)]]
 
     def call_native(self):
         self.gac.run(self.tasks[0])
@@ -257,7 +257,7 @@ def name_kernels(pairs):
     return list(zip(between[0::2], between[1::2]))
 
 
-def compare(gac, lens, jobs, seconds):
+def compare(gac, stack, jobs, seconds):
     """A row for each job that was begun within so many seconds."""
     rows, pairs, start = [], [], time.monotonic()
     for job in jobs:
@@ -267,7 +267,7 @@ def compare(gac, lens, jobs, seconds):
         rows.append(row)
         pair = None
         try:
-            pair = Pair(gac, lens, job)
+            pair = Pair(gac, stack, job)
             row.update(pair.measure())
             pairs.append((row, pair))
         except (Refused, Declined) as e:
@@ -315,7 +315,7 @@ def main():
                         help="begin no further call after so many; calls come in random order")
     parser.add_argument("-o", "--out", type=pathlib.Path)
     args = parser.parse_args()
-    lens = ManyTypes({"device": "cuda:0", "dtype": "F16", "rules": {}})
+    stack = ManyTypes({"device": "cuda:0", "dtype": "F16", "rules": {}})
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")
     cudnn = loaded_library(r"libcudnn\.so")
@@ -324,12 +324,12 @@ def main():
     gac = Gac(args.library)
     result = {"schema": "gac.agreement/3", "limit_pct": LIMIT_PCT, "n_places": N_PLACES,
               "n_rounds": N_ROUNDS,
-              "sample_us": SAMPLE_US, "machine": {**lens.machine(), "gac": gac.info,
+              "sample_us": SAMPLE_US, "machine": {**stack.machine(), "gac": gac.info,
                                                   "cublas": loaded_library(r"libcublasLt\.so")}}
     jobs = gemm_jobs() + sdpa_jobs()
     random.Random(1).shuffle(jobs)
     with torch.inference_mode():
-        rows = compare(gac, lens, jobs, args.seconds)
+        rows = compare(gac, stack, jobs, args.seconds)
     result["n_calls_wanted"] = len(jobs)
     for row in rows:
         finish(row)

@@ -3,9 +3,9 @@
 
     python3 experiments/validation/agreement/in_turn.py FOLDER -o RESULT.json
 
-FOLDER holds ID.native.json and ID.pytorch.json as `gac experiment all --lens both
+FOLDER holds ID.native.json and ID.pytorch.json as `gac experiment all --stack both
 -o FOLDER/` writes them in one run on one card. Calls of the same shape count when
-the longest kernel of both has the same name: the same library path. The lenses ran
+the longest kernel of both has the same name: the same library path. The stacks ran
 one after the other there, each with clocks of its own; compare.py interleaves them.
 """
 import argparse
@@ -36,7 +36,7 @@ def calls_of(path):
         if call["state"] == "measured" and longest_kernel(call):
             shape = call["call"].split(" ")
             if shape[0] == "sdpa":
-                shape[1] = "*"  # how the lens was asked; the kernel says what it got
+                shape[1] = "*"  # how the stack was asked; the kernel says what it got
             found.setdefault((" ".join(shape), short(longest_kernel(call))), call)
     return found
 

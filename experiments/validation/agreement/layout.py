@@ -13,7 +13,7 @@ import statistics
 
 import compare
 from native_stack import Gac
-from pytorch_stack import Lens, torch
+from pytorch_stack import Stack, torch
 
 ROUNDS = 9
 LEAST_CALLS = 200
@@ -33,22 +33,22 @@ def side_by_side(n, n_sets, stride):
             for at in starts]
 
 
-def measure(gac, lens, n, n_sets):
+def measure(gac, stack, n, n_sets):
     """Name of the layout -> microseconds per call."""
     job = {"op": "gemm", "dtype": "F16", "m": 1, "n": n, "k": K, "row_major": False}
-    pair = compare.Pair(gac, lens, job)
+    pair = compare.Pair(gac, stack, job)
     pair.n_sets = n_sets
     pair.move()
     n_calls = up(LEAST_CALLS, n_sets)
     ours = 2 * K + up(2 * n * K, 512) + up(2 * n, 512)
-    separate = [lens.operands(job) for _ in range(n_sets)]
+    separate = [stack.operands(job) for _ in range(n_sets)]
     layouts = {"separate": separate, "as ours": side_by_side(n, n_sets, ours),
                "whole MiB": side_by_side(n, n_sets, up(ours, 1 << 20)),
                "with gaps": side_by_side(n, n_sets, ours + GAP_BYTES)}
     work = {"ours": lambda: gac.time(pair.task, n_calls)}
     for name, sets in layouts.items():
-        graph = lens.capture(lens.repeat(pair.function, sets, n_calls))
-        work[name] = lambda g=graph: lens.clock_behind_hold(g.replay, n_calls) / n_calls
+        graph = stack.capture(stack.repeat(pair.function, sets, n_calls))
+        work[name] = lambda g=graph: stack.clock_behind_hold(g.replay, n_calls) / n_calls
     samples = {name: [] for name in work}
     for _ in range(ROUNDS):
         for name, take in work.items():
@@ -63,13 +63,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", required=True)
     args = parser.parse_args()
-    lens = Lens({"device": "cuda:0", "dtype": "F16", "rules": {}})
+    stack = Stack({"device": "cuda:0", "dtype": "F16", "rules": {}})
     with torch.inference_mode():
         torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")  # loads cuBLAS
         gac = Gac(args.library)
         for n in (107, 123, 749):
             for n_sets in (9, 17, 25, 33, 64):
-                times = measure(gac, lens, n, n_sets)
+                times = measure(gac, stack, n, n_sets)
                 print(f"n={n} k={K}, {n_sets:2} sets: "
                       + ", ".join(f"{name} {us:.3f}" for name, us in times.items()), flush=True)
 
