@@ -16,7 +16,7 @@ typedef struct bench {
 
 /* GAC_NO_RESOURCE without a plug-in or a GPU. */
 gac_status bench_open_device(bench *b, gac_error *err);
-gac_status bench_open(bench *b, gac_dtype dtype, bool as_is, int64_t max_rows, gac_error *err);
+gac_status bench_open(bench *b, gac_dtype dtype, bool no_pad, int64_t max_rows, gac_error *err);
 void bench_close(bench *b);
 void bench_close_device(bench *b);
 

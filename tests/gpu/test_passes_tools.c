@@ -49,10 +49,10 @@ void bench_close_device(bench *b)
     b->device = NULL;
 }
 
-gac_status bench_open(bench *b, gac_dtype dtype, bool as_is, int64_t max_rows, gac_error *err)
+gac_status bench_open(bench *b, gac_dtype dtype, bool no_pad, int64_t max_rows, gac_error *err)
 {
     b->ops = b->backend->compute;
-    b->options = (gac_compute_options){ .dtype = dtype, .as_is = as_is, .max_rows = max_rows };
+    b->options = (gac_compute_options){ .dtype = dtype, .no_pad = no_pad, .max_rows = max_rows };
     return b->ops->open(b->device, &b->options, &b->state, err);
 }
 

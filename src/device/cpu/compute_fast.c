@@ -139,8 +139,8 @@ static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t
 /* Scores (n_rows, n_keys) to softmax weights, which are still to be multiplied
  * by factors; row r sees n_past + r / group + 1 keys, and the others weigh
  * nothing. */
-static void soften(const gac_cpu_attention *attention, int64_t n_past, int64_t n_rows,
-                   int64_t n_keys, float *scores, float *factors)
+static void softmax(const gac_cpu_attention *attention, int64_t n_past, int64_t n_rows,
+                    int64_t n_keys, float *scores, float *factors)
 {
     const gac_cpu_kernels *kernels = attention->compute->kernels;
     for (int64_t r = 0; r < n_rows; r++, scores += n_keys) {
@@ -164,7 +164,7 @@ static void attend_few(const gac_cpu_attention *attention, const float *q, const
         for (int64_t r = 0; r < n_rows; r++)
             scores[r * n_keys + j] = sums[r] * (float)call->scale;
     }
-    soften(attention, n_past, n_rows, n_keys, scores, factors);
+    softmax(attention, n_past, n_rows, n_keys, scores, factors);
     for (int64_t r = 0; r < n_rows; r++)
         kernels->mix(scores + r * n_keys, values, call->cache->v_stored, n_keys, call->v_size,
                      out + r * call->v_size);
@@ -187,7 +187,7 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     } else {
         gac_blas_gemm(true, n_rows, n_keys, qk_size, (float)call->scale, q, qk_size, keys,
                       cache->qk_stored, 0, scores, n_keys);
-        soften(attention, n_past, n_rows, n_keys, scores, factors);
+        softmax(attention, n_past, n_rows, n_keys, scores, factors);
         gac_blas_gemm(false, n_rows, v_size, n_keys, 1, scores, n_keys, values, cache->v_stored, 0,
                       out, v_size);
     }

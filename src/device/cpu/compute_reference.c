@@ -189,8 +189,8 @@ static void score(const gac_cpu_attention *attention, const float *q, const floa
 
 /* Weights of one row, of which n_seen keys count, to weights[j * stride]; their
  * sum. They are rounded to float, so that products with values are exact. */
-static double soften(const float *scores, int64_t n_seen, int64_t n_keys, int stride,
-                     double *weights)
+static double softmax(const float *scores, int64_t n_seen, int64_t n_keys, int stride,
+                      double *weights)
 {
     float most = scores[0];
     double total = 0;
@@ -249,8 +249,8 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
             memset(weights, 0, (size_t)(n_keys * tile_rows(n)) * sizeof *weights);
         for (int64_t r = 0; r < n; r++)
             totals[r] =
-                soften(scores + (row + r) * n_all, n_past + (row + r) / attention->group + 1,
-                       n_keys, tile_rows(n), weights + r);
+                softmax(scores + (row + r) * n_all, n_past + (row + r) / attention->group + 1,
+                        n_keys, tile_rows(n), weights + r);
         mix(attention, weights, cache->values + head * cache->v_stored, n, n_keys, totals, panel,
             out + row * call->v_size);
     }

@@ -7,7 +7,7 @@
  * pass_attend.c attends and pass_head.c has both ends of the model.
  *
  * Sizes are logical (what the model has) or physical (what lies in memory):
- * unless as_is, rows and ranks are longer than they must be, with zeros at
+ * unless no_pad, rows and ranks are longer than they must be, with zeros at
  * the end, so that everything starts on 16 bytes. */
 #ifndef GAC_CUDA_COMPUTE_INTERNAL_H
 #define GAC_CUDA_COMPUTE_INTERNAL_H
@@ -55,9 +55,9 @@ typedef struct gac_cuda_compute {
     cudaEvent_t staged_at[2];
     unsigned long long *worst_at; /* on the device: see gac_convert_args */
 
-    gac_skinny_args pending[GAC_STREAM_MAX_PRODUCTS]; /* that wait for gac_compute_launch_pending */
+    gac_skinny_args pending[GAC_GEMV_MAX_PRODUCTS]; /* that wait for gac_compute_launch_pending */
     int n_pending;
-    gac_scratch stream_state; /* of gac_stream_launch */
+    gac_scratch gemv_state; /* of gac_gemv_launch */
 
     bool recording;
     bool chained; /* the last thing on the stream is a kernel of ours: the next may overlap it */

@@ -77,7 +77,7 @@ gac_status gac_embed_launch(gac_dtype dtype, const void *table, int64_t ld, int6
 gac_status gac_losses_launch(const float *logits, int64_t vocab, const int32_t *targets,
                              double *out, int64_t n, cudaStream_t stream, gac_error *err);
 
-/* ---- Few rows times weights (pass_skinny.cu, pass_stream.cu) ------------ */
+/* ---- Few rows times weights (pass_skinny.cu, gemv_persistent.cu) ------------ */
 
 enum { GAC_SKINNY_MAX_ROWS = 16, GAC_SKINNY_MAX_SEGMENTS = 16 };
 
@@ -122,21 +122,21 @@ typedef struct gac_skinny_args {
 /* Takes half rows only. */
 gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, gac_error *err);
 
-/* ---- One row times weights, again and again (pass_stream.cu) ------------- */
+/* ---- One row times weights, again and again (gemv_persistent.cu) ------------- */
 
 enum {
-    GAC_STREAM_MAX_PRODUCTS = 8,
-    GAC_STREAM_MAX_BLOCKS = 1023,
-    GAC_STREAM_STATE_BYTES = (1 + GAC_STREAM_MAX_BLOCKS) * 4
+    GAC_GEMV_MAX_PRODUCTS = 8,
+    GAC_GEMV_MAX_BLOCKS = 1023,
+    GAC_GEMV_STATE_BYTES = (1 + GAC_GEMV_MAX_BLOCKS) * 4
 };
 
-/* Whether gac_stream_launch takes these products: of one row each, on a device
+/* Whether gac_gemv_launch takes these products: of one row each, on a device
  * that has what it needs. */
-bool gac_stream_takes(const gac_skinny_args *args, int n);
+bool gac_gemv_takes(const gac_skinny_args *args, int n);
 /* n products one after another, of one dtype, whatever they say of overlap.
- * state: GAC_STREAM_STATE_BYTES, zero before the first call; no two launches at
+ * state: GAC_GEMV_STATE_BYTES, zero before the first call; no two launches at
  * once may share it. */
-gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
+gac_status gac_gemv_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
                              cudaStream_t stream, gac_error *err);
 
 /* ---- Attention with a cache ---------------------------------------------- */

@@ -122,16 +122,16 @@ static gac_status launch_alone(gac_cuda_compute *c, gac_skinny_args *args, gac_e
 static gac_status launch_skinny(gac_cuda_compute *c, const gac_skinny_args *args, gac_error *err)
 {
     c->pending[c->n_pending] = *args;
-    if (gac_stream_takes(c->pending, c->n_pending + 1)) {
+    if (gac_gemv_takes(c->pending, c->n_pending + 1)) {
         c->n_pending++;
-        return c->n_pending == GAC_STREAM_MAX_PRODUCTS ? gac_compute_launch_pending(c, err)
+        return c->n_pending == GAC_GEMV_MAX_PRODUCTS ? gac_compute_launch_pending(c, err)
                                                        : GAC_OK;
     }
     gac_status status = gac_compute_launch_pending(c, err);
     if (status)
         return status;
     c->pending[0] = *args;
-    if (gac_stream_takes(c->pending, 1)) {
+    if (gac_gemv_takes(c->pending, 1)) {
         c->n_pending = 1;
         return GAC_OK;
     }
@@ -145,7 +145,7 @@ gac_status gac_compute_launch_pending(gac_cuda_compute *c, gac_error *err)
         return GAC_OK;
     c->n_pending = 0;
     gac_status status =
-        gac_stream_launch(c->pending, n, c->stream_state.memory, c->chained, c->cuda->stream, err);
+        gac_gemv_launch(c->pending, n, c->gemv_state.memory, c->chained, c->cuda->stream, err);
     c->chained = true;
     return status;
 }

@@ -1,7 +1,7 @@
 /* Up to 16 rows times weights: as fast as the weights come out of memory.
  *
  * A tile is 8 rows of weights, or of x. There is one block to a multiprocessor,
- * with its share of the tiles (pass_deal.h), and eight of its warps divide the k of
+ * with its share of the tiles (block_schedule.h), and eight of its warps divide the k of
  * these tiles among them in steps of 64 numbers. Each of these warps has a ring in
  * shared memory, and another warp that fills it: for each step with tiles of x
  * and of the weights, of which up to GROUP share the x. What the warps have of a
@@ -240,14 +240,16 @@ bool make_segments(const gac_skinny_args *a, params &p)
 }
 
 /* Divides the tiles among the blocks. */
-void deal_tiles(params &p, int n_blocks, int group)
+void assign_tiles(params &p, int n_blocks, int group)
 {
-    gac_deal_segment segments[GAC_SKINNY_MAX_SEGMENTS];
+    gac_block_schedule_segment segments[GAC_SKINNY_MAX_SEGMENTS];
     for (int s = 0; s < p.n_segments; s++)
         segments[s] = { p.segments[s].end_tile - p.segments[s].tile, p.segments[s].cost };
-    const gac_deal deal = { segments, p.n_segments,        n_blocks,
-                            group,    p.m <= TILE ? 1 : 2, p.mode == GAC_SKINNY_GATED ? 2 : 1 };
-    gac_deal_tiles(&deal, p.cuts);
+    const gac_block_schedule schedule = {
+        segments, p.n_segments,        n_blocks,
+        group,    p.m <= TILE ? 1 : 2, p.mode == GAC_SKINNY_GATED ? 2 : 1
+    };
+    gac_block_schedule_assign(&schedule, p.cuts);
 }
 
 template <typename T, int GROUP, int RING>
@@ -255,7 +257,7 @@ cudaError_t launch(params &p, int n_blocks, bool overlap, cudaStream_t stream)
 {
     const auto kernel = p.m <= TILE ? gac_skinny_kernel<config<T, 1, GROUP, RING>>
                                     : gac_skinny_kernel<config<T, 2, GROUP, RING>>;
-    deal_tiles(p, n_blocks, GROUP);
+    assign_tiles(p, n_blocks, GROUP);
     return launch_kernel(kernel, dim3((unsigned)n_blocks), 2 * N_THREADS,
                          (size_t)count_bytes(GROUP, RING), overlap, stream, p);
 }

@@ -3,8 +3,8 @@
 #ifndef GAC_PASS_SKINNY_CUH
 #define GAC_PASS_SKINNY_CUH
 
+#include "block_schedule.h"
 #include "pass_common.cuh"
-#include "pass_deal.h"
 
 namespace
 {

@@ -89,13 +89,13 @@ gac_status gac_compute_wait(gac_cuda_compute *c, const char *what, gac_error *er
 
 int64_t gac_compute_row_width(const gac_cuda_compute *c, int64_t width)
 {
-    return c->options.as_is ? width : (width + 7) / 8 * 8;
+    return c->options.no_pad ? width : (width + 7) / 8 * 8;
 }
 
 int64_t gac_compute_stored(void *state, gac_size_kind kind, int64_t size)
 {
     gac_cuda_compute *c = state;
-    if (c->options.as_is || size < 1)
+    if (c->options.no_pad || size < 1)
         return size;
     if (kind == GAC_SIZE_HEAD)
         return (size + 7) / 8 * 8;
@@ -116,7 +116,7 @@ static void close_compute(void *state)
     drop_recording(c);
     gac_lt_free(c);
     gac_scratch *all[] = { &c->x,        &c->latent,       &c->wide,   &c->split,
-                           &c->counters, &c->stream_state, &c->logits, &c->targets };
+                           &c->counters, &c->gemv_state, &c->logits, &c->targets };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         release(c, all[i]);
     for (int i = 0; i < 2; i++) {
@@ -158,7 +158,7 @@ static gac_status open_pass(gac_cuda_compute *c, gac_error *err)
     }
     if (code != cudaSuccess)
         return gac_cuda_error(err, code, "cudaHostAlloc");
-    return gac_compute_reserve(c, &c->stream_state, GAC_STREAM_STATE_BYTES, "a barrier", true, err);
+    return gac_compute_reserve(c, &c->gemv_state, GAC_GEMV_STATE_BYTES, "a barrier", true, err);
 }
 
 /* GAC_CUDA_FEW in the environment moves the border between our kernel and

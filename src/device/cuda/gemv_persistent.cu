@@ -4,7 +4,7 @@
  * Rows of weights are cut into pieces of up to 2 KB. The pieces of a block go
  * round its warps, and each warp has a ring in shared memory that bulk copies
  * fill: a warp waits for its next piece, takes it into registers, sends for
- * the piece that the place is free for, and multiplies. Warps know nothing of
+ * the piece that the slot is free for, and multiplies. Warps know nothing of
  * each other until the last piece of a product; then the block adds up the
  * sums of pieces, always in the same order.
  *
@@ -13,7 +13,7 @@
  * of them have. The rings do not wait: they are filled with the weights of the
  * next product by then, and those of the first one before the kernel waits for
  * the one before it. */
-#include "pass_stream.cuh"
+#include "gemv_persistent.cuh"
 
 namespace
 {
@@ -21,7 +21,7 @@ namespace
 constexpr int CHUNK = 256; /* numbers of a piece, of which a lane has 8 */
 constexpr int N_CHUNKS = PIECE / CHUNK;
 constexpr int MAX_BYTES = 192 << 10;  /* of a block: what runs beside it needs some */
-constexpr int MAX_N = 1 << 22;        /* of y: times GAC_STREAM_MAX_BLOCKS it is an unsigned */
+constexpr int MAX_N = 1 << 22;        /* of y: times GAC_GEMV_MAX_BLOCKS it is an unsigned */
 constexpr int MAX_FLOAT_WIDTH = 8192; /* of F32 rows that are normed here */
 constexpr int N_FLOATS = MAX_FLOAT_WIDTH / (4 * N_THREADS);
 
@@ -65,11 +65,11 @@ template <typename T> __device__ __forceinline__ void put_four(T *xs, int c, uin
 
 /* A lane's numbers of a piece; n are from its first on. */
 template <typename T>
-__device__ __forceinline__ void take(uint4 (&w)[N_CHUNKS], uint32_t place, int n)
+__device__ __forceinline__ void load_piece(uint4 (&w)[N_CHUNKS], uint32_t slot_data, int n)
 {
 #pragma unroll
     for (int u = 0; u < N_CHUNKS; u++)
-        w[u] = u * CHUNK < n ? load_shared(place + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 };
+        w[u] = u * CHUNK < n ? load_shared(slot_data + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 };
 }
 
 /* Adds their products with the same numbers of x. */
@@ -136,7 +136,8 @@ __device__ __forceinline__ void stage_float(const one_product &p, T *xs,
 }
 
 /* Adds up the pieces of a row of weights. */
-__device__ __forceinline__ float add_up(const segment &s, const run &r, int row, const float *sums)
+__device__ __forceinline__ float sum_pieces(const segment &s, const row_range &r, int row,
+                                            const float *sums)
 {
     float y = s.bias ? s.bias[row] : 0.0f;
     for (int q = 0; q < s.n_pieces; q++)
@@ -146,17 +147,18 @@ __device__ __forceinline__ float add_up(const segment &s, const run &r, int row,
 
 /* What the block has of y, from the pieces' sums. */
 template <typename T>
-__device__ void finish(const params &p, const one_product &one, const run *runs, const float *sums)
+__device__ void finish(const params &p, const one_product &one, const row_range *ranges,
+                       const float *sums)
 {
     const bool gated = one.mode == GAC_SKINNY_GATED;
     for (int s = one.first; s < (gated ? one.first + 1 : one.end); s++) {
-        const run r = runs[s];
+        const row_range r = ranges[s];
         for (int i = threadIdx.x; i < r.n_rows; i += N_THREADS) {
             const int row = r.row + i, to = p.segments[s].y_start + row;
-            const float y = add_up(p.segments[s], r, row, sums);
+            const float y = sum_pieces(p.segments[s], r, row, sums);
             if (gated)
-                ((T *)one.y)[to] =
-                    from_float<T>(silu(y) * add_up(p.segments[s + 1], runs[s + 1], row, sums));
+                ((T *)one.y)[to] = from_float<T>(
+                    silu(y) * sum_pieces(p.segments[s + 1], ranges[s + 1], row, sums));
             else if (one.mode == GAC_SKINNY_SET)
                 ((T *)one.y)[to] = from_float<T>(y);
             else if (one.mode == GAC_SKINNY_ADD)
@@ -170,39 +172,39 @@ __device__ void finish(const params &p, const one_product &one, const run *runs,
 /* All in one function: the compiler makes slower code of its parts, and keeps
  * registers that attention needs beside it. */
 template <typename T>
-__global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(N_THREADS, 2) gac_gemv_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char memory[];
-    __shared__ ticket tickets[N_WARPS][MAX_SLOTS];
-    __shared__ run runs[MAX_SEGMENTS];
-    __shared__ int n_pieces[GAC_STREAM_MAX_PRODUCTS];
+    __shared__ slot_state slot_states[N_WARPS][MAX_SLOTS];
+    __shared__ row_range ranges[MAX_SEGMENTS];
+    __shared__ int n_pieces[GAC_GEMV_MAX_PRODUCTS];
     __shared__ float spare[N_WARPS];
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
     T *xs = (T *)memory + N_WARPS * p.n_slots * PIECE;
     float *sums = (float *)(xs + p.max_width);
     /* A lane's part of the warp's ring; that of lane 0 is where pieces go. */
     const uint32_t ring = shared_address((T *)memory + warp * p.n_slots * PIECE + 8 * lane);
-    const uint32_t barriers = shared_address(tickets[warp]);
+    const uint32_t barriers = shared_address(slot_states[warp]);
     const uint32_t x_at = shared_address(xs + 8 * lane);
 
     let_next_start();
     if (threadIdx.x < p.n_products)
-        n_pieces[threadIdx.x] = divide(p, (int)threadIdx.x, blockIdx.x, gridDim.x, runs);
+        n_pieces[threadIdx.x] = divide(p, (int)threadIdx.x, blockIdx.x, gridDim.x, ranges);
     if (lane == 0) {
         for (int i = 0; i < p.n_slots; i++)
-            start_barrier(barriers + i * sizeof(ticket), 1);
+            start_barrier(barriers + i * sizeof(slot_state), 1);
         publish_barriers();
     }
     __syncthreads();
     cursor<T> ahead;
     ahead.s = 0;
     ahead.piece = warp;
-    enter(p, runs, warp, ahead);
+    enter_segment(p, ranges, warp, ahead);
     for (int i = 0; i < p.n_slots && ahead.s < p.n_segments; i++) {
         if (lane == 0)
-            send_for(p, ahead, ring + i * PIECE * 2, barriers + i * sizeof(ticket),
-                     &tickets[warp][i]);
-        advance(p, runs, warp, ahead);
+            start_copy(p, ahead, ring + i * PIECE * 2, barriers + i * sizeof(slot_state),
+                       &slot_states[warp][i]);
+        advance(p, ranges, warp, ahead);
     }
     int slot = 0;
     uint32_t phase = 0;
@@ -216,7 +218,7 @@ __global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_c
             wait_for_previous();
             done = __ldcg(p.done + blockIdx.x);
         } else {
-            await(p.arrived, (done + j) * gridDim.x);
+            wait_grid(p.arrived, (done + j) * gridDim.x);
         }
         if (one.from_float)
             stage_float(one, xs, norm, spare);
@@ -224,19 +226,19 @@ __global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_c
             stage_half(one, xs);
         __syncthreads();
         for (int i = warp; i < n_pieces[j]; i += N_WARPS) {
-            const uint32_t ticket_at = barriers + slot * sizeof(ticket);
-            const uint32_t place = ring + slot * PIECE * 2;
-            const uint4 t = load_shared(ticket_at);
+            const uint32_t slot_at = barriers + slot * sizeof(slot_state);
+            const uint32_t slot_data = ring + slot * PIECE * 2;
+            const uint4 t = load_shared(slot_at);
             const uint32_t x_first = x_at + t.z * 2;
             const int n = (int)t.w;
             uint4 w[N_CHUNKS];
-            wait_for(ticket_at, phase);
-            take<T>(w, place, n - 8 * lane);
+            wait_for(slot_at, phase);
+            load_piece<T>(w, slot_data, n - 8 * lane);
             __syncwarp();
             if (ahead.s < p.n_segments) {
                 if (lane == 0)
-                    send_for(p, ahead, place, ticket_at, &tickets[warp][slot]);
-                advance(p, runs, warp, ahead);
+                    start_copy(p, ahead, slot_data, slot_at, &slot_states[warp][slot]);
+                advance(p, ranges, warp, ahead);
             }
             product<T> y;
             multiply(y, w, x_first, n - 8 * lane);
@@ -248,8 +250,8 @@ __global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_c
             __syncwarp();
         }
         __syncthreads();
-        finish<T>(p, one, runs, sums);
-        arrive(p.arrived);
+        finish<T>(p, one, ranges, sums);
+        arrive_grid(p.arrived);
     }
     if (threadIdx.x == 0)
         p.done[blockIdx.x] = done + p.n_products;
@@ -281,7 +283,7 @@ bool add_segment(const gac_skinny_args *a, const gac_skinny_segment &from,
 /* Adds a product; false for what makes no sense. */
 bool add_product(const gac_skinny_args *a, params &p)
 {
-    if (p.n_products == GAC_STREAM_MAX_PRODUCTS)
+    if (p.n_products == GAC_GEMV_MAX_PRODUCTS)
         return false;
     one_product &to = p.products[p.n_products++];
     bool ok = a->m == 1 && a->n_segments >= 1 && a->width >= 8 && a->width % 8 == 0 &&
@@ -325,7 +327,7 @@ bool divide_work(params &p, const facts &f, size_t *n_bytes)
     int64_t most = 0;
     for (int j = 0; j < p.n_products; j++) {
         one_product &one = p.products[j];
-        if (one.cost > INT32_MAX || f.n_units > GAC_STREAM_MAX_BLOCKS)
+        if (one.cost > INT32_MAX || f.n_units > GAC_GEMV_MAX_BLOCKS)
             return false;
         one.block_cost = (unsigned)((one.cost + f.n_units - 1) / f.n_units);
         most = max(most, bound_pieces(p, one, f.n_units));
@@ -354,17 +356,17 @@ cudaError_t launch(params &p, int n_blocks, size_t n_bytes, bool overlap, cudaSt
 {
     /* Nothing here lives in L1, as loads under way elsewhere do. */
     cudaError_t code =
-        cudaFuncSetAttribute(gac_stream_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
+        cudaFuncSetAttribute(gac_gemv_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared);
     if (code != cudaSuccess)
         return code;
-    return launch_kernel(gac_stream_kernel<T>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
-                         overlap, stream, p, true);
+    return launch_kernel(gac_gemv_kernel<T>, dim3((unsigned)n_blocks), N_THREADS, n_bytes, overlap,
+                         stream, p, true);
 }
 
 } /* namespace */
 
-extern "C" bool gac_stream_takes(const gac_skinny_args *args, int n)
+extern "C" bool gac_gemv_takes(const gac_skinny_args *args, int n)
 {
     params p = {};
     facts f = {};
@@ -372,8 +374,8 @@ extern "C" bool gac_stream_takes(const gac_skinny_args *args, int n)
     return ask_device(f) == cudaSuccess && make_params(args, n, f, p, &n_bytes);
 }
 
-extern "C" gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state,
-                                        bool overlap, cudaStream_t stream, gac_error *err)
+extern "C" gac_status gac_gemv_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
+                                      cudaStream_t stream, gac_error *err)
 {
     params p = {};
     facts f = {};

@@ -1,7 +1,7 @@
-/* pass_stream: what a launch of products of one row is told, how its blocks
+/* gemv_persistent: what a launch of products of one row is told, how its blocks
  * divide it, and how weights come to a warp. */
-#ifndef GAC_PASS_STREAM_CUH
-#define GAC_PASS_STREAM_CUH
+#ifndef GAC_GEMV_PERSISTENT_CUH
+#define GAC_GEMV_PERSISTENT_CUH
 
 #include "pass_common.cuh"
 
@@ -36,7 +36,7 @@ struct one_product {
 };
 
 struct params {
-    one_product products[GAC_STREAM_MAX_PRODUCTS];
+    one_product products[GAC_GEMV_MAX_PRODUCTS];
     segment segments[MAX_SEGMENTS];
     unsigned *arrived; /* blocks that finished a product, of all launches */
     unsigned *done;    /* (blocks) products that each finished, likewise */
@@ -46,7 +46,7 @@ struct params {
 
 /* The rows of a segment that a block multiplies with, and how many pieces of
  * the product come before them. */
-struct run {
+struct row_range {
     int row, n_rows, first_piece;
 };
 
@@ -63,9 +63,9 @@ __host__ __device__ inline int first_row(const one_product &p, const segment &s,
     return (int)min(row, n);
 }
 
-/* Fills in the runs of a product; gives its pieces. */
+/* Fills in the ranges of a product; gives its pieces. */
 __host__ __device__ inline int divide(const params &p, int product, unsigned block,
-                                      unsigned n_blocks, run *runs)
+                                      unsigned n_blocks, row_range *ranges)
 {
     const one_product &one = p.products[product];
     unsigned cost = 0;
@@ -74,7 +74,7 @@ __host__ __device__ inline int divide(const params &p, int product, unsigned blo
         const segment &seg = p.segments[s];
         const int row = first_row(one, seg, cost, block, n_blocks);
         const int end = first_row(one, seg, cost, block + 1, n_blocks);
-        runs[s] = run{ row, end - row, n_pieces };
+        ranges[s] = row_range{ row, end - row, n_pieces };
         n_pieces += (end - row) * seg.n_pieces;
         cost += (unsigned)seg.n * ((unsigned)seg.k / 8);
     }
@@ -105,7 +105,7 @@ __device__ __forceinline__ void publish_barriers()
 __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t n_bytes,
                                      uint32_t barrier)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    asm volatile("mbarrier.arrive_grid.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :
                  : "r"(barrier), "r"(n_bytes)
                  : "memory");
@@ -128,7 +128,7 @@ __device__ __forceinline__ void copy(uint32_t, const void *, uint32_t, uint32_t)
 #endif
 
 /* The block has finished a product. */
-__device__ __forceinline__ void arrive(unsigned *arrived)
+__device__ __forceinline__ void arrive_grid(unsigned *arrived)
 {
     __syncthreads();
     if (threadIdx.x == 0)
@@ -136,7 +136,7 @@ __device__ __forceinline__ void arrive(unsigned *arrived)
 }
 
 /* So many have arrived, and what they wrote is seen. */
-__device__ __forceinline__ void await(const unsigned *arrived, unsigned n)
+__device__ __forceinline__ void wait_grid(const unsigned *arrived, unsigned n)
 {
     if (threadIdx.x == 0) {
         unsigned now;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void await(const unsigned *arrived, unsigned n)
 
 /* A piece in a ring: when it is there, and which numbers of x it is multiplied
  * with. */
-struct __align__(16) ticket
+struct __align__(16) slot_state
 {
     uint64_t barrier;
     int start, n;
@@ -172,11 +172,12 @@ template <typename T> struct cursor {
 /* Takes up the segment c.s, with c.piece counted from the block's first there,
  * or one after it. */
 template <typename T>
-__device__ __forceinline__ void enter(const params &p, const run *runs, int warp, cursor<T> &c)
+__device__ __forceinline__ void enter_segment(const params &p, const row_range *ranges, int warp,
+                                              cursor<T> &c)
 {
     for (; c.s < p.n_segments; c.s++) {
         const segment &from = p.segments[c.s];
-        const run r = runs[c.s];
+        const row_range r = ranges[c.s];
         if (from.is_first)
             c.piece = warp;
         const int i = c.piece / from.n_pieces;
@@ -194,7 +195,8 @@ __device__ __forceinline__ void enter(const params &p, const run *runs, int warp
 }
 
 template <typename T>
-__device__ __forceinline__ void advance(const params &p, const run *runs, int warp, cursor<T> &c)
+__device__ __forceinline__ void advance(const params &p, const row_range *ranges, int warp,
+                                        cursor<T> &c)
 {
     int n = c.next_row;
     c.piece += c.next_piece;
@@ -207,19 +209,19 @@ __device__ __forceinline__ void advance(const params &p, const run *runs, int wa
     if (c.n_rows <= 0) {
         c.piece -= c.n_rows * c.n_pieces;
         c.s++;
-        enter(p, runs, warp, c);
+        enter_segment(p, ranges, warp, c);
     }
 }
 
 template <typename T>
-__device__ __forceinline__ void send_for(const params &p, const cursor<T> &c, uint32_t place,
-                                         uint32_t ticket_at, ticket *t)
+__device__ __forceinline__ void start_copy(const params &p, const cursor<T> &c, uint32_t slot_data,
+                                           uint32_t slot_at, slot_state *t)
 {
     const segment &s = p.segments[c.s];
     const int start = c.piece * s.length, n = min(s.length, s.k - start);
     t->start = s.x_start + start;
     t->n = n;
-    copy(place, c.row + start, (uint32_t)n * 2, ticket_at);
+    copy(slot_data, c.row + start, (uint32_t)n * 2, slot_at);
 }
 
 } /* namespace */
