@@ -7,8 +7,8 @@
 #include <string.h>
 
 #define MAX_THREADS 256
-/* Looks at the counter before a thread goes to sleep: some 20 us, about what
- * waking one costs, since the next job usually follows at once. */
+/* A thread polls this often before it sleeps. That takes about 20 us, as long as waking a
+ * thread. The next job usually follows at once. */
 #define N_SPINS 500
 
 typedef struct worker {
@@ -23,10 +23,10 @@ struct gac_pool {
     worker *workers;
     pthread_mutex_t mutex;
     pthread_cond_t begun, done;
-    bool stop;                 /* with the mutex, as what the threads sleep for */
-    atomic_uint n_jobs;        /* begun so far */
-    atomic_int n_busy;         /* workers that have not finished the current one */
-    atomic_int_least64_t next; /* item */
+    bool stop;                 /* protected by the mutex */
+    atomic_uint n_jobs;        /* jobs started so far */
+    atomic_int n_busy;         /* workers that have not finished the current job */
+    atomic_int_least64_t next; /* next item of the current job */
     int64_t n_items;
     gac_pool_fn *fn;
     void *job;
@@ -51,7 +51,7 @@ static void do_items(gac_pool *pool, int thread)
     }
 }
 
-/* Waits for a job after the n_seen-th; false when there will be none. */
+/* Waits for the job after the n_seen-th. Returns false if the pool stops first. */
 static bool wait_for_job(gac_pool *pool, unsigned n_seen)
 {
     for (int i = 0; i < N_SPINS; i++) {
