@@ -1,17 +1,18 @@
-/* Blocks are to end together. Tiles are few and large, so they are dealt by what
- * was seen on an H200 (bench/results/decode-tries-h200.txt, part 7): blocks start
- * in order, each where one of the kernel before has ended, and so the last of them
- * start late; and those that end early do so again in the next kernel. */
+/* Assigns tiles to blocks so that all blocks end together. There are few tiles per block,
+ * so an equal number for each is not good enough. The constants come from measurements on
+ * an H200 (bench/results/decode-tries-h200.txt, part 7). Blocks start in order of their
+ * index, each when a block of the previous kernel ends. So the last blocks start late.
+ * Blocks that end early start early again in the next kernel. */
 #include "block_schedule.h"
 
 #include <stdbool.h>
 
 enum {
-    SUM_COST = 20,    /* steps in the time that it takes to end a group */
-    LATE_COST = 60,   /* in that by which the last block starts late */
-    LATE_SHARE = 18,  /* percent of the blocks, the time_after the further back */
-    SLOW_PERCENT = 5, /* fewer steps for the last block than for the first */
-    PARTS = 64        /* of the time, by which more is tried; finer is no faster */
+    SUM_COST = 20,    /* steps that it takes to finish a group */
+    LATE_COST = 60,   /* steps by which the last block starts late */
+    LATE_SHARE = 18,  /* percent of the blocks that start late; the delay grows with the index */
+    SLOW_PERCENT = 5, /* percent fewer steps for the last block than for the first */
+    PARTS = 64        /* the search raises the time by 1/PARTS; finer is no faster */
 };
 
 int64_t gac_block_schedule_time(const gac_block_schedule *schedule, int64_t n_steps, int i)
@@ -21,14 +22,14 @@ int64_t gac_block_schedule_time(const gac_block_schedule *schedule, int64_t n_st
     return n_steps - slow - (late > 0 ? LATE_COST * late / n_late : 0);
 }
 
-/* What it costs to begin and end a group of a segment, beside its tiles. */
+/* Returns the steps to begin and end a group, without its tiles. */
 static int64_t group_cost(const gac_block_schedule *schedule,
                           const gac_block_schedule_segment *segment)
 {
     return segment->cost * schedule->x_tiles + SUM_COST * schedule->n_sums;
 }
 
-/* How many tiles can be had for so many steps. */
+/* Returns how many tiles of a segment fit into n_steps. */
 static int64_t count_tiles(const gac_block_schedule *schedule,
                            const gac_block_schedule_segment *segment, int64_t n_steps)
 {
@@ -39,10 +40,11 @@ static int64_t count_tiles(const gac_block_schedule *schedule,
     return n_whole * schedule->group + (rest > 0 ? rest / segment->cost : 0);
 }
 
-/* Deals as many as there is time for; gives whether those are all. */
+/* Assigns as many tiles as fit if the first block has n_steps. Returns whether that is
+ * all of them. */
 static bool try_assign(const gac_block_schedule *schedule, int64_t n_steps, int *cuts)
 {
-    int64_t tile = 0, left = schedule->segments[0].n_tiles; /* of the segment */
+    int64_t tile = 0, left = schedule->segments[0].n_tiles; /* left in the segment */
     int s = 0;
     for (int i = 0; i < schedule->n_blocks; i++) {
         int64_t time = gac_block_schedule_time(schedule, n_steps, i);
@@ -65,7 +67,8 @@ static bool try_assign(const gac_block_schedule *schedule, int64_t n_steps, int 
     return s == schedule->n_segments;
 }
 
-/* A time that is not more than enough, with *sum what all tiles cost at least. */
+/* Returns a time that is at most the time needed. *sum is a lower bound on the cost of
+ * all tiles. */
 static int64_t lower_bound(const gac_block_schedule *schedule, int64_t *sum)
 {
     int64_t tiles = 0, groups = 0, most = 0;
@@ -80,7 +83,7 @@ static int64_t lower_bound(const gac_block_schedule *schedule, int64_t *sum)
     return most > tiles / schedule->n_blocks ? most : tiles / schedule->n_blocks;
 }
 
-/* The time so many parts further. */
+/* Returns n_steps raised n times by a PARTS-th. */
 static int64_t time_after(int64_t n_steps, int n)
 {
     for (int i = 0; i < n; i++)
@@ -88,11 +91,11 @@ static int64_t time_after(int64_t n_steps, int n)
     return n_steps;
 }
 
-/* A launch waits for it, so that few times are tried: the first that is enough is
- * found by doubling, and then halving, what is added. */
+/* Every launch waits for this function, so it tries few times. It doubles the increment
+ * until the time suffices, then bisects. */
 int64_t gac_block_schedule_assign(const gac_block_schedule *schedule, int *cuts)
 {
-    int64_t sum, low = lower_bound(schedule, &sum); /* not enough, and n parts further it is */
+    int64_t sum, low = lower_bound(schedule, &sum); /* too short, but raised n times enough */
     int n = 1;
     if (low >= sum / schedule->n_blocks && try_assign(schedule, low, cuts))
         return low;
