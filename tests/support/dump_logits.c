@@ -4,7 +4,7 @@
  *
  * IDS is a file of int32, OUT gets (tokens, vocab) float32. PER_PASS tokens go
  * through at a time: 0 is all, 1 uses the cache for every one. DTYPE counts on
- * GPUs; "-" is the model's own, and "no-pad" too, without padding. */
+ * GPUs only; "-" is the type of the model, and "no-pad" is the same without padding. */
 #include <gac/engine.h>
 
 #include <stdio.h>

@@ -10,7 +10,7 @@
 
 enum { MAX_BLOCKS = 200, MAX_SEGMENTS = 16, ONE_SUM = 20 };
 
-/* Tile by tile: what it costs a block to take tiles [start, end) of all. */
+/* Returns the cost of tiles [start, end) for one block, counted tile by tile. */
 static int64_t cost_of_tiles(const gac_block_schedule *d, int64_t start, int64_t end)
 {
     int64_t cost = 0, first = 0;
@@ -37,8 +37,8 @@ static int64_t count_tiles(const gac_block_schedule *d)
     return n;
 }
 
-/* Whether all can be dealt in a time, one tile after another to the first block
- * that still has time for it. */
+/* Returns whether all tiles fit into the given time if each goes to the first block that
+ * still has time for it. */
 static int is_enough(const gac_block_schedule *d, int64_t n_steps)
 {
     int64_t start = 0, n = count_tiles(d);
@@ -51,7 +51,7 @@ static int is_enough(const gac_block_schedule *d, int64_t n_steps)
     return start == n;
 }
 
-/* Every tile is dealt once, in order, and no block has more than it has time for. */
+/* Checks that every tile is assigned once, in order, and that no block exceeds its time. */
 static int64_t check(const gac_block_schedule *d)
 {
     int cuts[MAX_BLOCKS + 1];
@@ -75,7 +75,7 @@ static void assigns_the_products_of_an_8b(void **state)
         int n, n_sums;
     } products[] = {
         { { { 768, 64 } }, 1, 1 },                           /* q, k and v */
-        { { { 512, 28 }, { 128, 11 }, { 128, 11 } }, 3, 1 }, /* from their latents */
+        { { { 512, 28 }, { 128, 11 }, { 128, 11 } }, 3, 1 }, /* the same, from their latents */
         { { { 218, 64 } }, 1, 1 },                           /* o, first factor */
         { { { 1792, 128 } }, 1, 2 },                         /* gate and up */
         { { { 340, 224 } }, 1, 1 },                          /* down, first factor */
@@ -121,7 +121,7 @@ static void is_within_a_64th_of_the_optimum(void **state)
     }
 }
 
-/* What was measured, so that nobody changes it by chance. */
+/* Pins the measured constants, so that nobody changes them by accident. */
 static void late_blocks_have_less_time(void **state)
 {
     (void)state;
@@ -131,7 +131,7 @@ static void late_blocks_have_less_time(void **state)
     assert_int_equal(gac_block_schedule_time(&d, 10000, 0), 10000);
     assert_int_equal(gac_block_schedule_time(&d, 10000, 66), 9750);
     assert_int_equal(gac_block_schedule_time(&d, 10000, 109),
-                     9588); /* the last that starts in time */
+                     9588); /* the last block that starts in time */
     assert_int_equal(gac_block_schedule_time(&d, 10000, 120), 9546 - 28);
     assert_int_equal(gac_block_schedule_time(&d, 10000, 131), 9504 - 57);
     gac_block_schedule_assign(&d, cuts);
