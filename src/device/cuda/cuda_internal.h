@@ -80,8 +80,9 @@ gac_status gac_cuda_sdpa_create(gac_cuda *cuda, const gac_task_spec *spec, gac_c
 
 /* cuDNN, loaded at run time. */
 
-/* Loads cuDNN: the file named by the environment variable GAC_CUDNN, else libcudnn.so.9.
- * On failure returns NULL and writes the reason to why (size bytes). */
+/* Loads cuDNN: the file named by the environment variable GAC_CUDNN if that is set,
+ * otherwise libcudnn.so.9. On failure returns NULL and writes the reason to why (size
+ * bytes). */
 gac_cudnn *gac_cudnn_load(cudaStream_t stream, char *why, size_t size);
 void gac_cudnn_unload(gac_cudnn *cudnn); /* NULL is allowed */
 size_t gac_cudnn_version(const gac_cudnn *cudnn);
