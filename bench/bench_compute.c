@@ -1,12 +1,12 @@
-/* Times linear calls of the CPUs at the shapes of SmolLM2-135M against plain
- * cblas_sgemm of the same sizes on F32 weights, turn by turn in one run, and a
- * whole layer; prints JSON.
+/* Times linear calls on the CPU with the shapes of SmolLM2-135M, and a whole layer. Plain
+ * cblas_sgemm calls of the same sizes on F32 weights alternate with them. Prints JSON.
  *
  *     bench_compute [--samples N] [--threads N]
  *
- * Figures are the best of N samples (15), on one thread and on N (one for each core): what
- * else the machine does only ever adds. All samples are kept. Weights are BF16; what the plain call
- * does not do (conversion, norm, gate, residual) counts as time of ours. */
+ * A figure is the best of N samples (default 15), on one thread and on N threads
+ * (default: one per core), because other load only ever adds time. All samples are
+ * printed. Weights are BF16. Our times include conversion, norm, gate and residual, which
+ * the plain call does not do. */
 #include <gac/device.h>
 
 #include <cblas.h>
@@ -43,7 +43,7 @@ static const shape shapes[] = {
 };
 enum { QKV, O, GATE_UP, DOWN, N_LAYER_SHAPES };
 
-/* One thread is timed by its own clock, which stops while others run. */
+/* A single thread is timed by its CPU clock, which stops while other processes run. */
 static double now_s(void)
 {
     struct timespec now;
@@ -81,7 +81,7 @@ static int64_t outputs(const shape *s)
     return s->n[0] + s->n[1] + s->n[2];
 }
 
-/* BF16 weights between 0.5 and 1, of either sign. */
+/* Creates BF16 weights between 0.5 and 1 in magnitude, of either sign. */
 static gac_matrix *make_matrix(gac_compute *compute, const shape *s, uint16_t *weights)
 {
     gac_error err = GAC_ERROR_INIT;
@@ -136,8 +136,8 @@ static gac_compute open_compute(const char *name, int64_t n_rows)
     return compute;
 }
 
-/* One plain product of F32 on OpenBLAS's own threads, which go on looking for
- * work for 2^26 ticks and would be in our way. */
+/* Times one plain F32 product on OpenBLAS's own threads. It pauses afterwards, because these
+ * threads keep polling for work for 2^26 ticks and would disturb ours. */
 static double time_plain(int64_t m, int64_t n, int64_t k, const float *x, const float *w, float *y)
 {
     const struct timespec pause = { 0, 30000000 };
@@ -190,7 +190,7 @@ static json_t *time_linear(const char *name, const shape *s, int64_t m)
         y = allocate((size_t)(m * outputs(s)), sizeof *y);
         time_plain(m, outputs(s), s->k, x, w, y);
     }
-    for (int i = -1; i < n_samples; i++) { /* the first warms up */
+    for (int i = -1; i < n_samples; i++) { /* the first sample warms up */
         double start = now_s();
         check(compute.ops->linear(compute.state, &call, &err), &err);
         ours[i < 0 ? 0 : i] = now_s() - start;
@@ -210,8 +210,8 @@ static json_t *time_linear(const char *name, const shape *s, int64_t m)
                      against_plain ? plain : NULL);
 }
 
-/* One layer on m tokens: the four linear calls and attention. The plain time is
- * that of the four products alone. */
+/* Times one layer on m tokens: four linear calls and attention. The plain time covers the
+ * four products only. */
 static json_t *time_layer(const char *name, int64_t m)
 {
     gac_error err = GAC_ERROR_INIT;
@@ -325,7 +325,7 @@ int main(int argc, char **argv)
                                         n == 1 ? "the thread's" : "wall", "cpu", time_device("cpu"),
                                         "reference", time_device("reference")));
     }
-    if (getloadavg(&load, 1) == 1) /* above n_threads: others were at work too */
+    if (getloadavg(&load, 1) == 1) /* above n_threads: other processes were running */
         json_object_set_new(result, "load", json_real(load));
     gac_status status = gac_json_print(stdout, result, &err);
     json_decref(result);

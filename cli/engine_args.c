@@ -40,7 +40,7 @@ gac_status engine_args_take(cli *c, engine_args *a, int letter)
     case 'd':
         return take_dtype(c, a);
     case 'A':
-        a->options.as_is = true;
+        a->options.no_pad = true;
         return GAC_OK;
     default:
         status = cli_number(c, "--threads", optarg, 1, &n);

@@ -23,7 +23,7 @@ typedef struct engine_args {
 
 #define ENGINE_ARGS_OPTIONS \
     { "device", required_argument, NULL, 'D' }, { "dtype", required_argument, NULL, 'd' }, \
-        { "as-is", no_argument, NULL, 'A' }, \
+        { "no-pad", no_argument, NULL, 'A' }, { "as-is", no_argument, NULL, 'A' }, \
     { \
         "threads", required_argument, NULL, 'T' \
     }
@@ -32,7 +32,7 @@ typedef struct engine_args {
     "  --device D           reference (sums in a fixed order), cpu (the default), cuda or " \
     "cuda:N\n" \
     "  --dtype D            with cuda: F16 or BF16 (default: as stored, else F16)\n" \
-    "  --as-is              sizes are not padded inside, for comparison\n" \
+    "  --no-pad             sizes are not padded inside, for comparison\n" \
     "  --threads N          CPUs to use (default: all)\n"
 
 /* Takes one option by its letter. */

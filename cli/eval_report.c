@@ -28,7 +28,7 @@ void eval_print(const eval_command *o)
     printf("model         %s: %s, %s\n", gac_quote(q, sizeof q, o->engine.path),
            gac_model_family(o->engine.model), gac_model_compressor(o->engine.model));
     printf("device        %s, %s%s; loaded in %.2f s\n", o->engine.options.device,
-           gac_dtype_name(info->dtype), o->engine.options.as_is ? ", sizes as they are" : "",
+           gac_dtype_name(info->dtype), o->engine.options.no_pad ? ", sizes as they are" : "",
            info->load_s);
     printf("memory        %s: weights %s, cache %s, work %s\n",
            cli_bytes(all, (uint64_t)memory_bytes(info)),
@@ -107,7 +107,7 @@ json_t *eval_json(cli *c, const eval_command *o)
         "compressor", gac_model_compressor(o->engine.model), "n_params",
         (json_int_t)gac_checkpoint_n_params(o->engine.checkpoint), "device",
         o->engine.options.device, "dtype", gac_dtype_name(info->dtype), "as_is",
-        o->engine.options.as_is, "load_s", info->load_s, "memory_bytes",
+        o->engine.options.no_pad, "load_s", info->load_s, "memory_bytes",
         (json_int_t)memory_bytes(info), "memory", "weights", (json_int_t)info->weight_bytes,
         "cache", (json_int_t)info->cache_bytes, "work", (json_int_t)info->work_bytes);
     if (body && o->text)

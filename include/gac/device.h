@@ -232,7 +232,7 @@ typedef struct gac_cache gac_cache;   /* keys and values of one layer */
 
 typedef struct gac_compute_options {
     gac_dtype dtype;  /* cuda: F16 or BF16; the CPUs compute in F32 */
-    bool as_is;       /* no size is padded inside, for comparison */
+    bool no_pad;      /* no size is padded inside, for comparison */
     int n_threads;    /* CPUs; 0: one for each core */
     int64_t max_rows; /* rows that a pass may have: batch times new tokens */
 } gac_compute_options;

@@ -26,7 +26,7 @@ typedef struct gac_engine gac_engine;
 typedef struct gac_engine_options {
     const char *device;     /* "reference", "cpu", "cuda", "cuda:N" */
     gac_dtype dtype;        /* cuda: F16 or BF16; GAC_DTYPE_COUNT: the model's own, else F16 */
-    bool as_is;             /* sizes are not padded inside, for comparison */
+    bool no_pad;            /* sizes are not padded inside, for comparison */
     int n_threads;          /* CPUs; 0: one for each core */
     int64_t max_batch;      /* sequences at a time */
     int64_t max_context;    /* tokens of one sequence; 0: what the model allows, at most 4096 */

@@ -6,22 +6,27 @@
 
 #define POISON 0xFF /* NaN in every float format, -1 in integers */
 
-/* One spec on the device under test and on the reference. */
+/* The same spec on the device under test and on the CPU reference. */
 typedef struct pair {
     gac_task *tested, *reference;
     gac_device *cpu;
 } pair;
 
-/* u is a format's rounding error: 2^-11 in F16, 2^-8 in BF16. Two correct
- * results of a GEMM differ where rounding an almost exact sum tips over, by
- * 2 u, in few elements; split sums that meet in the output format add one u.
- * - F16 1e-3 (2 u), BF16 and E4M3, which gives BF16, 4e-3 (u: tips are rare,
- *   and a wrong term in a sum of k is off by k^(-1/2), 1.6e-2 at 4096).
- * - F32 2e-3: TF32 keeps 10 bits of both factors, cut or rounded; cutting both
- *   costs 7e-4 on average and 2e-3 at most in one product.
- * - I8 0: sums of integers are exact in I32.
- * SDPA rounds weights to the format between its two products: F16 2e-3, BF16
- * 1e-2; the MATH path rounds scores too: twice that. PAD and COPY move bits: 0. */
+/* Bounds on the relative difference between a correct device and the reference. Let u be
+ * the rounding error of a format: 2^-11 in F16, 2^-8 in BF16. Two correct GEMMs can round
+ * the same nearly exact sum to different neighbours, 2 u apart. That happens in few
+ * elements. A split-k kernel that adds partial sums in the output format loses one more
+ * u.
+ * - F16: 1e-3, which is 2 u.
+ * - BF16, and E4M3 whose output is BF16: 4e-3, which is u. Such roundings are rare. A
+ *   wrong term in a sum of k is still caught: it changes the result by k^(-1/2), 1.6e-2
+ *   at k = 4096.
+ * - F32: 2e-3. TF32 keeps 10 bits of each factor, truncated or rounded. Truncating both
+ *   costs 7e-4 on average and at most 2e-3 per product.
+ * - I8: 0. Integer sums are exact in I32.
+ * - SDPA rounds its weights to the format between the two products: F16 2e-3, BF16 1e-2.
+ *   The MATH path also rounds the scores, so its bound is twice that.
+ * - PAD and COPY move bits: 0. */
 double gac_task_tolerance(const gac_task_spec *spec)
 {
     const bool half = spec->dtype == GAC_DTYPE_F16;
@@ -32,7 +37,7 @@ double gac_task_tolerance(const gac_task_spec *spec)
     return half ? 1e-3 : spec->dtype == GAC_DTYPE_F32 ? 2e-3 : 4e-3;
 }
 
-/* Gives both tasks the same operand: random, or for the output, poison. */
+/* Writes the same data to both tasks: random inputs, and poison for the output. */
 static gac_status prepare(const pair *tasks, const gac_task_spec *spec, gac_operand operand,
                           uint64_t seed, gac_error *err)
 {
@@ -62,8 +67,8 @@ static bool is_poison(const unsigned char *bytes, size_t n)
     return true;
 }
 
-/* An element that is still poison, or is not a number, where the reference has
- * one makes the difference infinite. */
+/* The difference is infinite if an element is NaN or still poison while the reference
+ * element is a number. */
 static void compare(const unsigned char *tested, const unsigned char *reference, gac_dtype dtype,
                     int64_t n, gac_difference *out)
 {

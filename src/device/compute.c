@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The device behind name and its table. */
+/* Finds the table of compute functions for a device name. Opens *device if it is a GPU. */
 static gac_status find_ops(const char *name, gac_device **device, const gac_compute_ops **ops,
                            gac_error *err)
 {

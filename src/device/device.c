@@ -29,7 +29,7 @@ bool gac_device_parse_cuda(const char *name, int *index)
     return true;
 }
 
-/* The folder of the running program; false where /proc does not say. */
+/* Gets the folder of the running program. Returns false if /proc does not tell. */
 static bool own_folder(char *folder, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", folder, size);
@@ -154,7 +154,7 @@ void gac_task_free(gac_task *task)
     free(task);
 }
 
-/* An operand that the task has, of just that size. */
+/* Checks that the task has this operand and that it is n_bytes long. */
 static gac_status check_transfer(const gac_task *task, gac_operand operand, size_t n_bytes,
                                  gac_error *err)
 {

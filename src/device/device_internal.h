@@ -1,4 +1,4 @@
-/* What the files of this room know of an open device. */
+/* An open device, as the files of src/device see it. */
 #ifndef GAC_DEVICE_INTERNAL_H
 #define GAC_DEVICE_INTERNAL_H
 
@@ -11,7 +11,7 @@ struct gac_device {
     int rest_clock_mhz;
 };
 
-/* Whether name is "cuda" or "cuda:N"; sets *index then. */
+/* Returns whether name is "cuda" or "cuda:N", and sets *index to N (default 0). */
 bool gac_device_parse_cuda(const char *name, int *index);
 
 #endif

@@ -14,14 +14,14 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Anything else may make the loader wait for ever, as a FIFO does. */
+/* Accepts regular files only: the loader would block on a FIFO. */
 static bool is_file(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* FOLDER/BETWEENlibgac_NAME.so, malloc'ed; NULL when out of memory. */
+/* Returns FOLDER/BETWEENlibgac_NAME.so, malloc'ed, or NULL if out of memory. */
 static char *plugin_path(const char *folder, const char *between, const char *name)
 {
     char *path = NULL;
@@ -72,7 +72,7 @@ gac_status gac_plugin_find(const char *name, const char *chosen, const char *fol
                          name);
 }
 
-/* What is wrong with a loaded library, or GAC_OK and *out set. */
+/* Checks a loaded library and sets *out to its backend. */
 static gac_status take_backend(const char *name, const char *shown, void *library,
                                const gac_backend **out, gac_error *err)
 {
@@ -82,7 +82,8 @@ static gac_status take_backend(const char *name, const char *shown, void *librar
     if (!symbol)
         return gac_error_set(err, GAC_NO_RESOURCE, "%s: not a GAC plug-in (no %s)", shown,
                              GAC_BACKEND_ENTRY);
-    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from object to function */
+    memcpy(&entry, &symbol,
+           sizeof entry); /* ISO C has no cast from an object pointer to a function pointer */
     const gac_backend *backend = entry();
     if (!backend)
         return gac_error_set(err, GAC_NO_RESOURCE, "%s: the plug-in offers no backend", shown);
@@ -103,7 +104,8 @@ gac_status gac_plugin_load(const char *name, const char *path, const gac_backend
                            gac_error *err)
 {
     char shown[QUOTED_BYTES], quoted[QUOTED_BYTES];
-    /* A name without a slash would be looked for in the system's folders. */
+    /* dlopen searches the system folders for a name without a slash, so make the path
+     * absolute. */
     char *real = realpath(path, NULL);
     void *library = dlopen(real ? real : path, RTLD_NOW | RTLD_LOCAL);
     free(real);

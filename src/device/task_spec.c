@@ -9,7 +9,7 @@
 #define MAX_SETS 65536
 #define MAX_SIZES 8
 
-/* A spec's sizes, named for messages. */
+/* The sizes of a spec with their names, for error messages. */
 typedef struct size_list {
     int n;
     struct {
@@ -91,7 +91,7 @@ gac_dtype gac_task_operand_dtype(const gac_task_spec *spec, gac_operand operand)
     return spec->dtype;
 }
 
-/* Product of n sizes, 0 for none, -1 when over MAX_BYTES. */
+/* Returns the product of n sizes: 0 if n is 0, -1 if it exceeds MAX_BYTES. */
 static int64_t product(const int64_t *sizes, int n)
 {
     int64_t result = n > 0 ? 1 : 0;
@@ -102,7 +102,8 @@ static int64_t product(const int64_t *sizes, int n)
     return result;
 }
 
-/* Elements of an operand; the sizes are known to be in range. */
+/* Returns the number of elements of an operand. The caller has checked the range of every
+ * size. */
 static int64_t operand_elements(const gac_task_spec *spec, gac_operand operand)
 {
     const gac_gemm_shape *gemm = &spec->gemm;
@@ -198,7 +199,8 @@ static gac_status check_sdpa(const gac_sdpa_call *call, gac_error *err)
     return GAC_OK;
 }
 
-/* The wider copies that PADDED makes are bounded like operands. */
+/* The PADDED path copies its operands to wider rows. These copies must fit the same
+ * limit. */
 static bool operands_fit(const gac_task_spec *spec)
 {
     gac_task_spec wide = *spec;

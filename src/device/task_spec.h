@@ -1,14 +1,14 @@
-/* What a task spec says, and whether it makes sense; shared by the door that
- * specs come in through, by the CPU backend and by the checks against it. */
+/* Validates task specs. Used by gac_task_create, the CPU backend and the CUDA plug-in. */
 #ifndef GAC_DEVICE_TASK_SPEC_H
 #define GAC_DEVICE_TASK_SPEC_H
 
 #include <gac/device.h>
 
-/* GAC_USAGE, and why, for a spec that no device could serve. */
+/* Returns GAC_USAGE with a reason if no device could run the spec. */
 gac_status gac_task_check_spec(const gac_task_spec *spec, gac_error *err);
 
-/* Softmax scale with the default resolved; padding does not change it. */
+/* Returns the softmax scale, with the default 1 / sqrt(qk_head) resolved. Padding does
+ * not change it. */
 double gac_sdpa_scale(const gac_sdpa_call *call);
 
 #endif

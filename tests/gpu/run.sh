@@ -1,7 +1,7 @@
 #!/bin/sh
-# Everything a machine with a GPU should run and record. Arguments: build
-# directory, output folder. Writes OUT_DIR/gpu-tests.txt, and the sanitizer's
-# full output beside it. Exit 1 when anything failed, 77 without a GPU.
+# Runs all tests and timings that need a GPU. Arguments: build directory, output
+# folder. Writes OUT_DIR/gpu-tests.txt, and the sanitizer's full output beside
+# it. Exit 1 if anything failed, 77 without a GPU.
 set -eu
 if [ $# != 2 ]; then
     echo "usage: run.sh BUILD_DIR OUT_DIR" >&2
@@ -19,7 +19,7 @@ if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
 fi
 n_failed=0
 
-# step COMMAND...: its output goes to the report, its verdict there and here.
+# step COMMAND...: writes its output to the report and its verdict to both.
 step() {
     echo "== $*" >>"$report"
     start=$(date +%s)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Our kernels under compute-sanitizer. Arguments: build directory, and a folder
-# for the full output (default: BUILD_DIR/sanitize). One line per run; exit 1 on
-# any error, 77 without compute-sanitizer or a GPU.
+# Runs our kernels under compute-sanitizer. Arguments: build directory, and a
+# folder for the full output (default: BUILD_DIR/sanitize). Prints one line per
+# run. Exit 1 on any error, 77 without compute-sanitizer or a GPU.
 set -eu
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
     echo "usage: sanitize.sh BUILD_DIR [OUT]" >&2
@@ -30,9 +30,9 @@ export GAC_BACKEND_PATH="${GAC_BACKEND_PATH:-$build/libgac_cuda.so}"
 n_failed=0
 n_runs=0
 
-# sanitize TOOL PROGRAM [ARGUMENTS]: one run, one line. Errors of API calls that
-# the vendor's libraries make and handle are none of ours. A run counts only if
-# the tool says itself that it found nothing.
+# sanitize TOOL PROGRAM [ARGUMENTS]: one run, one line. API errors are ignored,
+# because the vendor's libraries cause and handle them. A run passes only if the
+# tool itself reports that it found nothing.
 sanitize() {
     tool=$1
     shift
@@ -41,7 +41,8 @@ sanitize() {
     program=$build/tests/$1
     label="$tool $*"
     options=
-    # Up to 256 barriers in each of 132 blocks; told of 131072 it runs out of memory.
+    # There are up to 256 barriers in each of 132 blocks. With a limit of 131072
+    # the tool runs out of memory.
     [ "$tool $1" != "synccheck dump_logits" ] || options="--num-cuda-barriers 65536"
     shift
     start=$(date +%s)
@@ -64,13 +65,13 @@ sanitize() {
 sanitize memcheck test_kernels exact
 sanitize racecheck test_kernels exact
 sanitize synccheck test_kernels exact
-# Not over test_ops: what the vendor's kernels write would pass for unwritten,
-# and racecheck itself fails at the first call of cuBLAS (that of CUDA 13.0).
+# initcheck and racecheck skip test_ops: initcheck does not see what the vendor's
+# kernels write, and racecheck fails at the first cuBLAS call (CUDA 13.0).
 sanitize initcheck test_kernels exact
 sanitize memcheck test_ops
 sanitize memcheck test_passes small 1
-# Without cuDNN and cuBLAS no vendor's kernel runs, so that these tools can: token
-# by token, and few of them at once.
+# Without cuDNN and cuBLAS no vendor kernel runs, so racecheck and initcheck work:
+# token by token, and a few tokens at once.
 sanitize racecheck test_passes few 1
 sanitize initcheck test_passes few 1
 ids=$(mktemp)

@@ -1,13 +1,12 @@
-/* The library's own CUDA kernels against CPU references, on fresh random numbers.
+/* Compares the library's own CUDA kernels with CPU references on random numbers.
  *
  * Usage: test_kernels [check | exact | time] [--only KERNEL] [--seed N]
- *   check  awkward shapes, layouts and offsets, guard bytes around every tensor
- *   exact  fewer and smaller cases, every tensor in an allocation that ends with
- *          it; for compute-sanitizer (sanitize.sh)
- *   time   a table of times with a cold cache; nothing is asserted
- * KERNEL is fill, pad, softmax, flash or hold; without it all are taken.
- * Exit 0 when nothing failed, 1 otherwise, 2 for a wrong command line, 77
- * (skipped) without a GPU. */
+ *   check  awkward shapes, layouts and offsets, with guard bytes around every tensor
+ *   exact  fewer and smaller cases; every tensor ends with its allocation;
+ *          for compute-sanitizer (sanitize.sh)
+ *   time   prints a table of times with a cold cache and asserts nothing
+ * KERNEL is fill, pad, softmax, flash or hold; the default is all. Exit 0 if nothing
+ * failed, 1 otherwise, 2 for a wrong command line, 77 (skipped) without a GPU. */
 #include "test_kernels.h"
 
 #include <ctime>
@@ -52,7 +51,7 @@ std::vector<char> pad_reference(const pad_case &c, const std::vector<char> &from
     return to;
 }
 
-/* All cases in one launch. */
+/* Runs all cases in one launch. */
 void check_pads(session &s, tally &t, const std::vector<pad_case> &cases)
 {
     std::vector<std::unique_ptr<buffer>> from, to;
@@ -132,8 +131,8 @@ struct softmax_case {
 
 constexpr double SOFTMAX_SCALE = 0.37;
 
-/* The largest |got - reference| / (reference + 1e-4): what is smaller than that
- * is no weight to speak of, and subnormal in F16. */
+/* Returns the largest |got - reference| / (reference + 1e-4). Weights below 1e-4 hardly
+ * matter and are subnormal in F16. */
 double softmax_error(const softmax_case &c, const std::vector<char> &scores,
                      const std::vector<char> &got)
 {
@@ -176,7 +175,7 @@ void check_softmax(session &s, tally &t, const softmax_case &c)
     gac_error err = GAC_ERROR_INIT;
     must(gac_softmax_launch(&args, 0, &err), err);
     must(cudaDeviceSynchronize(), name);
-    /* A few unit roundoffs; F32 has exp2 by approximation and long sums. */
+    /* A few unit roundoffs. F32 uses an approximate exp2 and long sums. */
     const double tolerance = c.dtype == GAC_DTYPE_F16    ? 2e-3
                              : c.dtype == GAC_DTYPE_BF16 ? 6e-3
                                                          : 1e-5;
@@ -207,7 +206,7 @@ uint32_t mix(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* The number kernels.h promises for a seed and an index below 2^32. */
+/* Returns the number that kernels.h promises for a seed and an index below 2^32. */
 float fill_reference(uint64_t seed, uint32_t index, double scale)
 {
     const uint32_t key = mix(mix((uint32_t)seed) ^ (uint32_t)(seed >> 32)) + mix(1);
@@ -216,8 +215,8 @@ float fill_reference(uint64_t seed, uint32_t index, double scale)
     return (float)(sum - 131070) * (float)(scale * 1.7320508075688772 / 65536);
 }
 
-/* Bit by bit; and that the bits are random: mean 0, deviation scale, and
- * neighbours that do not know each other, each within 6 deviations or so. */
+/* Checks every bit, and that the numbers are random: mean 0, deviation scale, and no
+ * correlation between neighbours, each within about 6 deviations. */
 void check_fill(session &s, tally &t, gac_dtype dtype, int64_t n, double scale)
 {
     const uint64_t seed = s.random();
@@ -238,7 +237,7 @@ void check_fill(session &s, tally &t, gac_dtype dtype, int64_t n, double scale)
         before = x;
     }
     const double chance = 6 / std::sqrt((double)n);
-    const double coarse = 0.03; /* what rounding to F8 or I8 may do to the variance */
+    const double coarse = 0.03; /* effect of rounding to F8 or I8 on the variance */
     const bool is_random =
         n < 1000 || (std::fabs(sum / n) < chance && std::fabs(squares / n - 1) < chance + coarse &&
                      std::fabs(neighbours / n) < chance);
@@ -262,8 +261,8 @@ void check_fill_kernel(session &s)
     finish(s, t);
 }
 
-/* Holds as long as asked, by events around it, and reads a clock that the card
- * can have; under a sanitizer it only has to end. */
+/* Checks that the kernel holds as long as asked, measured with events, and reads a
+ * plausible clock. Under a sanitizer it only has to end. */
 void check_hold(session &s, tally &t, double time_us, double highest_mhz)
 {
     cudaEvent_t start, stop;
@@ -282,7 +281,7 @@ void check_hold(session &s, tally &t, double time_us, double highest_mhz)
              *clock_mhz, highest_mhz);
     const bool ok = *clock_mhz > 100 && *clock_mhz < 1.02 * highest_mhz &&
                     1e3 * took_ms > time_us &&
-                    1e3 * took_ms < time_us + 5000; /* the first loads code */
+                    1e3 * took_ms < time_us + 5000; /* the first launch also loads code */
     record(t, ok || (s.exact && *clock_mhz > 0), 0, name);
     cudaEventDestroy(start);
     cudaEventDestroy(stop);
@@ -309,7 +308,7 @@ void check_hold_kernel(session &s)
 struct kernel {
     const char *name;
     void (*check)(session &);
-    void (*time)(); /* NULL: nothing to be timed */
+    void (*time)(); /* NULL if there is nothing to time */
 };
 
 const kernel kernels[] = {
@@ -322,7 +321,7 @@ const kernel kernels[] = {
 
 struct options {
     std::string mode = "check";
-    std::string only; /* empty: all */
+    std::string only; /* empty means all */
     uint64_t seed = (uint64_t)time(nullptr);
 };
 

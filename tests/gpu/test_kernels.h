@@ -1,4 +1,4 @@
-/* test_kernels: what the checks of the CUDA kernels share. */
+/* test_kernels: declarations shared by the tests of the CUDA kernels. */
 #ifndef GAC_TEST_KERNELS_H
 #define GAC_TEST_KERNELS_H
 
@@ -22,7 +22,7 @@ struct session {
     int n_ok = 0, n_failed = 0;
 };
 
-/* After a failure of CUDA itself nothing that follows would mean anything. */
+/* Ends the program: after a CUDA failure no later result is meaningful. */
 inline void must(cudaError_t code, const char *what)
 {
     if (code == cudaSuccess)
@@ -39,11 +39,11 @@ inline void must(gac_status status, const gac_error &err)
     exit(1);
 }
 
-/* The checks of one kernel. */
+/* Counts the checks of one kernel. */
 struct tally {
     const char *kernel;
     int n_ok = 0, n_failed = 0;
-    double worst = 0; /* error over tolerance, of those that passed */
+    double worst = 0; /* largest error / tolerance of the checks that passed */
 };
 
 inline void record(tally &t, bool ok, double share, const std::string &name)
@@ -61,12 +61,12 @@ inline void finish(session &s, const tally &t)
 {
     printf("%s: %d ok, %d failed, worst error %.2f of tolerance\n", t.kernel, t.n_ok, t.n_failed,
            t.worst);
-    fflush(stdout); /* a kernel that kills the program is the next one */
+    fflush(stdout); /* if the next kernel crashes, the last line names the one before it */
     s.n_ok += t.n_ok;
     s.n_failed += t.n_failed;
 }
 
-/* low to high, both included. */
+/* Returns a random integer from low to high, inclusive. */
 inline int64_t pick(session &s, int64_t low, int64_t high)
 {
     return low + (int64_t)(s.random() % (uint64_t)(high - low + 1));
@@ -77,7 +77,7 @@ template <typename T, size_t N> T one_of(session &s, const T (&list)[N])
     return list[s.random() % N];
 }
 
-/* Near normal, within LARGEST: a sum of four uniforms. */
+/* Bound on the random numbers: a sum of four uniforms, nearly normal. */
 constexpr double LARGEST = 3.47;
 
 inline float draw(session &s)
@@ -144,9 +144,9 @@ inline float decode(gac_dtype dtype, const char *from)
     return dtype == GAC_DTYPE_I8 ? (float)get<signed char>(from) : (float)get<__nv_fp8_e4m3>(from);
 }
 
-/* Every byte 0xff is a NaN in all float types. Tensors and their surroundings
- * start as that, so that what a kernel should not have read shows in its
- * results, and what it should not have written is seen. */
+/* A byte that makes NaN in every float type. Tensors and their surroundings are filled
+ * with it. So reads outside a tensor show in the results, and writes outside it are
+ * found. */
 constexpr char UNTOUCHED = (char)0xff;
 
 inline bool all_untouched(const std::vector<char> &bytes)
@@ -154,7 +154,7 @@ inline bool all_untouched(const std::vector<char> &bytes)
     return std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == UNTOUCHED; });
 }
 
-/* Device memory of one tensor, offset bytes past an address CUDA gives. */
+/* Device memory of one tensor, offset bytes past an allocated address. */
 class buffer
 {
   public:
@@ -162,7 +162,7 @@ class buffer
         : n_bytes(size), guard(s.exact ? 0 : 256), front(guard + offset)
     {
         must(cudaMalloc(&base, front + n_bytes + guard + (n_bytes == 0)), "cudaMalloc");
-        if (guard > 0) /* in exact mode initcheck is to see what nobody wrote */
+        if (guard > 0) /* in exact mode it stays unwritten, for initcheck */
             must(cudaMemset(base, UNTOUCHED, front + n_bytes + guard), "cudaMemset");
     }
     ~buffer()
@@ -206,13 +206,13 @@ class buffer
     size_t n_bytes, guard, front;
 };
 
-/* Worse than anything where x is NaN. */
+/* Returns the larger error; NaN counts as the largest. */
 inline double larger_error(double worst, double x)
 {
     return x <= worst ? worst : std::isnan(x) ? INFINITY : x;
 }
 
-/* What has a file of its own. */
+/* Checks and timings in other files. */
 void check_flash_kernel(session &s);
 void time_fills();
 void time_pads();

@@ -1,4 +1,4 @@
-/* Flash attention against softmax(scale q k^T) v in double. */
+/* Compares flash attention with softmax(scale q k^T) v in double. */
 #include "test_kernels.h"
 
 #include <atomic>
@@ -7,7 +7,7 @@
 namespace
 {
 
-/* Calls f(i) for i below n on all cores. */
+/* Calls f(i) for all i < n on all cores. */
 template <class F> void in_parallel(int64_t n, F f)
 {
     std::atomic<int64_t> next(0);
@@ -22,26 +22,26 @@ template <class F> void in_parallel(int64_t n, F f)
 }
 
 enum layout {
-    BY_HEAD,     /* (batch, head, row, element), contiguous */
-    BY_ROW,      /* (batch, row, head, element), contiguous */
-    ROWS_APART,  /* by head, rows a multiple of 8 elements apart */
-    ROWS_ASTRAY, /* by head, 3 elements between rows */
+    BY_HEAD,        /* (batch, head, row, element), contiguous */
+    BY_ROW,         /* (batch, row, head, element), contiguous */
+    ROWS_APART,     /* by head, row stride a multiple of 8 elements */
+    ROWS_UNALIGNED, /* by head, 3 elements between rows */
 };
 
 struct flash_case {
     gac_sdpa_shape shape;
     gac_dtype dtype;
     enum layout layout;
-    int64_t offset; /* of every tensor, in elements */
+    int64_t offset; /* offset of every tensor, in elements */
     double scale;
     bool with_workspace;
 };
 
-/* (batch, n_heads, n_rows, size), of two bytes an element. */
+/* (batch, n_heads, n_rows, size), two bytes per element. */
 struct tensor {
     int64_t batch, n_heads, n_rows, size;
     gac_flash_strides strides;
-    std::vector<char> raw; /* from the first element to the last, gaps included */
+    std::vector<char> raw; /* from the first element to the last, with gaps */
     std::vector<float> values;
 
     int64_t row_at(int64_t b, int64_t h, int64_t i) const
@@ -52,9 +52,9 @@ struct tensor {
 
 tensor make_tensor(const flash_case &c, int64_t n_heads, int64_t n_rows, int64_t size)
 {
-    const int64_t row = c.layout == ROWS_APART    ? (size + 7) / 8 * 8 + 8
-                        : c.layout == ROWS_ASTRAY ? size + 3
-                                                  : size;
+    const int64_t row = c.layout == ROWS_APART       ? (size + 7) / 8 * 8 + 8
+                        : c.layout == ROWS_UNALIGNED ? size + 3
+                                                     : size;
     tensor t = { c.shape.batch, n_heads, n_rows, size, {}, {}, {} };
     t.strides.batch = n_heads * n_rows * row;
     t.strides.head = c.layout == BY_ROW ? row : n_rows * row;
@@ -84,7 +84,7 @@ tensor random_tensor(session &s, const flash_case &c, int64_t n_heads, int64_t n
     return t;
 }
 
-/* Row i of head h in double: softmax(scale q k^T) v, out (v_head). */
+/* Computes row i of head h in double: out (v_head). */
 void attend(const flash_case &c, const tensor &q, const tensor &k, const tensor &v, int64_t b,
             int64_t h, int64_t i, std::vector<double> &out)
 {
@@ -115,7 +115,7 @@ void attend(const flash_case &c, const tensor &q, const tensor &k, const tensor 
         x = n_seen > 0 ? x / sum : 0;
 }
 
-/* The largest |got - reference| / (1 + |reference|). */
+/* Returns the largest |got - reference| / (1 + |reference|). */
 double flash_error(const flash_case &c, const tensor &q, const tensor &k, const tensor &v,
                    const tensor &got)
 {
@@ -151,8 +151,8 @@ std::string describe(const flash_case &c)
     return text;
 }
 
-/* The weights are rounded to dtype, which moves a mean of v by the unit roundoff
- * of LARGEST at most, and so is the result, which flash_error divides by. */
+/* Rounding the weights to dtype moves a mean of v by at most the unit roundoff of
+ * LARGEST. Rounding the result adds a relative error, which flash_error accounts for. */
 double flash_tolerance(gac_dtype dtype)
 {
     return LARGEST * (dtype == GAC_DTYPE_F16 ? 0x1p-11 : 0x1p-8);
@@ -203,16 +203,16 @@ void check_flash(session &s, tally &t, const flash_case &c)
     const double share = flash_error(c, q, k, v, out) / flash_tolerance(c.dtype);
     bool intact = on_out.is_guard_intact() && workspace.is_guard_intact();
     for_each_element(out, [&](int64_t at) { memset(&out.raw[2 * at], UNTOUCHED, 2); });
-    intact = intact && all_untouched(out.raw); /* what lies between rows */
+    intact = intact && all_untouched(out.raw); /* checks the gaps between rows */
     record(t, share <= 1 && intact, share, describe(c) + (intact ? "" : " (wrote outside)"));
 }
 
-/* Query heads, kv heads. */
+/* Pairs of query heads and kv heads. */
 constexpr int GROUPS[][2] = { { 2, 2 }, { 2, 1 }, { 6, 2 }, { 8, 1 }, { 4, 2 } };
 constexpr gac_dtype DTYPES[] = { GAC_DTYPE_F16, GAC_DTYPE_BF16 };
-constexpr layout LAYOUTS[] = { BY_HEAD, BY_ROW, ROWS_APART, ROWS_ASTRAY };
+constexpr layout LAYOUTS[] = { BY_HEAD, BY_ROW, ROWS_APART, ROWS_UNALIGNED };
 
-/* Every head size with every pair of lengths; the rest is left to chance. */
+/* Checks every head size with every pair of lengths. Other parameters are random. */
 void check_grid(session &s, tally &t)
 {
     static const int heads[] = {
@@ -224,7 +224,7 @@ void check_grid(session &s, tally &t)
     for (int head : heads) {
         for (int pair = 0; pair < 7 * 7 * 2; pair++) {
             const int n_q = lengths[pair / 2 % 7], n_kv = lengths[pair / 2 / 7];
-            const bool is_big = n_q == 1000 && n_kv == 1000; /* the CPU's share of the time */
+            const bool is_big = n_q == 1000 && n_kv == 1000; /* slow on the CPU */
             const int *group = GROUPS[is_big ? 1 : pick(s, 0, 4)];
             const int64_t batch = is_big ? 1 : 1 + (pick(s, 0, 6) == 0);
             check_flash(s, t,
@@ -238,7 +238,7 @@ void check_grid(session &s, tally &t)
     }
 }
 
-/* The same for heads above 256, and where only one of the two is. */
+/* The same for head sizes above 256, including one of two. */
 void check_above(session &s, tally &t)
 {
     static const int heads[] = { 257, 264, 288, 299, 320, 384, 511, 512, 513, 576, 1000 };
@@ -258,7 +258,7 @@ void check_above(session &s, tally &t)
                           pick(s, 0, 2) > 0 });
         }
     }
-    for (int i = 0; i < 200; i++) { /* one of the heads at least is above */
+    for (int i = 0; i < 200; i++) { /* at least one of the two heads is above 256 */
         const int *group = GROUPS[pick(s, 0, 4)];
         const int64_t above = pick(s, 257, 700), other = pick(s, 1, 700), side = pick(s, 0, 1);
         const int64_t n_q = pick(s, 1, pick(s, 0, 1) ? 20 : 300);
@@ -282,7 +282,7 @@ void check_above(session &s, tally &t)
         check_flash(s, t, c);
 }
 
-/* Anything that is allowed, sizes of heads unequal. */
+/* Random valid arguments, with unequal head sizes. */
 void check_random(session &s, tally &t)
 {
     for (int i = 0; i < 300; i++) {
@@ -299,8 +299,9 @@ void check_random(session &s, tally &t)
     }
 }
 
-/* Small, as the sanitizer slows kernels a hundredfold; every template size, by
- * 16 bytes and not, few rows and many, keys divided among blocks and not. */
+/* Small cases, because the sanitizer slows kernels a hundredfold. They cover every
+ * template size, aligned and unaligned rows, few and many rows, and divided and undivided
+ * keys. */
 void check_small(session &s, tally &t)
 {
     static const int heads[] = { 1,   3,   8,   9,   33,  64,  65,  80,  96,  107, 112,
@@ -324,7 +325,7 @@ void check_small(session &s, tally &t)
         { { 2, 4, 2, 1, 2999, 64, 31, false }, GAC_DTYPE_BF16, BY_HEAD, 1, 0, true },
         { { 1, 4, 2, 40, 7, 64, 64, true }, GAC_DTYPE_F16, BY_ROW, 0, -0.2, false },
         { { 1, 2, 1, 130, 131, 40, 299, true }, GAC_DTYPE_F16, BY_HEAD, 0, 0, true },
-        { { 1, 2, 1, 130, 131, 576, 63, false }, GAC_DTYPE_BF16, ROWS_ASTRAY, 1, 0, true },
+        { { 1, 2, 1, 130, 131, 576, 63, false }, GAC_DTYPE_BF16, ROWS_UNALIGNED, 1, 0, true },
         { { 1, 4, 1, 1, 1501, 299, 299, false }, GAC_DTYPE_F16, BY_HEAD, 1, 0, true },
         { { 1, 4, 1, 1, 1501, 320, 576, false }, GAC_DTYPE_BF16, BY_HEAD, 0, 0, true },
         { { 1, 2, 2, 40, 700, 264, 264, true }, GAC_DTYPE_F16, BY_HEAD, 0, -0.1, true },
@@ -333,7 +334,7 @@ void check_small(session &s, tally &t)
         check_flash(s, t, c);
 }
 
-/* What makes no sense is refused before anything is launched. */
+/* Invalid arguments are refused before any launch. */
 void check_refusals(tally &t)
 {
     static const gac_sdpa_shape bad[] = {

@@ -1,5 +1,5 @@
-/* Times of the kernels, with a cold cache: launches take turns on sets of
- * operands that together are more than three times the L2 cache. */
+/* Times the kernels with a cold cache. Launches rotate through sets of operands that
+ * together exceed three times the L2 cache. */
 #include "test_kernels.h"
 
 namespace
@@ -12,7 +12,7 @@ size_t round_up(size_t n_bytes)
     return (n_bytes + 255) / 256 * 256;
 }
 
-/* Sets of operands, one of which any launch uses; filled with random numbers. */
+/* Sets of operands filled with random numbers. Each launch uses one set. */
 class operand_sets
 {
   public:
@@ -21,7 +21,8 @@ class operand_sets
         int device = 0, l2_bytes = 0;
         must(cudaGetDevice(&device), "cudaGetDevice");
         must(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device), "L2 size");
-        /* One more than fill it, as the set to come must have left the cache. */
+        /* One set more than needed to fill the cache, so that the next set has been
+         * evicted. */
         n_sets = 2 + 3 * (size_t)l2_bytes / set_bytes;
         must(cudaMalloc(&base, n_sets * set_bytes), "cudaMalloc");
         gac_error err = GAC_ERROR_INIT;
@@ -45,8 +46,8 @@ class operand_sets
     size_t set_bytes, n_sets, n_used = 0;
 };
 
-/* Times n launches in a row. One before them keeps the card busy while they are
- * queued, so that what is timed does not wait for the host. */
+/* Times n consecutive launches. An extra launch before them keeps the card busy while the
+ * host enqueues the others. */
 template <class F> double time_row(cudaEvent_t begin, cudaEvent_t end, int n, F launch)
 {
     launch();
@@ -61,12 +62,12 @@ template <class F> double time_row(cudaEvent_t begin, cudaEvent_t end, int n, F 
 }
 
 struct timing {
-    double median_ms, low_ms, high_ms; /* of one launch */
+    double median_ms, low_ms, high_ms; /* times of one launch */
 };
 
 template <class F> timing time_launches(F launch)
 {
-    constexpr double SAMPLE_MS = 2; /* long, next to what an event resolves */
+    constexpr double SAMPLE_MS = 2; /* long compared with the resolution of an event */
     cudaEvent_t begin, end;
     must(cudaEventCreate(&begin), "cudaEventCreate");
     must(cudaEventCreate(&end), "cudaEventCreate");
@@ -82,7 +83,7 @@ template <class F> timing time_launches(F launch)
     return { samples[N_SAMPLES / 2], samples.front(), samples.back() };
 }
 
-/* Pairs of a query and a key it sees. */
+/* Returns the number of (query, visible key) pairs. */
 double count_pairs(const gac_sdpa_shape &n)
 {
     double pairs = 0;
@@ -160,9 +161,9 @@ void head_of_moves()
            "of copy");
 }
 
-/* launch(set) reads and writes moved_bytes in all within a set of set_bytes. It
- * is held against a copy on the device that reads and writes as many, less what
- * is left over of 64 KiB: a copy of an odd number of bytes is a slower one. */
+/* Times launch(set), which moves moved_bytes within a set of set_bytes, and compares it
+ * with a device copy of as many bytes. The copy is rounded down to 64 KiB, because a copy
+ * of an odd size is slower. */
 template <class F> void time_move(const char *name, size_t set_bytes, size_t moved_bytes, F launch)
 {
     const size_t half = moved_bytes / 2 >> 16 << 16;
@@ -178,7 +179,7 @@ template <class F> void time_move(const char *name, size_t set_bytes, size_t mov
     fflush(stdout);
 }
 
-/* n_jobs alike in one launch. */
+/* Times n_jobs equal jobs in one launch. */
 void time_pad(int n_jobs, int element_bytes, int64_t n_rows, int64_t n_from, int64_t n_to)
 {
     const size_t from_bytes = (size_t)(n_rows * n_from * element_bytes);
@@ -197,7 +198,7 @@ void time_pad(int n_jobs, int element_bytes, int64_t n_rows, int64_t n_from, int
     });
 }
 
-constexpr size_t MOVED = (size_t)1 << 27; /* bytes of a softmax, of a fill */
+constexpr size_t MOVED = (size_t)1 << 27; /* bytes moved by a softmax or a fill */
 
 } /* namespace */
 
@@ -207,7 +208,7 @@ void time_pads()
                                           { 128, 107 }, { 64, 64 },   { 4097, 4104 } };
     head_of_moves();
     for (int element_bytes : { 1, 2, 4 })
-        for (const int64_t *n : lengths) /* as many numbers as B4 H32 S2048 head 107 has */
+        for (const int64_t *n : lengths) /* as many numbers as B4 H32 S2048 head 107 */
             time_pad(1, element_bytes, 262144 * 107 / n[0], n[0], n[1]);
     time_pad(3, 2, 262144, 107, 112); /* q, k and v */
     time_pad(4, 2, 1000, 107, 112);

@@ -1,10 +1,10 @@
-/* Every operator of a GPU against the CPU reference, on fresh random numbers.
+/* Compares every operator of a GPU with the CPU reference on random numbers.
  *
- * Usage: test_ops [SEED [WORD]]. With WORD only checks that have it in their
- * name (pad, math, stored=112). One line per check: ok, FAIL or declined, the task,
- * its relative difference and the tolerance. Exit 0 when nothing failed, 1
- * otherwise, 77 (skipped) without a GPU. Only the vendor's attention, and F8
- * and I8 products of sizes that are no multiple of 16, may be declined. */
+ * Usage: test_ops [SEED [WORD]]. WORD selects the checks whose names contain it (pad,
+ * math, stored=112). Each check prints one line: ok, FAIL or declined, the task, its
+ * relative difference and the tolerance. Exit 0 if nothing failed, 1 otherwise, 77
+ * (skipped) without a GPU. Only two things may be declined: the vendor's attention, and
+ * F8 and I8 products of sizes that are not multiples of 16. */
 #include <gac/device.h>
 
 #include <math.h>
@@ -15,7 +15,7 @@
 typedef struct tally {
     gac_device *device;
     uint64_t seed;
-    const char *word; /* of the checks to make; NULL: all */
+    const char *word; /* selects checks by name; NULL means all */
     int n_ok, n_failed, n_declined;
 } tally;
 
@@ -63,12 +63,12 @@ static void check(tally *t, const gac_task_spec *spec)
 {
     char name[160];
     gac_error err = GAC_ERROR_INIT;
-    gac_difference is = { 0, 0, 0 };
+    gac_difference difference = { 0, 0, 0 };
     double tolerance = gac_task_tolerance(spec);
     describe(spec, name, sizeof name);
     if (t->word && !strstr(name, t->word))
         return;
-    gac_status status = gac_task_check(t->device, spec, t->seed++, &is, &err);
+    gac_status status = gac_task_check(t->device, spec, t->seed++, &difference, &err);
     if (status == GAC_CHECK && may_be_declined(spec)) {
         t->n_declined++;
         printf("declined %s: %s\n", name, err.text);
@@ -76,12 +76,12 @@ static void check(tally *t, const gac_task_spec *spec)
         t->n_failed++;
         printf("FAIL %s: %s\n", name, err.text);
     } else {
-        const bool ok = is.relative <= tolerance; /* NaN is not */
+        const bool ok = difference.relative <= tolerance; /* false for NaN */
         t->n_ok += ok;
         t->n_failed += !ok;
-        printf("%s %s %.3g %.3g\n", ok ? "ok" : "FAIL", name, is.relative, tolerance);
+        printf("%s %s %.3g %.3g\n", ok ? "ok" : "FAIL", name, difference.relative, tolerance);
     }
-    fflush(stdout); /* a check that kills the program is the next one */
+    fflush(stdout); /* if the next check crashes, the last line names the one before it */
 }
 
 static void check_gemms(tally *t)
@@ -121,7 +121,7 @@ static void check_sdpa_shape(tally *t, const gac_sdpa_shape *shape, double scale
                                              .path = (gac_sdpa_path)path,
                                              .stored_head = round_up_8(larger),
                                              .scale = scale } };
-            /* What does not fit the vendor's kernel padded fits it not at all. */
+            /* cuDNN does not support padded heads above 256. */
             if (path == GAC_SDPA_PADDED && spec.sdpa.stored_head > 256)
                 continue;
             check(t, &spec);
@@ -149,10 +149,10 @@ static void check_sdpas(tally *t)
     };
     for (size_t i = 0; i < sizeof nasty / sizeof *nasty; i++) {
         check_sdpa_shape(t, &nasty[i], 0);
-        /* Another scale than the default, but not one that makes one key win. */
+        /* A scale that is not the default, but not so large that a single key wins. */
         check_sdpa_shape(t, &nasty[i], 1.5 / sqrt((double)nasty[i].qk_head));
     }
-    /* Padded further than it must be. */
+    /* Padded further than necessary. */
     gac_task_spec wide = { .kind = GAC_TASK_SDPA,
                            .dtype = GAC_DTYPE_F16,
                            .sdpa = { .shape = { 2, 4, 2, 40, 80, 107, 99, true },

@@ -1,13 +1,13 @@
-/* Forward passes on the GPU, every operator against plain loops in F64.
+/* Compares the operators of forward passes on the GPU with plain loops in F64.
  *
  *   test_passes [check] [SEED]   everything, a few seconds
  *   test_passes small            a selection for compute-sanitizer
- *   test_passes few              products of few rows, with no kernel but ours
+ *   test_passes few              products of few rows, only with our own kernels
  *   test_passes time [decode [M...]] [prefill]   see test_passes_time.c
  *
- * Rows cannot be written from outside: they come from an embedding, and what
- * goes into an operator is read back and given to the reference, too. Allowed
- * is a relative error of 3e-3 (F16) and 2e-2 (BF16) in the Euclidean norm. */
+ * A test cannot write rows directly. It creates them with an embedding, reads the input
+ * of each operator back and passes it to the reference. The tolerance is a relative error
+ * of 3e-3 (F16) or 2e-2 (BF16) in the Euclidean norm. */
 #include "test_passes.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ typedef struct linear_case {
     bool gated;
 } linear_case;
 
-/* hidden -> modules (normed) -> back to hidden, added. */
+/* Multiplies normed rows from hidden to the modules, and back to hidden with an addition. */
 typedef struct round_trip {
     const linear_case *c;
     module modules[MAX_MODULES], back;
@@ -32,10 +32,10 @@ typedef struct round_trip {
     gac_rows *rows;
     stream s;
     gac_axis in, middle;
-    int64_t width; /* of the rows between */
+    int64_t width; /* width of the intermediate rows */
     float *norm_values;
-    float *is;              /* what the device has, (m, width or hidden) */
-    double *should, *after; /* (m, width), (m, hidden) */
+    float *actual;            /* result of the device, (m, width or hidden) */
+    double *expected, *after; /* (m, width), (m, hidden) */
 } round_trip;
 
 static void make_modules(bench *b, round_trip *t)
@@ -60,8 +60,8 @@ static void make_modules(bench *b, round_trip *t)
     for (int64_t i = 0; i < c->hidden; i++)
         t->norm_values[i] = (float)(1 + 0.3 * random_number());
     int64_t most = t->width > c->hidden ? t->width : c->hidden;
-    t->is = need(malloc((size_t)(c->m * most) * sizeof *t->is));
-    t->should = need(calloc((size_t)(c->m * t->width), sizeof *t->should));
+    t->actual = need(malloc((size_t)(c->m * most) * sizeof *t->actual));
+    t->expected = need(calloc((size_t)(c->m * t->width), sizeof *t->expected));
     t->after = need(malloc((size_t)(c->m * c->hidden) * sizeof *t->after));
 }
 
@@ -96,12 +96,13 @@ static void close_trip(bench *b, round_trip *t)
         free_module(&t->modules[i]);
     free_module(&t->back);
     free(t->norm_values);
-    free(t->is);
-    free(t->should);
+    free(t->actual);
+    free(t->expected);
     free(t->after);
 }
 
-/* should and after of row r; the way back starts from what the device has. */
+/* Computes expected and after for row r. The second product starts from the device's
+ * result. */
 static void follow_row(round_trip *t, int64_t r)
 {
     const linear_case *c = t->c;
@@ -116,9 +117,9 @@ static void follow_row(round_trip *t, int64_t r)
         at += t->modules[i].spec.out.n_slices * t->modules[i].spec.out.stored;
     }
     for (int64_t i = 0; i < t->width; i++)
-        t->should[r * t->width + i] = c->gated ? y[i] / (1 + exp(-y[i])) * y[t->width + i] : y[i];
+        t->expected[r * t->width + i] = c->gated ? y[i] / (1 + exp(-y[i])) * y[t->width + i] : y[i];
     for (int64_t i = 0; i < t->width; i++)
-        y[i] = t->is[r * t->width + i];
+        y[i] = t->actual[r * t->width + i];
     apply_module(&t->back, &t->middle, y, t->after + r * c->hidden);
     for (int64_t i = 0; i < c->hidden; i++)
         t->after[r * c->hidden + i] += t->s.values[r * c->hidden + i];
@@ -137,25 +138,25 @@ static gac_status run_linear(bench *b, const linear_case *c, const char *name, g
     if (status == GAC_OK)
         status = b->ops->linear(b->state, &there, err);
     if (status == GAC_OK)
-        status = b->ops->rows_read(b->state, t.rows, 0, c->m, t.is, err);
+        status = b->ops->rows_read(b->state, t.rows, 0, c->m, t.actual, err);
     if (status == GAC_OK) {
         for (int64_t r = 0; r < c->m; r++)
             follow_row(&t, r);
         snprintf(line, sizeof line, "%s %s", name, c->gated ? "gated" : "set");
-        judge(line, t.is, t.should, c->m * t.width, tolerance_of(b->options.dtype));
+        judge(line, t.actual, t.expected, c->m * t.width, tolerance_of(b->options.dtype));
         status = b->ops->linear(b->state, &home, err);
     }
     if (status == GAC_OK)
-        status = b->ops->rows_read(b->state, t.s.rows, 0, c->m, t.is, err);
+        status = b->ops->rows_read(b->state, t.s.rows, 0, c->m, t.actual, err);
     if (status == GAC_OK) {
         snprintf(line, sizeof line, "%s add", name);
-        judge(line, t.is, t.after, c->m * c->hidden, tolerance_of(b->options.dtype));
+        judge(line, t.actual, t.after, c->m * c->hidden, tolerance_of(b->options.dtype));
     }
     close_trip(b, &t);
     return status;
 }
 
-/* small: some of them. few: those that none of the vendor's kernels has part in. */
+/* small: a selection. few: only cases without vendor kernels. */
 static void check_linears(bench *b, bool small, bool few)
 {
     static const linear_case cases[] = {
@@ -182,13 +183,13 @@ static void check_linears(bench *b, bool small, bool few)
           2,
           { { { 1, 333, 0 }, 0, 1, false, false }, { { 1, 333, 0 }, 0, 1, false, false } },
           true },
-        { "wide 15003", /* on 132 multiprocessors more tiles than gates are kept of */
+        { "wide 15003", /* more tiles per block than SPAN, on 132 multiprocessors */
           64,
           0,
           2,
           { { { 1, 15003, 0 }, 0, 1, false, true }, { { 1, 15003, 0 }, 0, 1, false, true } },
           true },
-        { "wide 7411", /* whole groups, whose steps go round a ring */
+        { "wide 7411", /* whole groups, whose steps wrap around a ring */
           520,
           0,
           2,
@@ -225,7 +226,7 @@ static void check_linears(bench *b, bool small, bool few)
             linear_case c = cases[i];
             c.m = ms[j];
             snprintf(name, sizeof name, "%s m=%lld %s%s", c.name, (long long)c.m,
-                     gac_dtype_name(b->options.dtype), b->options.as_is ? " as is" : "");
+                     gac_dtype_name(b->options.dtype), b->options.no_pad ? " no pad" : "");
             failed(run_linear(b, &c, name, &err), name, &err);
         }
     }

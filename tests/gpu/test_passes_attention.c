@@ -1,4 +1,4 @@
-/* Attention with a cache, pass after pass, against plain loops. */
+/* Compares attention with a cache, over several passes, with plain loops. */
 #include "test_passes.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 typedef struct attention_case {
     int64_t batch, n_q_heads, n_kv_heads, qk, v;
-    int64_t passes[6]; /* new tokens of one pass after another; 0 ends */
+    int64_t passes[6]; /* new tokens of each pass; 0 ends the list */
     bool norm, rope;
 } attention_case;
 
@@ -31,7 +31,7 @@ static void turn(const attention *a, const float *norm, int64_t position, double
     }
 }
 
-/* One row of qkv into the reference's cache, and its output (stored heads). */
+/* Adds one row of qkv to the reference's cache and computes its output (stored heads). */
 static void attend_row(attention *a, int64_t sequence, int64_t position, const float *qkv,
                        bool only_keys, double *out)
 {
@@ -115,7 +115,7 @@ static void close_attention(attention *a)
     free(a->k_norm);
 }
 
-/* One pass: rows of q, k, v from an embedding, then attention. */
+/* Runs one pass: rows of q, k, v from an embedding, then attention. */
 static gac_status run_pass(bench *b, attention *a, gac_attention_call *call, gac_matrix *matrix,
                            int64_t n_new, int64_t n_past, const char *name, gac_error *err)
 {
@@ -123,8 +123,8 @@ static gac_status run_pass(bench *b, attention *a, gac_attention_call *call, gac
     stream s;
     int64_t n = c->batch * n_new, out_width = c->n_q_heads * a->v_stored;
     float *qkv = need(malloc((size_t)(n * a->width) * sizeof *qkv));
-    float *is = need(malloc((size_t)(n * out_width) * sizeof *is));
-    double *should = need(malloc((size_t)(n * out_width) * sizeof *should));
+    float *actual = need(malloc((size_t)(n * out_width) * sizeof *actual));
+    double *expected = need(malloc((size_t)(n * out_width) * sizeof *expected));
     gac_status status = open_stream(b, a->hidden, c->batch, n_new, &s, err);
     if (status == GAC_OK)
         status = b->ops->begin(b->state, s.ids, c->batch, n_new, n_past, err);
@@ -137,21 +137,21 @@ static gac_status run_pass(bench *b, attention *a, gac_attention_call *call, gac
     if (status == GAC_OK)
         status = b->ops->rows_read(b->state, call->qkv, 0, n, qkv, err);
     if (status == GAC_OK)
-        status = b->ops->rows_read(b->state, call->out, 0, n, is, err);
+        status = b->ops->rows_read(b->state, call->out, 0, n, actual, err);
     for (int pass = 0; pass < 2 && status == GAC_OK; pass++)
         for (int64_t r = 0; r < n; r++)
             attend_row(a, r / n_new, n_past + r % n_new, qkv + r * a->width, pass == 0,
-                       should + r * out_width);
+                       expected + r * out_width);
     if (status == GAC_OK)
-        judge(name, is, should, n * out_width, tolerance_of(b->options.dtype));
+        judge(name, actual, expected, n * out_width, tolerance_of(b->options.dtype));
     close_stream(b, &s);
     free(qkv);
-    free(is);
-    free(should);
+    free(actual);
+    free(expected);
     return status;
 }
 
-/* The projections to q, k and v: heads in which what is only stored is zero. */
+/* Creates the projections to q, k and v. Their padding is zero. */
 static gac_status make_heads(bench *b, const attention *a, module modules[3], gac_matrix **out,
                              gac_error *err)
 {
@@ -235,7 +235,7 @@ void check_attentions(bench *b, bool small)
         { 1, 12, 1, 256, 256, { 40, 1 }, true, false },
         { 1, 16, 2, 80, 128, { 70, 1 }, false, true },
         { 5, 10, 2, 128, 64, { 130, 1, 1 }, true, true },
-        { 1, 4, 2, 128, 128, { 600, 520, 1 }, false, true }, /* enough for cuDNN */
+        { 1, 4, 2, 128, 128, { 600, 520, 1 }, false, true }, /* long enough for cuDNN */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attention_case *c = &cases[i];
@@ -246,7 +246,7 @@ void check_attentions(bench *b, bool small)
         snprintf(name, sizeof name, "attention b=%lld h=%lld/%lld qk=%lld v=%lld%s%s %s%s",
                  (long long)c->batch, (long long)c->n_q_heads, (long long)c->n_kv_heads,
                  (long long)c->qk, (long long)c->v, c->norm ? " norm" : "", c->rope ? " rope" : "",
-                 gac_dtype_name(b->options.dtype), b->options.as_is ? " as is" : "");
+                 gac_dtype_name(b->options.dtype), b->options.no_pad ? " no pad" : "");
         failed(run_attention(b, c, name, &err), name, &err);
     }
 }

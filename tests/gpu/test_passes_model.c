@@ -1,6 +1,5 @@
-/* Whole passes of a small model: many tokens at once against one at a time, a
- * replayed recording against the calls themselves, logits and losses; and
- * weights that must be refused. */
+/* Runs a small model. Compares many tokens at once with one at a time, and a replayed
+ * recording with direct calls. Checks logits, losses, and that bad weights are refused. */
 #include "test_passes.h"
 
 #include "base/floats.h"
@@ -16,16 +15,16 @@ typedef struct model {
     gac_cache *cache[LAYERS];
     gac_vector *norm, *cosines, *sines;
     gac_rows *attention, *heads, *mlp;
-    stream s; /* and the residual stream */
+    stream s; /* the residual stream */
     tensor head_weight;
     float *norm_values;
     int64_t stored;
     int64_t batch;
 } model;
 
-/* A matrix of modules that are not needed again once it is there. */
-static gac_status put(bench *b, gac_axis in, const module_spec *specs, int n, gac_matrix **out,
-                      gac_error *err)
+/* Creates a matrix from modules and frees the modules. */
+static gac_status create_matrix(bench *b, gac_axis in, const module_spec *specs, int n,
+                                gac_matrix **out, gac_error *err)
 {
     module m[MAX_MODULES];
     gac_linear_module hosts[MAX_MODULES];
@@ -50,13 +49,13 @@ static gac_status open_layer(bench *b, model *m, int layer, gac_error *err)
                            { kv, rank, 1, false, false } };
     module_spec gate_up[2] = { { width, rank, 1, false, false }, { width, rank, 1, false, false } };
     module_spec home = { hidden, rank, 1, false, false };
-    gac_status status = put(b, hidden, qkv, 3, &m->qkv[layer], err);
+    gac_status status = create_matrix(b, hidden, qkv, 3, &m->qkv[layer], err);
     if (status == GAC_OK)
-        status = put(b, q, &home, 1, &m->o[layer], err);
+        status = create_matrix(b, q, &home, 1, &m->o[layer], err);
     if (status == GAC_OK)
-        status = put(b, hidden, gate_up, 2, &m->gate_up[layer], err);
+        status = create_matrix(b, hidden, gate_up, 2, &m->gate_up[layer], err);
     if (status == GAC_OK)
-        status = put(b, width, &home, 1, &m->down[layer], err);
+        status = create_matrix(b, width, &home, 1, &m->down[layer], err);
     if (status == GAC_OK)
         status = b->ops->cache_create(b->state, m->batch, CAPACITY, KV_HEADS, d, d,
                                       &m->cache[layer], err);
@@ -131,7 +130,7 @@ static void close_model(bench *b, model *m)
     close_stream(b, &m->s);
 }
 
-/* Everything between begin and reading the logits of each last token. */
+/* Runs everything between begin and reading the logits of each last token. */
 static gac_status run_layers(bench *b, model *m, int64_t n_new, gac_error *err)
 {
     gac_rows *x = m->s.rows;
@@ -159,7 +158,7 @@ static gac_status run_layers(bench *b, model *m, int64_t n_new, gac_error *err)
     return status;
 }
 
-/* Token i of every sequence. */
+/* Copies token i of every sequence to ids. */
 static void pick(const model *m, int64_t n, int64_t i, int32_t *ids)
 {
     for (int64_t s = 0; s < m->batch; s++)
@@ -178,7 +177,7 @@ static gac_status step(bench *b, model *m, int64_t n, int64_t i, float *logits, 
     return status;
 }
 
-/* Steps 0 to n - 1 again, from a recording of step 1. */
+/* Runs steps 0 to n - 1 again from a recording of step 1. */
 static gac_status replay_steps(bench *b, model *m, int64_t n, float *logits, gac_error *err)
 {
     int32_t ids[16];
@@ -205,25 +204,25 @@ static gac_status replay_steps(bench *b, model *m, int64_t n, float *logits, gac
     return status;
 }
 
-/* Losses of the logits that are there, against their definition. */
+/* Compares the losses of the current logits with their definition. */
 static gac_status check_losses(bench *b, const model *m, const float *logits, const char *name,
                                gac_error *err)
 {
     int32_t targets[16];
-    double is[16], should[16];
+    double actual[16], expected[16];
     float rounded[16];
     for (int64_t s = 0; s < m->batch; s++) {
         double sum = 0;
         targets[s] = (int32_t)(7 * s + 3) % VOCAB;
         for (int i = 0; i < VOCAB; i++)
             sum += exp(logits[s * VOCAB + i]);
-        should[s] = log(sum) - logits[s * VOCAB + targets[s]];
+        expected[s] = log(sum) - logits[s * VOCAB + targets[s]];
     }
-    gac_status status = b->ops->losses(b->state, targets, is, err);
+    gac_status status = b->ops->losses(b->state, targets, actual, err);
     for (int64_t s = 0; s < m->batch; s++)
-        rounded[s] = (float)is[s];
+        rounded[s] = (float)actual[s];
     if (status == GAC_OK)
-        judge(name, rounded, should, m->batch, 1e-5);
+        judge(name, rounded, expected, m->batch, 1e-5);
     return status;
 }
 
@@ -239,7 +238,7 @@ static gac_status run_model(bench *b, int64_t batch, const char *name, gac_error
     model m;
     char line[200];
     float at_once[16 * VOCAB], one_by_one[16 * VOCAB], replayed[16 * VOCAB];
-    double should[16 * VOCAB];
+    double expected[16 * VOCAB];
     int64_t n_logits = batch * VOCAB;
     gac_status status = open_model(b, &m, batch, N, err);
     if (status == GAC_OK)
@@ -251,18 +250,18 @@ static gac_status run_model(bench *b, int64_t batch, const char *name, gac_error
     for (int i = 0; i < N && status == GAC_OK; i++)
         status = step(b, &m, N, i, one_by_one, err);
     if (status == GAC_OK) {
-        widen(at_once, should, n_logits);
+        widen(at_once, expected, n_logits);
         snprintf(line, sizeof line, "%s %d tokens one by one", name, N);
-        judge(line, one_by_one, should, n_logits, 3 * tolerance_of(b->options.dtype));
+        judge(line, one_by_one, expected, n_logits, 3 * tolerance_of(b->options.dtype));
         snprintf(line, sizeof line, "%s losses", name);
         status = check_losses(b, &m, one_by_one, line, err);
     }
     if (status == GAC_OK)
         status = replay_steps(b, &m, N, replayed, err);
     if (status == GAC_OK) {
-        widen(one_by_one, should, n_logits);
+        widen(one_by_one, expected, n_logits);
         snprintf(line, sizeof line, "%s replayed", name);
-        judge(line, replayed, should, n_logits, 0);
+        judge(line, replayed, expected, n_logits, 0);
     }
     close_model(b, &m);
     return status;
@@ -275,12 +274,12 @@ void check_model(bench *b)
         gac_error err = GAC_ERROR_INIT;
         char name[120];
         snprintf(name, sizeof name, "model b=%lld %s%s", (long long)batches[i],
-                 gac_dtype_name(b->options.dtype), b->options.as_is ? " as is" : "");
+                 gac_dtype_name(b->options.dtype), b->options.no_pad ? " no pad" : "");
         failed(run_model(b, batches[i], name, &err), name, &err);
     }
 }
 
-/* A weight with one bad number at (3, 5) must be refused by its place. */
+/* A weight with one bad number at (3, 5) must be refused with that position. */
 static void check_refusal(bench *b, float bad, const char *words)
 {
     gac_error err = GAC_ERROR_INIT;

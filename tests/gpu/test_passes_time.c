@@ -1,8 +1,7 @@
-/* How long the operators of a Llama-3-8B layer take, dense and as pairs of
- * factors with 85 % of the parameters, and whole layers, one new token for
- * each of m sequences and 4096 tokens at once. Weights of several layers, so
- * that none of them stays in the L2 cache. Times are by the host's clock over
- * many replays of a recording. */
+/* Times the operators of a Llama-3-8B layer and whole layers, dense and factorised with
+ * 85 % of the parameters: one new token for each of m sequences, and 4096 tokens at once.
+ * The weights of several layers are used in turn, so that none stays in the L2 cache.
+ * Times are host clock over many replays of a recording. */
 #include "test_passes.h"
 
 #include "base/floats.h"
@@ -30,7 +29,7 @@ typedef struct layers {
     gac_cache *cache[LAYERS];
     gac_vector *norm, *cosines, *sines;
     gac_rows *x, *heads, *attention, *mlp;
-    int64_t n_bytes[4]; /* of qkv, o, gate_up, down of one layer */
+    int64_t n_bytes[4]; /* bytes of qkv, o, gate_up and down of one layer */
     const uint16_t *numbers;
 } layers;
 
@@ -41,10 +40,10 @@ static double now_us(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-/* Numbers for all weights: about 0.02, as in a model. */
+/* Creates the numbers for all weights: about 0.02, as in a model. */
 static uint16_t *make_numbers(int64_t n, gac_dtype dtype)
 {
-    enum { PERIOD = 65521 }; /* a prime: rows of weights differ */
+    enum { PERIOD = 65521 }; /* a prime, so that rows of weights differ */
     uint16_t *out = need(malloc((size_t)n * sizeof *out));
     for (int64_t i = 0; i < n && i < PERIOD; i++) {
         float x = (float)(0.02 * (random_number() + random_number()));
@@ -55,7 +54,7 @@ static uint16_t *make_numbers(int64_t n, gac_dtype dtype)
     return out;
 }
 
-/* One module, dense or, with share below 1, a pair. */
+/* Returns one module: dense, or a pair of factors if share is below 1. */
 static gac_linear_module module_of(bench *b, const layers *l, int64_t n, int64_t k, double share,
                                    gac_linear_part *part)
 {
@@ -68,8 +67,8 @@ static gac_linear_module module_of(bench *b, const layers *l, int64_t n, int64_t
     return m;
 }
 
-static gac_status put(bench *b, layers *l, int64_t k, const int64_t *ns, int n, double share,
-                      gac_matrix **out, int64_t *n_bytes, gac_error *err)
+static gac_status create_matrix(bench *b, layers *l, int64_t k, const int64_t *ns, int n,
+                                double share, gac_matrix **out, int64_t *n_bytes, gac_error *err)
 {
     gac_linear_part parts[MAX_MODULES];
     gac_linear_module modules[MAX_MODULES];
@@ -116,19 +115,21 @@ static gac_status open_layers(bench *b, layers *l, double share, gac_error *err)
     static const int64_t head[1] = { VOCAB_8B };
     gac_status status = open_rows(b, l, err);
     for (int i = 0; i < LAYERS && status == GAC_OK; i++) {
-        status = put(b, l, HIDDEN, qkv, 3, share, &l->qkv[i], &l->n_bytes[0], err);
+        status = create_matrix(b, l, HIDDEN, qkv, 3, share, &l->qkv[i], &l->n_bytes[0], err);
         if (status == GAC_OK)
-            status = put(b, l, HEADS * HEAD, home, 1, share, &l->o[i], &l->n_bytes[1], err);
+            status =
+                create_matrix(b, l, HEADS * HEAD, home, 1, share, &l->o[i], &l->n_bytes[1], err);
         if (status == GAC_OK)
-            status = put(b, l, HIDDEN, gate_up, 2, share, &l->gate_up[i], &l->n_bytes[2], err);
+            status =
+                create_matrix(b, l, HIDDEN, gate_up, 2, share, &l->gate_up[i], &l->n_bytes[2], err);
         if (status == GAC_OK)
-            status = put(b, l, WIDTH, home, 1, share, &l->down[i], &l->n_bytes[3], err);
+            status = create_matrix(b, l, WIDTH, home, 1, share, &l->down[i], &l->n_bytes[3], err);
         if (status == GAC_OK)
             status = b->ops->cache_create(b->state, MAX_BATCH, PREFILL, KV_HEADS, HEAD, HEAD,
                                           &l->cache[i], err);
     }
     if (status == GAC_OK)
-        status = put(b, l, HIDDEN, head, 1, 1, &l->head, NULL, err);
+        status = create_matrix(b, l, HIDDEN, head, 1, 1, &l->head, NULL, err);
     return status;
 }
 
@@ -151,7 +152,7 @@ static void close_layers(bench *b, layers *l)
     b->ops->rows_free(b->state, l->mlp);
 }
 
-/* Which operators a pass has, as bits. */
+/* Bit mask of the operators in a pass. */
 enum { QKV = 1, ATTEND = 2, O = 4, GATE_UP = 8, DOWN = 16, LAYER = 31, LOGITS = 32 };
 
 static gac_status run_pass(bench *b, layers *l, int ops, gac_error *err)
@@ -182,7 +183,7 @@ static gac_status run_pass(bench *b, layers *l, int ops, gac_error *err)
     return status;
 }
 
-/* Time of one pass, by a recording where there is one new token. */
+/* Times one pass. A pass with one new token is replayed from a recording. */
 static gac_status time_pass(bench *b, layers *l, int ops, int64_t batch, int64_t n_new, int n_runs,
                             double *time_us, gac_error *err)
 {
@@ -207,14 +208,14 @@ static gac_status time_pass(bench *b, layers *l, int ops, int64_t batch, int64_t
         if (status == GAC_OK)
             status = b->ops->finish(b->state, err);
         double took = (now_us() - start) / n_runs;
-        if (sample > 0 && took < best) /* the first one warms up */
+        if (sample > 0 && took < best) /* the first sample warms up */
             best = took;
     }
     *time_us = best;
     return status;
 }
 
-/* Operators of one batch, a layer, and the model. */
+/* Times the operators of one batch, a layer and the model. */
 static gac_status time_batch(bench *b, layers *l, int64_t m, const char *name, gac_error *err)
 {
     static const struct {
@@ -274,7 +275,7 @@ static gac_status time_prefill(bench *b, layers *l, const char *name, gac_error 
     return status;
 }
 
-/* What run_timing was asked for. */
+/* What run_timing was asked to time. */
 typedef struct timing_wish {
     bool decode, prefill;
     int64_t batches[8];

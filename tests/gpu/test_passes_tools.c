@@ -22,7 +22,7 @@ double tolerance_of(gac_dtype dtype)
     return dtype == GAC_DTYPE_F16 ? 3e-3 : 2e-2;
 }
 
-/* ---- The device ---------------------------------------------------------- */
+/* The device. */
 
 gac_status bench_open_device(bench *b, gac_error *err)
 {
@@ -49,10 +49,10 @@ void bench_close_device(bench *b)
     b->device = NULL;
 }
 
-gac_status bench_open(bench *b, gac_dtype dtype, bool as_is, int64_t max_rows, gac_error *err)
+gac_status bench_open(bench *b, gac_dtype dtype, bool no_pad, int64_t max_rows, gac_error *err)
 {
     b->ops = b->backend->compute;
-    b->options = (gac_compute_options){ .dtype = dtype, .as_is = as_is, .max_rows = max_rows };
+    b->options = (gac_compute_options){ .dtype = dtype, .no_pad = no_pad, .max_rows = max_rows };
     return b->ops->open(b->device, &b->options, &b->state, err);
 }
 
@@ -63,7 +63,7 @@ void bench_close(bench *b)
     b->state = NULL;
 }
 
-/* ---- Random tensors and modules ------------------------------------------ */
+/* Random tensors and modules. */
 
 void *need(void *memory)
 {
@@ -140,7 +140,7 @@ void free_module(module *m)
     }
 }
 
-/* ---- The reference -------------------------------------------------------- */
+/* The reference. */
 
 /* y (n) = W (n, k) x + bias. */
 static void apply(const tensor *w, const tensor *bias, int64_t n, int64_t k, const double *x,
@@ -154,7 +154,7 @@ static void apply(const tensor *w, const tensor *bias, int64_t n, int64_t k, con
     }
 }
 
-/* One row through a module; x and y are stored axes. */
+/* Computes one row of a module. x and y have stored (padded) axes. */
 void apply_module(const module *m, const gac_axis *in, const double *x, double *y)
 {
     int64_t n_in = in->n_slices * in->size, n_out = m->spec.out.n_slices * m->spec.out.size;
@@ -192,23 +192,24 @@ void norm_row(double *x, int64_t n, const float *norm, double eps)
         x[i] = x[i] / sqrt(sum / (double)n + eps) * norm[i];
 }
 
-void judge(const char *name, const float *is, const double *should, int64_t n, double tolerance)
+void judge(const char *name, const float *actual, const double *expected, int64_t n,
+           double tolerance)
 {
     double difference = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
-        double d = is[i] - should[i];
+        double d = actual[i] - expected[i];
         difference += d * d;
-        size += should[i] * should[i];
+        size += expected[i] * expected[i];
     }
     double relative = sqrt(difference / (size > 0 ? size : 1));
-    bool ok = relative <= tolerance; /* NaN is not */
+    bool ok = relative <= tolerance; /* false for NaN */
     n_ok += ok;
     n_failed += !ok;
     printf("%s %s %.3g (%.3g)\n", ok ? "ok" : "FAIL", name, relative, tolerance);
     fflush(stdout);
 }
 
-/* ---- Rows ----------------------------------------------------------------- */
+/* Rows. */
 
 bool failed(gac_status status, const char *name, const gac_error *err)
 {

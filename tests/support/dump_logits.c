@@ -4,7 +4,7 @@
  *
  * IDS is a file of int32, OUT gets (tokens, vocab) float32. PER_PASS tokens go
  * through at a time: 0 is all, 1 uses the cache for every one. DTYPE counts on
- * GPUs; "-" is the model's own, and "as-is" too, without padding. */
+ * GPUs only; "-" is the type of the model, and "no-pad" is the same without padding. */
 #include <gac/engine.h>
 
 #include <stdio.h>
@@ -65,9 +65,9 @@ int main(int argc, char **argv)
     options.device = argv[2];
     options.max_context = n;
     options.max_new = per_pass;
-    options.as_is = strcmp(argv[3], "as-is") == 0;
+    options.no_pad = strcmp(argv[3], "no-pad") == 0;
     if (!out || n < 1 ||
-        (!options.as_is && strcmp(argv[3], "-") != 0 && !gac_dtype_parse(argv[3], &options.dtype)))
+        (!options.no_pad && strcmp(argv[3], "-") != 0 && !gac_dtype_parse(argv[3], &options.dtype)))
         return 2;
     gac_status status = gac_checkpoint_open(argv[1], NULL, &checkpoint, &err);
     if (status == GAC_OK)

@@ -1,6 +1,5 @@
-/* Forward passes on made-up numbers: a compute to try, tensors of any dtype,
- * and rows that hold what the test wants. The seed is new in every run, printed,
- * and taken from GAC_TEST_SEED where that is set. */
+/* Helpers for tests of forward passes: a compute to test, random tensors of any dtype,
+ * and rows with given content. Each run prints a new seed. GAC_TEST_SEED sets it. */
 #ifndef TESTS_COMPUTE_LAB_H
 #define TESTS_COMPUTE_LAB_H
 
@@ -61,7 +60,7 @@ static inline double lab_normal(void)
     return gac_random_normal(lab_seed, lab_drawn++);
 }
 
-/* From low to high. */
+/* Returns a random integer from low to high, inclusive. */
 static inline int64_t lab_int(int64_t low, int64_t high)
 {
     return low + (int64_t)(gac_random_bits(lab_seed, lab_drawn++) % (uint64_t)(high - low + 1));
@@ -73,7 +72,7 @@ static inline gac_dtype lab_dtype(void)
     return all[lab_int(0, 2)];
 }
 
-/* Random weights, sometimes at an odd address, as in a mapped file. */
+/* Returns random weights, sometimes at an odd address, as in a mapped file. */
 static inline gac_host_tensor lab_tensor(gac_dtype dtype, int64_t n_rows, int64_t n_cols)
 {
     char *block = lab_alloc(n_rows * n_cols * 4 + 1, 1);
@@ -84,8 +83,8 @@ static inline gac_host_tensor lab_tensor(gac_dtype dtype, int64_t n_rows, int64_
     return (gac_host_tensor){ data, dtype, n_rows, n_cols, "some.weight" };
 }
 
-/* The same with n_zero_rows and n_zero_cols of zeros, after row and column
- * at_row and at_col. */
+/* Returns a copy with n_zero_rows and n_zero_cols of zeros inserted after row at_row and
+ * column at_col. */
 static inline gac_host_tensor lab_padded(const gac_host_tensor *from, int64_t at_row,
                                          int64_t n_zero_rows, int64_t at_col, int64_t n_zero_cols)
 {
@@ -112,7 +111,7 @@ static inline float *lab_floats(int64_t n)
     return data;
 }
 
-/* An open that must work. */
+/* Opens a compute and asserts success. */
 static inline lab lab_open(const char *name, int n_threads, int64_t max_rows)
 {
     lab l = { GAC_COMPUTE_INIT, GAC_ERROR_INIT };
@@ -128,7 +127,7 @@ static inline lab lab_open(const char *name, int n_threads, int64_t max_rows)
             fail_msg("%s", (l)->err.text); \
     } while (0)
 
-/* New rows that hold data (batch * n_new, n_slices * size), and the pass begun. */
+/* Creates rows that hold data (batch * n_new, n_slices * size) and begins the pass. */
 static inline gac_rows *lab_rows(lab *l, gac_axis axis, const float *data, int64_t batch,
                                  int64_t n_new, int64_t n_past)
 {
@@ -166,7 +165,7 @@ static inline void same_bits(const float *a, const float *b, int64_t n, const ch
     }
 }
 
-/* Within tolerance of the largest number. */
+/* Asserts that a and b differ by at most tolerance times the largest number. */
 static inline void near_by(const float *a, const float *b, int64_t n, double tolerance,
                            const char *what)
 {

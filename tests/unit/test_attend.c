@@ -1,5 +1,5 @@
-/* Attention of the CPUs, against plain loops and against itself in other
- * passes, threads, vectors and paddings. */
+/* Compares attention on the CPU with plain loops, and with itself under other passes,
+ * threads, vector sizes and paddings. */
 #include "compute_lab.h"
 
 typedef struct attend_case {
@@ -41,14 +41,14 @@ static attend_case random_case(int64_t n_tokens, int64_t n_kv_heads, int64_t gro
     return c;
 }
 
-/* n heads of size into slices of stored. */
+/* Copies n heads of size numbers into slices of stored numbers. */
 static void put_heads(const float *from, int64_t n, int64_t size, int64_t stored, float *to)
 {
     for (int64_t h = 0; h < n; h++)
         memcpy(to + h * stored, from + h * size, (size_t)size * sizeof *to);
 }
 
-/* The rows of tokens first to first + n of every sequence. */
+/* Returns the qkv rows of tokens first to first + n of every sequence. */
 static float *make_qkv(const attend_case *c, int64_t first, int64_t n, int64_t *width)
 {
     *width = (c->n_q_heads + c->n_kv_heads) * c->qk_stored + c->n_kv_heads * c->v_stored;
@@ -66,7 +66,7 @@ static float *make_qkv(const attend_case *c, int64_t first, int64_t n, int64_t *
     return rows;
 }
 
-/* One pass of n tokens after first; out is that of all tokens. */
+/* Runs one pass of n tokens after first. out has room for all tokens. */
 static void run_pass(lab *l, const attend_case *c, gac_attention_call *call, int64_t first,
                      int64_t n, float *out)
 {
@@ -95,7 +95,8 @@ static void run_pass(lab *l, const attend_case *c, gac_attention_call *call, int
     ops->rows_free(l->compute.state, rows);
 }
 
-/* All tokens, in passes of at most n_new; (batch, n_tokens, n_q_heads, v_size). */
+/* Runs all tokens in passes of at most n_new. Returns (batch, n_tokens, n_q_heads,
+ * v_size). */
 static float *run_cached(lab *l, const attend_case *c, int64_t n_new, gac_cache *cache)
 {
     const gac_compute_ops *ops = l->compute.ops;
@@ -143,7 +144,7 @@ static float *run_case(lab *l, const attend_case *c, int64_t n_new)
     return out;
 }
 
-/* A head as the scores see it. */
+/* Applies the norm and the rotary embedding to one head, with plain loops. */
 static void plain_head(const attend_case *c, const float *x, const float *norm, int64_t position,
                        double *out)
 {
@@ -213,7 +214,7 @@ static void attention_is_what_it_says(void **state)
     }
 }
 
-/* One pass is many, with any threads and any vectors. */
+/* One pass or many, any threads and any vector size give the same bits. */
 static void reference_has_one_answer(void **state)
 {
     (void)state;
@@ -234,7 +235,7 @@ static void reference_has_one_answer(void **state)
     }
 }
 
-/* Some sequences, and all of their tokens as one, take turns in one cache. */
+/* One cache holds several sequences, then all of their tokens as one sequence, in turn. */
 static void a_cache_may_change_its_shape(void **state)
 {
     (void)state;
@@ -257,7 +258,7 @@ static void a_cache_may_change_its_shape(void **state)
     }
 }
 
-/* Heads of size to heads of size + n_zeros; at: where in a head they go. */
+/* Pads heads of size numbers with n_zeros zeros at position at. */
 static float *pad_heads(const float *from, int64_t n_heads, int64_t size, int64_t at,
                         int64_t n_zeros)
 {
@@ -281,7 +282,8 @@ static void zeros_in_heads_change_nothing(void **state)
         attend_case wide = c;
         wide.v = pad_heads(c.v, n_rows * c.n_kv_heads, c.v_size, c.v_size, n);
         wide.v_size = wide.v_stored = c.v_size + n;
-        /* q and k: behind each half, so that pairs stay pairs; odd ones have none. */
+        /* q and k are padded after each half, so that rotary pairs stay pairs. An odd
+         * size has no halves. */
         if (c.qk_size % 2 == 0) {
             wide.q = pad_heads(c.q, n_rows * c.n_q_heads * 2, half, half, n);
             wide.k = pad_heads(c.k, n_rows * c.n_kv_heads * 2, half, half, n);
@@ -325,7 +327,8 @@ static void what_does_not_fit_is_refused(void **state)
                                 .cosines = angles,
                                 .sines = angles,
                                 .scale = 1 };
-    assert_int_equal(ops->cache_shape(inner, cache, 2, 3, &l.err), GAC_USAGE); /* 6 of 5 tokens */
+    assert_int_equal(ops->cache_shape(inner, cache, 2, 3, &l.err),
+                     GAC_USAGE); /* 6 tokens in a cache for 5 */
     LAB_OK(&l, ops->begin(inner, ids, 1, 4, 2, &l.err));
     assert_int_equal(ops->attend(inner, &call, &l.err), GAC_USAGE);
     assert_string_equal(l.err.text, "1 x 6 tokens in a cache for 1 x 5");

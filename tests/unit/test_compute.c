@@ -1,8 +1,9 @@
-/* Linear calls, embedding, logits and losses of the CPUs; attention has its own
- * file. `reference` is held to plain loops in FP64 bit by bit, `cpu` to it. */
+/* Linear calls, embedding, logits and losses on the CPU. test_attend.c tests attention.
+ * `reference` must equal plain FP64 loops bit for bit, and `cpu` must be close to
+ * `reference`. */
 #include "compute_lab.h"
 
-#define TOLERANCE 1e-5 /* of cpu, by the largest output: F32 sums of up to 3000 terms */
+#define TOLERANCE 1e-5 /* of cpu, relative to the largest output: F32 sums of up to 3000 terms */
 #define MAX_PARTS 4
 
 /* Modules that share an input, one call on them, and its operands. */
@@ -10,7 +11,7 @@ typedef struct linear_case {
     gac_axis in;
     int n_modules;
     gac_linear_module modules[3];
-    gac_linear_part *parts[3]; /* (MAX_PARTS) of each module */
+    gac_linear_part *parts[3]; /* (MAX_PARTS) parts of each module */
     gac_linear_mode mode;
     int64_t n_rows, out_width;
     float *x, *residual, *norm; /* norm may be NULL */
@@ -23,7 +24,7 @@ static int64_t numbers(gac_axis axis)
 
 enum { DENSE, PAIR, PARTS };
 
-/* One more module, with biases or without. */
+/* Adds a module, with or without biases. */
 static void add_module(linear_case *c, int kind, gac_axis out)
 {
     gac_linear_module *module = &c->modules[c->n_modules];
@@ -60,7 +61,7 @@ static void finish_case(linear_case *c, gac_linear_mode mode, int64_t n_rows, bo
     c->norm = normed ? lab_floats(numbers(c->in)) : NULL;
 }
 
-/* Modules of any kind and size; some slices are stored longer. */
+/* Creates modules of random kinds and sizes. Some slices are padded. */
 static linear_case random_case(gac_linear_mode mode, int n_modules, int64_t n_rows, int64_t most)
 {
     linear_case c = { .in = { lab_int(1, 3), lab_int(1, most), 0 } };
@@ -77,7 +78,7 @@ static linear_case random_case(gac_linear_mode mode, int n_modules, int64_t n_ro
     return c;
 }
 
-/* What the call leaves in its out rows, (n_rows, out_width). */
+/* Runs the call and returns its output rows, (n_rows, out_width). */
 static float *run_into(lab *l, const linear_case *c, gac_rows *out)
 {
     const gac_compute_ops *ops = l->compute.ops;
@@ -111,7 +112,7 @@ static double weight_at(const gac_host_tensor *t, int64_t row, int64_t col)
     return gac_dtype_load(t->data, t->dtype, row * t->n_cols + col);
 }
 
-/* y[j] = x W^T + bias, plainly. */
+/* y = x W^T + bias, with plain loops. */
 static void plain_product(const float *x, const gac_host_tensor *w, const gac_host_tensor *bias,
                           float *y)
 {
@@ -123,7 +124,7 @@ static void plain_product(const float *x, const gac_host_tensor *w, const gac_ho
     }
 }
 
-/* One row of a module's outputs. */
+/* Computes one row of a module's outputs with plain loops. */
 static void plain_module(const gac_linear_module *module, const float *x, float *y)
 {
     float *latent = NULL;
@@ -203,7 +204,7 @@ static void linear_is_what_it_says(void **state)
         check_case(&add, "add");
         check_case(&gated, "gated");
     }
-    /* Several panels, blocks of the converter, and chunks of rows. */
+    /* Several panels, conversion blocks and chunks of rows. */
     linear_case wide = { .in = { 1, 1100, 1100 } };
     add_module(&wide, DENSE, (gac_axis){ 1, 700, 700 });
     finish_case(&wide, GAC_LINEAR_SET, 3, true);
@@ -214,7 +215,7 @@ static void linear_is_what_it_says(void **state)
     check_case(&tall, "tall");
 }
 
-/* Biases over several blocks of outputs, for few rows and for more. */
+/* Biases over several blocks of outputs, for few rows and for many. */
 static void biases_are_added(void **state)
 {
     (void)state;
@@ -227,7 +228,7 @@ static void biases_are_added(void **state)
     }
 }
 
-/* More rows than a chunk has, to slices that are stored longer. */
+/* More rows than a chunk, with padded slices. */
 static void chunks_follow_each_other(void **state)
 {
     (void)state;
@@ -237,7 +238,7 @@ static void chunks_follow_each_other(void **state)
     check_case(&c, "chunks");
 }
 
-/* Rows one by one, any number of threads, any vectors: the same bits. */
+/* Single rows, any number of threads and any vector size give the same bits. */
 static void reference_has_one_answer(void **state)
 {
     (void)state;
@@ -268,7 +269,7 @@ static void reference_has_one_answer(void **state)
     gac_compute_close(&one.compute);
 }
 
-/* Ranks grow by zeros in the first factor and in the part that reads them. */
+/* Pads the ranks with zeros, in the first factor and in the parts that read it. */
 static linear_case with_padded_ranks(const linear_case *c)
 {
     linear_case padded = *c;
@@ -307,7 +308,7 @@ static void zeros_in_ranks_change_nothing(void **state)
     gac_compute_close(&l.compute);
 }
 
-/* gate, up and down of a width, and the same with zeros in it. */
+/* gate, up and down of one width, and the same padded with zeros. */
 static void zeros_in_widths_change_nothing(void **state)
 {
     (void)state;
@@ -343,7 +344,7 @@ static void zeros_in_widths_change_nothing(void **state)
     gac_compute_close(&l.compute);
 }
 
-/* ---- Logits and losses -------------------------------------------------- */
+/* Logits and losses. */
 
 static void check_logits(const char *name, const linear_case *c, int64_t first, int64_t step,
                          int64_t n, double tolerance)
@@ -396,7 +397,7 @@ static void logits_and_losses(void **state)
     check_logits("reference", &c, 0, 1, 31, 0);
 }
 
-/* ---- Kernels ------------------------------------------------------------ */
+/* Kernels. */
 
 static void exps_are_close(void **state)
 {
@@ -433,7 +434,7 @@ static void exps_are_close(void **state)
     }
 }
 
-/* Every code of both 16 bit floats, and what is finite. */
+/* Every code of both 16-bit floats, and which ones are finite. */
 static void conversions_are_exact(void **state)
 {
     (void)state;
@@ -458,7 +459,7 @@ static void conversions_are_exact(void **state)
     }
 }
 
-/* ---- What is refused ---------------------------------------------------- */
+/* Refused inputs. */
 
 static void weights_must_be_finite(void **state)
 {
@@ -489,14 +490,14 @@ static void weights_must_be_finite(void **state)
     gac_compute_close(&l.compute);
 }
 
-/* What others left in the memory of rows does not matter. */
+/* The previous content of the rows' memory does not matter. */
 static void rows_within_others(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
         int64_t n_rows = lab_int(1, 9), wide;
         linear_case c = random_case(i % 2 ? GAC_LINEAR_GATED : GAC_LINEAR_SET, 2, n_rows, 40);
-        if (i == 0) { /* rows whose stride alone would be longer than the first ones' */
+        if (i == 0) { /* rows whose own stride would exceed that of the first rows */
             c = (linear_case){ .in = { 1, 5, 5 } };
             add_module(&c, DENSE, (gac_axis){ 1, 1024, 1024 });
             finish_case(&c, GAC_LINEAR_SET, n_rows, false);

@@ -1,4 +1,5 @@
-/* Memory of the CPUs: all of it counted, and no more than there is. */
+/* Memory of the CPU devices: all of it is counted, and no more is taken than the machine
+ * has. */
 #include "compute_lab.h"
 
 static void memory_is_counted_and_bounded(void **state)
@@ -47,7 +48,8 @@ static void memory_is_counted_and_bounded(void **state)
     gac_compute_close(&l.compute);
 }
 
-/* What is promised and not there would end the process when it is touched. */
+/* Linux would kill the process when it touches memory that was promised but does not
+ * exist. */
 static void no_more_than_the_machine_has(void **state)
 {
     (void)state;

@@ -30,7 +30,7 @@ static const gac_task_spec small_sdpa = { .kind = GAC_TASK_SDPA,
 
 static bool no_proc;
 
-/* Takes the place of the C library's in this program. */
+/* Replaces the C library's readlink in this program. */
 ssize_t readlink(const char *path, char *to, size_t size)
 {
     if (!no_proc || strncmp(path, "/proc/", 6) != 0)
@@ -39,10 +39,10 @@ ssize_t readlink(const char *path, char *to, size_t size)
     return -1;
 }
 
-/* ---- Plug-ins ---------------------------------------------------------- */
+/* Plug-ins. */
 
-/* Opens name with GAC_BACKEND_PATH and GAC_FAKE set (NULL: unset), expecting
- * failure; the one-line text stays until the next call. */
+/* Opens name with GAC_BACKEND_PATH and GAC_FAKE set (NULL: unset) and expects a failure.
+ * The returned message is valid until the next call. */
 static const char *refused(const char *name, const char *path, const char *fake,
                            gac_status expected)
 {
@@ -130,7 +130,7 @@ static void plugins_are_looked_for(void **state)
     snprintf(path[2], sizeof path[2], "%s/libgac_cuda.so", lib);
     for (int i = 0; i < 3; i++)
         assert_int_equal(symlink(FAKE_FOLDER "/libgac_cuda.so", path[i]), 0);
-    for (int i = 0; i < 3; i++) { /* the best place that is left */
+    for (int i = 0; i < 3; i++) { /* the best of the remaining folders */
         char *expected = realpath(path[i], NULL), *is = NULL;
         assert_int_equal(gac_plugin_find("cuda", "", bin, &found, &err), GAC_OK);
         is = realpath(found, NULL);
@@ -149,8 +149,8 @@ static void plugins_are_looked_for(void **state)
     assert_int_equal(rmdir(gac) | rmdir(lib) | rmdir(bin) | rmdir(root), 0);
 }
 
-/* Without /proc the program does not know its folder, and takes no plug-in from
- * the current one. */
+/* Without /proc the program does not know its folder. It must not load a plug-in from the
+ * current folder instead. */
 static void no_plugin_from_the_current_folder(void **state)
 {
     (void)state;
@@ -168,7 +168,7 @@ static void no_plugin_from_the_current_folder(void **state)
     assert_int_equal(unlink(path) | rmdir(root), 0);
 }
 
-/* A FIFO would never open. */
+/* Opening a FIFO would block for ever. */
 static void plugins_are_files(void **state)
 {
     (void)state;
@@ -217,7 +217,7 @@ static void declines_and_kernels(void **state)
     spec.sdpa.path = GAC_SDPA_PADDED;
     assert_int_equal(gac_task_create(device, &spec, &task, &err), GAC_OK);
     assert_int_equal(gac_task_kernels(task, kernels, 2, &n, &err), GAC_OK);
-    assert_int_equal(n, 5); /* more than there was room for */
+    assert_int_equal(n, 5); /* more than fit */
     assert_string_equal(kernels[1].name, "gac_pad_kernel");
     assert_int_equal(gac_task_kernels(task, kernels, -1, &n, &err), GAC_USAGE);
     gac_task_free(task);
@@ -263,7 +263,7 @@ static void cpu_says_what_it_cannot(void **state)
     gac_device_close(cpu);
 }
 
-/* The sanitizer ends the program when malloc fails, unless told not to. */
+/* By default the sanitizer ends the program if malloc fails. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -283,10 +283,10 @@ static void cpu_memory_is_finite(void **state)
     gac_device_close(cpu);
 }
 
-/* ---- Specs ------------------------------------------------------------- */
+/* Specs. */
 
-/* The line that refuses spec; stays until the next call. */
-static const char *senseless(gac_device *device, const gac_task_spec *spec)
+/* Returns the message that refuses spec. It is valid until the next call. */
+static const char *refused_spec(gac_device *device, const gac_task_spec *spec)
 {
     static gac_error err;
     gac_task *task = NULL;
@@ -300,7 +300,7 @@ static const char *senseless(gac_device *device, const gac_task_spec *spec)
     do { \
         gac_task_spec spec = (base); \
         change; \
-        const char *said = senseless(cpu, &spec); \
+        const char *said = refused_spec(cpu, &spec); \
         if (!strstr(said, text)) \
             fail_msg("said: %s", said); \
     } while (0)
@@ -354,11 +354,11 @@ static void operand_bytes(void **state)
     assert_int_equal(gac_task_operand_bytes(&spec, GAC_OPERAND_B), 5 * 7);
     assert_int_equal(gac_task_operand_bytes(&spec, GAC_OPERAND_OUT), 3 * 5 * 2);
     spec.gemm.m = (int64_t)1 << 31;
-    spec.gemm.k = 512; /* 2^40 bytes of x are the most */
+    spec.gemm.k = 512; /* 2^40 bytes of x are the limit */
     assert_int_equal(gac_task_operand_bytes(&spec, GAC_OPERAND_A), (int64_t)1 << 40);
     spec.gemm.k = 513;
     assert_int_equal(gac_task_operand_bytes(&spec, GAC_OPERAND_A), -1);
-    spec.gemm.n = 0; /* no operand makes sense if a size does not */
+    spec.gemm.n = 0; /* one invalid size invalidates all operands */
     assert_int_equal(gac_task_operand_bytes(&spec, GAC_OPERAND_A), -1);
     assert_int_equal(gac_task_operand_bytes(&small_sdpa, GAC_OPERAND_A), 2 * 4 * 5 * 7 * 2);
     assert_int_equal(gac_task_operand_bytes(&small_sdpa, GAC_OPERAND_B), 2 * 2 * 9 * 7 * 2);
@@ -383,7 +383,7 @@ static void transfers_are_checked(void **state)
     gac_device_close(cpu);
 }
 
-/* ---- The CPU reference -------------------------------------------------- */
+/* The CPU reference. */
 
 typedef struct numbers {
     double *at[GAC_OPERAND_COUNT];
@@ -397,7 +397,7 @@ static gac_dtype out_dtype(const gac_task_spec *spec)
     return spec->kind == GAC_TASK_GEMM && spec->dtype == GAC_DTYPE_I8 ? GAC_DTYPE_I32 : spec->dtype;
 }
 
-/* Runs spec on the CPU; operands come back as stored and as FP64. */
+/* Runs spec on the CPU. Returns the operands as stored and as FP64. */
 static numbers compute(gac_device *cpu, const gac_task_spec *spec)
 {
     gac_error err = GAC_ERROR_INIT;
@@ -431,7 +431,7 @@ static void free_numbers(numbers *result)
     }
 }
 
-/* The closest number that dtype has, by the conversions that test_numbers.c tests. */
+/* Rounds value to dtype with the conversions that test_numbers.c tests. */
 static double rounded(gac_dtype dtype, double value)
 {
     unsigned char cell[4];
@@ -465,14 +465,14 @@ static void gemm_is_a_double_loop(void **state)
                 norm2 += sum * sum;
             }
         }
-        if (m * n > 100 && spec.dtype != GAC_DTYPE_I8) /* "results near 1" */
+        if (m * n > 100 && spec.dtype != GAC_DTYPE_I8) /* device.h promises results near 1 */
             assert_true(norm2 / (double)(m * n) > 0.5 && norm2 / (double)(m * n) < 2);
         free_numbers(&x);
     }
     gac_device_close(cpu);
 }
 
-/* One output number, by the formula of device.h. */
+/* Computes one output number by the formula in device.h. */
 static double attention(const gac_task_spec *spec, const numbers *x, int64_t b, int64_t h,
                         int64_t i, int64_t d)
 {

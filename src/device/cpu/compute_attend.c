@@ -1,15 +1,15 @@
-/* Attention: keys and values go into the cache, then blocks of queries that
- * read the same kv head are worked on together. */
+/* Attention on the CPU. New keys and values go into the cache first. A work item then
+ * handles a block of queries that share one kv head. */
 #include "device/cpu/compute_internal.h"
 
 #include <string.h>
 
 #define ROWS_PER_ITEM 16
-#define EXACT_ROWS 32         /* queries of a block */
-#define FAST_ROWS 192         /* at most, and */
-#define FAST_SCORES (1 << 18) /* scores of a block at most: the second cache */
+#define EXACT_ROWS 32         /* queries per block, reference */
+#define FAST_ROWS 192         /* most queries per block, cpu */
+#define FAST_SCORES (1 << 18) /* most scores per block, so that they fit the L2 cache */
 
-/* One head: normed, rotated, to (size). */
+/* Applies the norm and the rotary embedding to one head: x (qk_size) to out (qk_size). */
 static void prepare_head(const gac_cpu_attention *attention, const float *x, const gac_vector *norm,
                          int64_t position, float *out)
 {
@@ -30,7 +30,7 @@ static void prepare_head(const gac_cpu_attention *attention, const float *x, con
     }
 }
 
-/* Keys and values of a few rows into the cache. */
+/* Writes the keys and values of ROWS_PER_ITEM rows to the cache. */
 static void fill_cache(void *data, int64_t item, int thread)
 {
     const gac_cpu_attention *attention = data;
@@ -56,8 +56,8 @@ static void fill_cache(void *data, int64_t item, int thread)
     }
 }
 
-/* Queries of a block of tokens and the heads of one kv head; the last blocks,
- * which see most keys, come first. */
+/* Attends with one block of tokens and all query heads of one kv head. The last blocks
+ * see the most keys, so they start first. */
 static void attend_item(void *data, int64_t item, int thread)
 {
     const gac_cpu_attention *attention = data;

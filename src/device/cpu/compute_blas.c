@@ -14,27 +14,27 @@
 typedef __typeof__(cblas_sgemm) gemm_fn;
 typedef __typeof__(openblas_set_num_threads) set_threads_fn;
 typedef __typeof__(openblas_get_corename) core_name_fn;
-/* OpenBLAS exports these two for its LAPACK; no header declares them. */
+/* OpenBLAS exports these two functions for its LAPACK, but no header declares them. */
 typedef void *memory_alloc_fn(int purpose);
 typedef void memory_free_fn(void *buffer);
 
-/* One buffer of OpenBLAS on every 64 bit processor; only address space until it
- * is used. */
+/* Size of one OpenBLAS buffer on every 64-bit processor. It is address space only until
+ * it is used. */
 #define BUFFER_BYTES ((size_t)128 << 20)
-/* CPU time after which asking for buffers counts as stuck. It takes
+/* If asking for buffers uses this much CPU time, OpenBLAS is stuck. Normally it takes
  * microseconds. */
 #define STUCK_NS 300000000
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* The first three are set once, then only read. */
+/* The three function pointers are set once and then only read. */
 static gemm_fn *gemm;
 static memory_alloc_fn *memory_alloc;
 static memory_free_fn *memory_free;
 static int n_open;  /* threads that may call gemm */
-static int n_taken; /* buffers that OpenBLAS has */
+static int n_taken; /* buffers that OpenBLAS holds */
 
-/* A thread that takes buffers. It outlives the call that started it where
- * OpenBLAS does not return. */
+/* A thread that makes OpenBLAS allocate its buffers. If OpenBLAS never returns, the
+ * thread outlives the call that started it. */
 static struct filler {
     pthread_t thread;
     bool running;
@@ -42,7 +42,8 @@ static struct filler {
     void **buffers; /* (n_buffers) */
 } filler;
 
-/* The symbol as a function, which ISO C has no cast to; false when missing. */
+/* Sets a function pointer to a symbol by memcpy, since ISO C has no such cast. Returns
+ * false if the symbol is missing. */
 static bool find(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);
@@ -50,10 +51,10 @@ static bool find(void *library, const char *name, void *function)
     return symbol != NULL;
 }
 
-/* dlopen, with variables for OpenBLAS at the front of the environment while it
- * starts. setenv would change what other threads are reading and what later
- * child processes get. The arrays are kept because another thread may be reading
- * one; there are at most two of them. */
+/* Calls dlopen with extra variables in front of the environment, which OpenBLAS reads
+ * while it starts. setenv would race with other threads that read the environment, and
+ * child processes would inherit the change. The last two arrays are kept because another
+ * thread may still be reading one. */
 static void *load_with(const char *core)
 {
     static char one_thread[] = "OPENBLAS_NUM_THREADS=1", core_type[48];
@@ -66,7 +67,8 @@ static void *load_with(const char *core)
     char **more = malloc((n + 3) * sizeof *more);
     if (!more)
         return NULL;
-    more[n_more++] = one_thread; /* ours call it; its own would only take memory */
+    more[n_more++] =
+        one_thread; /* our own threads call OpenBLAS; its threads would only take memory */
     if (core) {
         snprintf(core_type, sizeof core_type, "OPENBLAS_CORETYPE=%s", core);
         more[n_more++] = core_type;
@@ -84,8 +86,8 @@ static void *load_with(const char *core)
     return library;
 }
 
-/* The core to name to OpenBLAS where it does not know the processor and has
- * fallen back to one without AVX2; NULL where it needs no help. */
+/* Returns the core type to request if OpenBLAS does not know the processor and fell back
+ * to one without AVX2, or NULL if its choice is fine. */
 static const char *better_core(void *library)
 {
     core_name_fn *core_name;
@@ -124,14 +126,14 @@ static gac_status load(gac_error *err)
     if (!find(library, "blas_memory_alloc", &memory_alloc) ||
         !find(library, "blas_memory_free", &memory_free))
         memory_alloc = NULL;
-    /* The process may have loaded it before us, with threads. */
+    /* Another part of the process may have loaded OpenBLAS before, with threads. */
     set_threads(1);
     gemm = found;
     return GAC_OK;
 }
 
-/* OpenBLAS keeps the buffers it has, and hands out the first free one. So when
- * n were in use at a time, n threads find one each later on. */
+/* OpenBLAS keeps its buffers and hands out the first free one. After n were in use at
+ * once, n threads find one each without a further allocation. */
 static void *take_buffers(void *data)
 {
     (void)data;
@@ -144,7 +146,7 @@ static void *take_buffers(void *data)
     return NULL;
 }
 
-/* Whether so much address space is to be had. */
+/* Returns whether this much address space can be mapped. */
 static bool is_room_for(size_t bytes)
 {
     void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -152,7 +154,7 @@ static bool is_room_for(size_t bytes)
     return place != MAP_FAILED && munmap(place, bytes) == 0;
 }
 
-/* Whether the filler ends before it has used STUCK_NS of a processor. */
+/* Waits for the filler thread. Returns false if it uses STUCK_NS of CPU time first. */
 static bool filler_ends(void)
 {
     clockid_t clock;
@@ -172,12 +174,12 @@ static bool filler_ends(void)
     return true;
 }
 
-/* Where there is no memory, OpenBLAS asks again and again and never returns
- * (driver/others/memory.c). So it gets all of its buffers before the first
- * product: where there is room for them, and in a thread that need not end. */
+/* OpenBLAS retries a failed allocation for ever (driver/others/memory.c). So all buffers
+ * are allocated before the first product, after a check that there is room, and in a
+ * thread that may hang without harm. */
 static gac_status fill(int n_wanted, gac_error *err)
 {
-    bool there = filler_ends(); /* one that was stuck before */
+    bool there = filler_ends(); /* a thread from an earlier call may still be stuck */
     if (there && n_wanted > n_taken && memory_alloc) {
         free(filler.buffers);
         filler.n_buffers = n_wanted;

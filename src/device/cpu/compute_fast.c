@@ -1,15 +1,15 @@
-/* `cpu`: F32 through OpenBLAS, one call per panel of weights that was made F32
- * just before and is still in the cache; few rows through dot products, which
- * read the weights as they are stored. */
+/* The arithmetic of `cpu`: F32, through OpenBLAS. Each call multiplies by one panel of
+ * weights, which is converted to F32 just before and is still in the cache. A few rows
+ * use dot products instead, which read the weights as they are stored. */
 #include "device/cpu/compute_blas.h"
 #include "device/cpu/compute_internal.h"
 
 #include <string.h>
 
-#define FEW_ROWS 2            /* that go through dot products */
-#define FEW_QUERIES 8         /* likewise in attention */
-#define DOT_COLUMNS 64        /* outputs of an item of dot products */
-#define PANEL_BYTES (1 << 20) /* of a panel of weights: the second cache */
+#define FEW_ROWS 2            /* most rows that use dot products */
+#define FEW_QUERIES 8         /* most query rows that use dot products */
+#define DOT_COLUMNS 64        /* outputs per work item of dot products */
+#define PANEL_BYTES (1 << 20) /* most bytes of a panel of weights, so that it fits the L2 cache */
 #define MAX_WIDTH 384
 #define MIN_WIDTH 64
 
@@ -19,15 +19,14 @@ typedef struct multiply_run {
     int64_t m, n_threads;
 } multiply_run;
 
-/* OpenBLAS (0.3.21, AVX-512) has kernels that do without packing for products of
- * up to this many multiplications and outputs: about 1.5 times as fast at 16 to
- * 64 rows, twice at 9. */
+/* Below these limits OpenBLAS (0.3.21, AVX-512) uses kernels that skip packing. They are
+ * 1.5 times as fast at 16 to 64 rows and twice as fast at 9 rows. */
 #define SMALL_PRODUCT 1000000
 #define SMALL_OUTPUTS 1200
 #define SMALL_ROWS 64
 
-/* Outputs of an item: as many as fit the cache, and no more than leave work
- * for every thread. */
+/* Returns the number of outputs per work item: few enough to fit the cache and to give
+ * every thread work. */
 static int64_t panel_width(const multiply_run *run, const gac_product *product)
 {
     const int64_t m = run->m, n = product->weight.n_rows, k = product->weight.n_cols;
@@ -68,7 +67,7 @@ static void dot_columns(const multiply_run *run, const gac_product *product, int
     }
 }
 
-/* Puts the bias where the products are then added. */
+/* Initialises y with the bias. The product is then added to it. */
 static void start_with_bias(const gac_product *product, int64_t m, int64_t first, int64_t n)
 {
     for (int64_t r = 0; r < m; r++) {
@@ -111,7 +110,7 @@ static gac_status multiply(gac_cpu_compute *compute, const gac_product *products
     int64_t n_items = 0;
     size_t numbers = 0;
     for (int i = 0; i < n_products; i++) {
-        /* Sizes of weights are below 2^31. */
+        /* No overflow: weight sizes are below 2^31. */
         size_t wanted = (size_t)products[i].weight.n_cols * (size_t)panel_width(&run, &products[i]);
         numbers = wanted > numbers ? wanted : numbers;
         n_items += n_panels(&run, &products[i]);
@@ -123,7 +122,7 @@ static gac_status multiply(gac_cpu_compute *compute, const gac_product *products
     return status;
 }
 
-/* Scores, and a factor for each row. */
+/* Scratch holds the scores and one factor per row. */
 static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t n_keys,
                          size_t *bytes)
 {
@@ -136,11 +135,11 @@ static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t
     return true;
 }
 
-/* Scores (n_rows, n_keys) to softmax weights, which are still to be multiplied
- * by factors; row r sees n_past + r / group + 1 keys, and the others weigh
- * nothing. */
-static void soften(const gac_cpu_attention *attention, int64_t n_past, int64_t n_rows,
-                   int64_t n_keys, float *scores, float *factors)
+/* Turns scores (n_rows, n_keys) into softmax weights without their normalisation, which
+ * goes to factors (n_rows). Row r sees the first n_past + r / group + 1 keys. The other
+ * weights become 0. */
+static void softmax(const gac_cpu_attention *attention, int64_t n_past, int64_t n_rows,
+                    int64_t n_keys, float *scores, float *factors)
 {
     const gac_cpu_kernels *kernels = attention->compute->kernels;
     for (int64_t r = 0; r < n_rows; r++, scores += n_keys) {
@@ -150,7 +149,7 @@ static void soften(const gac_cpu_attention *attention, int64_t n_past, int64_t n
     }
 }
 
-/* The same by dot products, for few rows. */
+/* Attention by dot products, for few rows. */
 static void attend_few(const gac_cpu_attention *attention, const float *q, const float *keys,
                        const float *values, int64_t n_past, int64_t n_rows, int64_t n_keys,
                        float *scores, float *factors, float *out)
@@ -164,7 +163,7 @@ static void attend_few(const gac_cpu_attention *attention, const float *q, const
         for (int64_t r = 0; r < n_rows; r++)
             scores[r * n_keys + j] = sums[r] * (float)call->scale;
     }
-    soften(attention, n_past, n_rows, n_keys, scores, factors);
+    softmax(attention, n_past, n_rows, n_keys, scores, factors);
     for (int64_t r = 0; r < n_rows; r++)
         kernels->mix(scores + r * n_keys, values, call->cache->v_stored, n_keys, call->v_size,
                      out + r * call->v_size);
@@ -181,13 +180,13 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     const int64_t qk_size = call->qk_size, v_size = call->v_size;
     const float *keys = cache->keys + head * cache->qk_stored;
     const float *values = cache->values + head * cache->v_stored;
-    float *factors = scratch, *scores = factors + n_rows; /* (n_rows), (n_rows, n_keys) */
+    float *factors = scratch, *scores = factors + n_rows; /* (n_rows) and (n_rows, n_keys) */
     if (n_rows <= FEW_QUERIES) {
         attend_few(attention, q, keys, values, n_past, n_rows, n_keys, scores, factors, out);
     } else {
         gac_blas_gemm(true, n_rows, n_keys, qk_size, (float)call->scale, q, qk_size, keys,
                       cache->qk_stored, 0, scores, n_keys);
-        soften(attention, n_past, n_rows, n_keys, scores, factors);
+        softmax(attention, n_past, n_rows, n_keys, scores, factors);
         gac_blas_gemm(false, n_rows, v_size, n_keys, 1, scores, n_keys, values, cache->v_stored, 0,
                       out, v_size);
     }

@@ -1,5 +1,5 @@
-/* For any processor: vectors of 16 bytes, which every 64 bit one has or the
- * compiler takes apart. */
+/* Kernels for any processor. The compiler splits 16-byte vectors where the hardware has
+ * none. */
 #define KERNELS gac_cpu_kernels_base
 #define KERNELS_NAME "base"
 #define KERNELS_USABLE true

@@ -2,10 +2,10 @@
 #if defined(__x86_64__)
 #define KERNELS gac_cpu_kernels_avx2
 #define KERNELS_NAME "avx2"
-/* F16C, which not every compiler can ask for, is older than both. */
+/* F16C is not tested: not every compiler can, and every processor with AVX2 has it. */
 #define KERNELS_USABLE __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
 #define VECTOR_BYTES 32
 #include "device/cpu/compute_kernels_body.h"
 #else
-typedef int no_avx2; /* a file may not be empty */
+typedef int no_avx2; /* ISO C forbids an empty file */
 #endif

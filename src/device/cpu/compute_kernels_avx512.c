@@ -8,5 +8,5 @@
 #define VECTOR_BYTES 64
 #include "device/cpu/compute_kernels_body.h"
 #else
-typedef int no_avx512; /* a file may not be empty */
+typedef int no_avx512; /* ISO C forbids an empty file */
 #endif

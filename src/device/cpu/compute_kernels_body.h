@@ -1,6 +1,6 @@
-/* The body of gac_cpu_kernels, compiled once for each kind of vectors by a file
- * that defines KERNELS (the table), KERNELS_NAME, KERNELS_USABLE (an expression)
- * and VECTOR_BYTES, with the compiler's flags to match. */
+/* The body of gac_cpu_kernels. A file per vector extension includes it after defining
+ * KERNELS (the table's name), KERNELS_NAME, KERNELS_USABLE (an expression) and
+ * VECTOR_BYTES. CMakeLists.txt sets the matching compiler flags. */
 #include "base/floats.h"
 #include "device/cpu/compute_kernels.h"
 
@@ -11,12 +11,12 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #define LANES ((int)(VECTOR_BYTES / sizeof(float)))
-#define BLOCK 1024 /* numbers converted at a time: they stay in the first cache */
+#define BLOCK 1024 /* numbers converted at a time; they stay in the L1 cache */
 #define TILE_VECTORS 2
 #define TILE_COLUMNS ((int)(TILE_VECTORS * VECTOR_BYTES / sizeof(double)))
-#define TILE_HEIGHT (VECTOR_BYTES == 64 ? 8 : 4) /* as many sums as there are registers for */
+#define TILE_HEIGHT (VECTOR_BYTES == 64 ? 8 : 4) /* as many rows of sums as fit the registers */
 
-/* Vectors at any address. */
+/* Vector types without alignment requirements. */
 typedef float floats __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
 typedef double doubles __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
@@ -56,7 +56,7 @@ static void to_float(const void *from, gac_dtype dtype, int64_t n, float *to)
     }
 }
 
-/* Whether any of n codes has all the bits of the exponent. */
+/* Returns whether any of n codes has all exponent bits set, which means infinity or NaN. */
 ALWAYS_INLINE bool any_bad_16(const uint8_t *from, int64_t n, uint16_t exponent)
 {
     uint16_t found = 0;
@@ -101,8 +101,8 @@ static int64_t find_bad(const void *data, gac_dtype dtype, int64_t n)
     return -1;
 }
 
-/* A part of a tile that fits the registers: n_rows rows of x, which has
- * x_stride, and TILE_COLUMNS columns of the panel and of the sums. */
+/* Computes the part of a tile that fits the registers: n_rows rows of x (k, x_stride)
+ * times TILE_COLUMNS columns of the panel. */
 ALWAYS_INLINE void tile_part(const double *x, int x_stride, const double *panel, int64_t k,
                              int n_rows, double *sums)
 {
@@ -149,8 +149,8 @@ ALWAYS_INLINE float sum_lanes(const floats *v)
     return sum;
 }
 
-/* out[r] += the products of n floats; with one row, four vectors at a time, so
- * that sums need not wait for each other. */
+/* out[r] += x[r, :n] w[:n]. A single row uses four independent accumulators to hide
+ * latency. */
 ALWAYS_INLINE void dots_part(const float *x, int64_t x_stride, int n_x, const float *w, int64_t n,
                              float *out)
 {
@@ -226,14 +226,14 @@ static float largest(const float *row, int64_t n)
     return most;
 }
 
-/* exp of numbers from -87 to 88, others are taken as these. x = n log 2 + r,
- * with log 2 in two parts so that r is exact enough; exp(r) is a polynomial
- * (Cephes), within 2 units of the last place. A NaN stays none of the above:
- * the polynomial carries it. */
+/* exp(x), with x clamped to -87 .. 88. Splits x = n log 2 + r, with log 2 in two parts so
+ * that r is accurate. exp(r) is a polynomial (Cephes), within 2 units in the last place.
+ * NaN stays NaN. */
 ALWAYS_INLINE floats exp_of(floats x)
 {
     const floats zero = { 0 };
-    const floats low = zero - 87.0F, high = zero + 88.0F, round = zero + 12582912.0F; /* 1.5 2^23 */
+    const floats low = zero - 87.0F, high = zero + 88.0F,
+                 round = zero + 12582912.0F; /* 1.5 * 2^23: adding it rounds to an integer */
     const ints is_number = x == x;
     floats bounded = -larger(-larger(x, low), -high);
     bounded = (floats)((is_number & (ints)bounded) | (~is_number & (ints)x));

@@ -1,5 +1,5 @@
-/* Linear calls: a chunk of rows is normed, multiplied by first factors, then by
- * parts, and what comes out is gated, added or put where slices are kept. */
+/* Linear calls. Each chunk of rows is normed, multiplied by the first factors, then by
+ * the parts. The result is gated, added to the output, or copied into it. */
 #include "device/cpu/compute_internal.h"
 
 #include <math.h>
@@ -31,16 +31,16 @@ void gac_cpu_norm(const gac_cpu_compute *compute, const float *x, const float *w
         out[i] = (float)((double)x[i] * factor * (double)weights[i]);
 }
 
-/* One linear call; rows are those of the call, chunk by chunk. */
+/* State of one linear call, which processes its rows in chunks. */
 typedef struct linear_run {
     gac_cpu_compute *compute;
     const gac_linear_call *call;
     const gac_matrix *matrix;
-    int64_t first, step;    /* row i of the run is row first + i step of x */
-    int64_t n_in, n_latent; /* numbers of a row, without what is stored beyond */
+    int64_t first, step;    /* row i of the call is row first + i * step of x */
+    int64_t n_in, n_latent; /* numbers per row, without padding */
     int64_t n_out;
-    float *logits;       /* (rows, n_out) goes here; NULL: to call->out */
-    int64_t row, n_rows; /* of this chunk */
+    float *logits;       /* (rows, n_out), or NULL to write to call->out */
+    int64_t row, n_rows; /* current chunk */
     const float *input;  /* (n_rows, n_in) */
     int64_t input_stride;
     gac_product *products;
@@ -68,7 +68,8 @@ static void prepare_rows(void *data, int64_t item, int thread)
     }
 }
 
-/* Sets run->input: the rows themselves where nothing is to be done to them. */
+/* Sets run->input. It points at the rows themselves if they need no norm and no
+ * compaction. */
 static gac_status prepare_input(linear_run *run, gac_error *err)
 {
     const gac_rows *x = run->call->x;
@@ -114,7 +115,7 @@ static gac_status multiply_first(linear_run *run, gac_error *err)
     return multiply(run, err);
 }
 
-/* y: (n_rows, stride), where the outputs of the modules follow each other. */
+/* y (n_rows, stride) gets the outputs of the modules one after another. */
 static gac_status multiply_parts(linear_run *run, float *y, int64_t stride, bool add,
                                  gac_error *err)
 {
@@ -155,7 +156,8 @@ static void gate(const gac_cpu_compute *compute, const float *a, const float *b,
     }
 }
 
-/* One row from where outputs follow each other to where slices are kept. */
+/* Copies one row of contiguous outputs to out, where every slice is padded to its stored
+ * size. */
 static void place_row(const linear_run *run, const float *y, float *out)
 {
     const bool gated = run->call->mode == GAC_LINEAR_GATED;
@@ -189,7 +191,7 @@ static void place_rows(void *data, int64_t item, int thread)
                   out->data + (run->row + i) * out->stride);
 }
 
-/* Whether the outputs of the modules, one after another, are the rows. */
+/* Returns whether call->out has the layout of the products: no gate and no padding. */
 static bool is_plain(const linear_run *run)
 {
     if (run->call->mode == GAC_LINEAR_GATED)

@@ -1,17 +1,18 @@
-/* Weights: looked at once for what is not finite, and read where they are. */
+/* Weights on the CPU. They are checked once for values that are not finite, and then read
+ * from the mapped file. */
 #include "device/cpu/compute_internal.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SCAN_ITEM ((int64_t)1 << 19) /* numbers that a thread looks at in one go */
+#define SCAN_ITEM ((int64_t)1 << 19) /* numbers that one work item checks */
 
 typedef struct scan {
     const gac_cpu_kernels *kernels;
     const gac_host_tensor *tensor;
     int64_t n;
-    atomic_int_least64_t found; /* index of the first that is not finite, or n */
+    atomic_int_least64_t found; /* index of the first number that is not finite, or n */
 } scan;
 
 static void scan_item(void *data, int64_t item, int thread)
@@ -55,7 +56,7 @@ static gac_status check_tensor(gac_cpu_compute *compute, const gac_host_tensor *
     return GAC_OK;
 }
 
-/* A copy of a bias of n numbers; *out NULL where there is none. */
+/* Copies a bias of n numbers to *out. *out is NULL if there is no bias. */
 static gac_status take_bias(gac_cpu_compute *compute, const gac_host_tensor *bias, int64_t n,
                             int64_t *bytes, float **out, gac_error *err)
 {
@@ -75,7 +76,7 @@ static gac_status take_bias(gac_cpu_compute *compute, const gac_host_tensor *bia
     return GAC_OK;
 }
 
-/* The weights of n_in inputs: the parts of a module, and its first factor. */
+/* Takes the parts and the first factor of a module with n_in inputs. */
 static gac_status take_parts(gac_cpu_compute *compute, const gac_linear_module *from, int64_t n_in,
                              gac_matrix *matrix, gac_cpu_module *to, gac_error *err)
 {

@@ -1,29 +1,29 @@
-/* `reference`: every sum in FP64, over k in order. Products of two floats are
- * exact there, so a sum depends on its non-zero terms alone, whatever vectors,
- * threads or blocks it was computed with. */
+/* The arithmetic of `reference`: every sum is in FP64, over k in order. Products of two
+ * floats are exact in FP64. So a sum depends on its non-zero terms only, and not on the
+ * vector size, the threads or the blocking. */
 #include "device/cpu/compute_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* An item is a block of rows and outputs. Its operands are packed DEPTH numbers
- * of k at a time: a panel of weights then stays in the first cache while all
- * rows pass by, and all of it in the second. */
+/* A work item is a block of rows and outputs. Its operands are packed DEPTH numbers of k
+ * at a time. One panel of weights then stays in the L1 cache while all rows use it, and
+ * all panels stay in the L2 cache. */
 #define ITEM_ROWS 256
 #define ITEM_COLUMNS 128
 #define DEPTH 128
 
 typedef struct item_work {
     double panels[ITEM_COLUMNS * DEPTH];   /* (panels, DEPTH, GAC_PANEL) */
-    double x[ITEM_ROWS * DEPTH];           /* (tiles, DEPTH, rows of a tile) */
-    double sums[ITEM_ROWS * ITEM_COLUMNS]; /* (tiles, panels, rows of a tile, GAC_PANEL) */
+    double x[ITEM_ROWS * DEPTH];           /* (tiles, DEPTH, rows per tile) */
+    double sums[ITEM_ROWS * ITEM_COLUMNS]; /* (tiles, panels, rows per tile, GAC_PANEL) */
     float row[DEPTH];
 } item_work;
 
 typedef struct multiply_run {
     gac_cpu_compute *compute;
     const gac_product *products;
-    int64_t m, n_columns, n_row_blocks; /* n_columns: of an item */
+    int64_t m, n_columns, n_row_blocks; /* n_columns: outputs of one item */
 } multiply_run;
 
 typedef struct block {
@@ -41,7 +41,7 @@ static int tile_rows(int64_t n)
     return n == 1 ? 1 : n <= 4 ? 4 : GAC_TILE_ROWS;
 }
 
-/* n_rows rows of k floats to (k, stride) doubles; columns past n_rows are zero. */
+/* Packs n_rows rows of k floats to (k, stride) doubles. Columns past n_rows are zero. */
 static void pack(const float *x, int64_t x_stride, int64_t n_rows, int64_t k, int stride,
                  double *packed)
 {
@@ -53,7 +53,7 @@ static void pack(const float *x, int64_t x_stride, int64_t n_rows, int64_t k, in
     }
 }
 
-/* Numbers first to first + k of the block's weights, as panels. */
+/* Packs columns first to first + k of the block's weights into panels. */
 static void pack_panels(const gac_cpu_kernels *kernels, const block *b, int64_t first, int64_t k,
                         item_work *work)
 {
@@ -71,7 +71,7 @@ static void pack_panels(const gac_cpu_kernels *kernels, const block *b, int64_t 
     }
 }
 
-/* Adds the products of k numbers from first on. */
+/* Adds the products of columns first to first + k to the sums. */
 static void add_products(const gac_cpu_kernels *kernels, const block *b, int64_t first, int64_t k,
                          item_work *work)
 {
@@ -145,7 +145,7 @@ static gac_status multiply(gac_cpu_compute *compute, const gac_product *products
     return GAC_OK;
 }
 
-/* What attend below lays out in its scratch. */
+/* The size of the scratch that attend below uses. */
 static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t n_keys,
                          size_t *bytes)
 {
@@ -160,7 +160,7 @@ static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t
     return true;
 }
 
-/* Scores of n_rows queries, (n_rows, n_keys). */
+/* scores (n_rows, n_keys) = scaled q k^T. */
 static void score(const gac_cpu_attention *attention, const float *q, const float *keys,
                   int64_t n_rows, int64_t n_keys, double *work, float *scores)
 {
@@ -187,10 +187,11 @@ static void score(const gac_cpu_attention *attention, const float *q, const floa
     }
 }
 
-/* Weights of one row, of which n_seen keys count, to weights[j * stride]; their
- * sum. They are rounded to float, so that products with values are exact. */
-static double soften(const float *scores, int64_t n_seen, int64_t n_keys, int stride,
-                     double *weights)
+/* Writes the softmax weights of one row to weights[j * stride] and returns their sum.
+ * Keys from n_seen on weigh 0. Weights are rounded to float so that their products with
+ * values are exact. */
+static double softmax(const float *scores, int64_t n_seen, int64_t n_keys, int stride,
+                      double *weights)
 {
     float most = scores[0];
     double total = 0;
@@ -204,7 +205,8 @@ static double soften(const float *scores, int64_t n_seen, int64_t n_keys, int st
     return total;
 }
 
-/* At most GAC_TILE_ROWS queries; totals are the sums of their weights. */
+/* out = weights * values / totals, for at most GAC_TILE_ROWS queries. totals holds the
+ * sum of each row's weights. */
 static void mix(const gac_cpu_attention *attention, const double *weights, const float *values,
                 int64_t n_rows, int64_t n_keys, const double *totals, double *panel, float *out)
 {
@@ -236,10 +238,10 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     const int64_t head = (sequence * cache->n_kv_heads + kv_head) * cache->capacity;
     const int64_t n_past = attention->compute->n_past + first;
     const int64_t n_all = n_past + (n_rows - 1) / attention->group + 1;
-    double *weights = scratch;                            /* (n_keys, a tile's rows) */
+    double *weights = scratch;                            /* (n_keys, rows per tile) */
     double *panel = weights + n_all * GAC_TILE_ROWS;      /* (n_keys, GAC_PANEL) */
     float *scores = (float *)(panel + n_all * GAC_PANEL); /* (n_rows, n_all) */
-    double *work = (double *)scores + n_all * n_rows;     /* of score */
+    double *work = (double *)scores + n_all * n_rows;     /* work memory of score */
     score(attention, q, cache->keys + head * cache->qk_stored, n_rows, n_all, work, scores);
     for (int64_t row = 0; row < n_rows; row += GAC_TILE_ROWS) {
         int64_t n = gac_min_i64(n_rows - row, GAC_TILE_ROWS);
@@ -249,8 +251,8 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
             memset(weights, 0, (size_t)(n_keys * tile_rows(n)) * sizeof *weights);
         for (int64_t r = 0; r < n; r++)
             totals[r] =
-                soften(scores + (row + r) * n_all, n_past + (row + r) / attention->group + 1,
-                       n_keys, tile_rows(n), weights + r);
+                softmax(scores + (row + r) * n_all, n_past + (row + r) / attention->group + 1,
+                        n_keys, tile_rows(n), weights + r);
         mix(attention, weights, cache->values + head * cache->v_stored, n, n_keys, totals, panel,
             out + row * call->v_size);
     }

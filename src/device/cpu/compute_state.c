@@ -1,4 +1,4 @@
-/* What lives through a pass: rows, vectors, caches, and the table of calls. */
+/* Memory of a forward pass (rows, vectors, caches), and the table of compute functions. */
 #include "device/cpu/compute_blas.h"
 #include "device/cpu/compute_internal.h"
 
@@ -27,7 +27,8 @@ static gac_status no_memory(const char *what, int64_t a, int64_t b, size_t size,
                          (long long)a, (long long)b, size);
 }
 
-/* (a, b) floats, zero and not touched yet; NULL when there is no room. */
+/* Returns (a, b) zero floats whose pages are not touched yet, or NULL if there is no
+ * room. */
 static float *zero_floats(const gac_cpu_compute *compute, int64_t a, int64_t b)
 {
     size_t bytes;
@@ -122,7 +123,7 @@ static gac_status open_cpu(void *device, const gac_compute_options *options, voi
     return open_compute(&gac_cpu_fast, options, state, err);
 }
 
-/* Vectors of any length do as well here. */
+/* The CPU gains nothing from padding. */
 static int64_t stored(void *state, gac_size_kind kind, int64_t size)
 {
     (void)state;
@@ -171,7 +172,7 @@ static gac_status rows_create(void *state, int64_t width, bool residual, gac_row
 {
     gac_cpu_compute *compute = state;
     gac_rows *rows = calloc(1, sizeof *rows);
-    (void)residual; /* all are F32 */
+    (void)residual; /* every row is F32 here */
     if (!rows)
         return gac_error_no_memory(err);
     rows->width = width;

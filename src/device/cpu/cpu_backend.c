@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define MAX_DEFAULT_SETS 64
-#define DEFAULT_L2_BYTES (2 << 20) /* where the system does not say */
+#define DEFAULT_L2_BYTES (2 << 20) /* if the system does not tell */
 
 typedef struct cpu_device {
     int64_t l2_bytes;
@@ -17,11 +17,12 @@ typedef struct cpu_device {
 typedef struct cpu_task {
     gac_task_spec spec;
     int n_sets;
-    size_t bytes[GAC_OPERAND_COUNT];   /* of one set */
-    char *operands[GAC_OPERAND_COUNT]; /* (n_sets, bytes); NULL for one the task has not */
+    size_t bytes[GAC_OPERAND_COUNT]; /* bytes of one set */
+    char
+        *operands[GAC_OPERAND_COUNT]; /* (n_sets, bytes), or NULL if the task has no such operand */
 } cpu_task;
 
-/* The processor's name as Linux states it, else "CPU". */
+/* Gets the processor's name from /proc/cpuinfo, or "CPU". */
 static void read_cpu_name(char *name, size_t size)
 {
     char line[256];
@@ -142,7 +143,7 @@ static gac_status cpu_task_run(void *data, gac_error *err)
     return run_set(data, 0, err);
 }
 
-/* Calls have no launch cost to hide, so a graph is the same thing. */
+/* A CPU call has no launch overhead, so a graph makes no difference. */
 static gac_status cpu_task_time(void *data, int *n_calls, bool graph, double *time_us,
                                 gac_error *err)
 {

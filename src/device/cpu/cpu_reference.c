@@ -8,8 +8,8 @@
 
 #define COLUMNS 32
 
-/* (n_rows, n_from) of dtype to (n_rows, n_to) of FP64, zeros behind each row;
- * NULL when out of memory. free() it. */
+/* Converts (n_rows, n_from) of dtype to (n_rows, n_to) FP64, padding each row with zeros.
+ * Returns NULL if out of memory. The caller frees it. */
 static double *load_rows(const void *data, gac_dtype dtype, int64_t n_rows, int64_t n_from,
                          int64_t n_to)
 {
@@ -23,7 +23,7 @@ static double *load_rows(const void *data, gac_dtype dtype, int64_t n_rows, int6
     return rows;
 }
 
-/* Columns first to first + n_columns of W as (k, COLUMNS). */
+/* Loads columns first to first + n_columns of the weights as (k, COLUMNS). */
 static void load_columns(const gac_task_spec *spec, const void *weights, int64_t first,
                          int64_t n_columns, double *block)
 {
@@ -36,8 +36,8 @@ static void load_columns(const gac_task_spec *spec, const void *weights, int64_t
     }
 }
 
-/* Each result is summed over k in order; columns go side by side, so that the
- * compiler may use vectors without changing any sum. */
+/* Every sum runs over k in order. The inner loop runs over columns, so the compiler can
+ * vectorise without reordering a sum. */
 static gac_status gemm(const gac_task_spec *spec, void *const *operands, gac_error *err)
 {
     const int64_t m = spec->gemm.m, n = spec->gemm.n, k = spec->gemm.k;
@@ -63,8 +63,8 @@ static gac_status gemm(const gac_task_spec *spec, void *const *operands, gac_err
     return status;
 }
 
-/* One query row: q (width), k (n_kv, width), v (n_kv, v_width), out (v_width),
- * p (n_kv) for the weights. The first n_seen keys are seen. */
+/* Attention of one query: q (width), k (n_kv, width), v (n_kv, v_width) to out (v_width).
+ * The query sees the first n_seen keys. p (n_kv) is work memory. */
 static void attend(const double *q, const double *k, const double *v, int64_t width,
                    int64_t v_width, int64_t n_seen, double scale, double *p, double *out)
 {
@@ -89,8 +89,8 @@ static void attend(const double *q, const double *k, const double *v, int64_t wi
         out[d] /= total;
 }
 
-/* All paths are one function. PADDED really stores zeros behind each row: they
- * add +0 to sums that are never -0, so its result is the same bit by bit. */
+/* All SDPA paths compute the same function. PADDED stores the zeros behind each row. They
+ * add +0 to sums that are never -0, so the result has the same bits. */
 static gac_status sdpa(const gac_task_spec *spec, void *const *operands, gac_error *err)
 {
     const gac_sdpa_shape *s = &spec->sdpa.shape;
@@ -107,7 +107,7 @@ static gac_status sdpa(const gac_task_spec *spec, void *const *operands, gac_err
     double *p = calloc((size_t)s->n_kv, sizeof *p), *out = calloc((size_t)v_width, sizeof *out);
     gac_status status = q && k && v && p && out ? GAC_OK : gac_error_no_memory(err);
     for (int64_t row = 0; status == GAC_OK && row < n_q_rows; row++) {
-        int64_t head = row / s->n_q, i = row % s->n_q; /* head counts through the batch */
+        int64_t head = row / s->n_q, i = row % s->n_q; /* head is an index over batch and heads */
         int64_t kv_head = head / s->n_q_heads * s->n_kv_heads + head % s->n_q_heads / group;
         int64_t n_seen = s->causal ? i + s->n_kv - s->n_q + 1 : s->n_kv;
         attend(q + row * width, k + kv_head * s->n_kv * width, v + kv_head * s->n_kv * v_width,

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #define MAX_THREADS 256
-/* Looks at the counter before a thread goes to sleep: some 20 us, about what
- * waking one costs, since the next job usually follows at once. */
-#define N_LOOKS 500
+/* A thread polls this often before it sleeps. That takes about 20 us, as long as waking a
+ * thread. The next job usually follows at once. */
+#define N_SPINS 500
 
 typedef struct worker {
     gac_pool *pool;
@@ -23,16 +23,16 @@ struct gac_pool {
     worker *workers;
     pthread_mutex_t mutex;
     pthread_cond_t begun, done;
-    bool stop;                 /* with the mutex, as what the threads sleep for */
-    atomic_uint n_jobs;        /* begun so far */
-    atomic_int n_busy;         /* workers that have not finished the current one */
-    atomic_int_least64_t next; /* item */
+    bool stop;                 /* protected by the mutex */
+    atomic_uint n_jobs;        /* jobs started so far */
+    atomic_int n_busy;         /* workers that have not finished the current job */
+    atomic_int_least64_t next; /* next item of the current job */
     int64_t n_items;
     gac_pool_fn *fn;
     void *job;
 };
 
-static void rest(void)
+static void spin_once(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -51,13 +51,13 @@ static void do_items(gac_pool *pool, int thread)
     }
 }
 
-/* Waits for a job after the n_seen-th; false when there will be none. */
+/* Waits for the job after the n_seen-th. Returns false if the pool stops first. */
 static bool wait_for_job(gac_pool *pool, unsigned n_seen)
 {
-    for (int i = 0; i < N_LOOKS; i++) {
+    for (int i = 0; i < N_SPINS; i++) {
         if (atomic_load(&pool->n_jobs) != n_seen)
             return true;
-        rest();
+        spin_once();
     }
     pthread_mutex_lock(&pool->mutex);
     while (atomic_load(&pool->n_jobs) == n_seen && !pool->stop)
@@ -98,8 +98,8 @@ void gac_pool_run(gac_pool *pool, int64_t n_items, gac_pool_fn *fn, void *job)
     pthread_cond_broadcast(&pool->begun);
     pthread_mutex_unlock(&pool->mutex);
     do_items(pool, 0);
-    for (int i = 0; i < N_LOOKS && atomic_load(&pool->n_busy) > 0; i++)
-        rest();
+    for (int i = 0; i < N_SPINS && atomic_load(&pool->n_busy) > 0; i++)
+        spin_once();
     pthread_mutex_lock(&pool->mutex);
     while (atomic_load(&pool->n_busy) > 0)
         pthread_cond_wait(&pool->done, &pool->mutex);

@@ -35,7 +35,7 @@ gac_status gac_cuda_alloc(gac_cuda *cuda, size_t n_bytes, void **out, gac_error 
     if (code == cudaSuccess)
         return GAC_OK;
     *out = NULL;
-    cudaGetLastError(); /* a failed allocation does not spoil later calls */
+    cudaGetLastError(); /* clear the error, so that later calls do not report it */
     if (code == cudaErrorMemoryAllocation)
         return gac_error_set(err, GAC_NO_RESOURCE, "cuda:%d: no room for %zu bytes: %s",
                              cuda->index, n_bytes, cudaGetErrorString(code));
@@ -48,13 +48,13 @@ void gac_cuda_release(gac_cuda *cuda, void *memory)
         cudaFreeAsync(memory, cuda->stream);
 }
 
-/* cuBLAS 13 and cuDNN 9 both count 10000 major + 100 minor + patch. */
+/* cuBLAS 13 and cuDNN 9 encode a version as 10000 major + 100 minor + patch. */
 static void version_text(char *text, size_t size, size_t version)
 {
     snprintf(text, size, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }
 
-/* Is there a GPU with this number? Says why not. */
+/* Checks that the GPU exists. */
 static gac_status find_gpu(int index, gac_error *err)
 {
     int n_gpus = 0, driver = 0;
@@ -71,8 +71,8 @@ static gac_status find_gpu(int index, gac_error *err)
     return GAC_OK;
 }
 
-/* Stream, events, and a pool that keeps what is freed, so that a sweep over
- * thousands of shapes does not go back to the driver for each. */
+/* Creates the stream, the events and a memory pool. The pool keeps freed memory, because
+ * a sweep over thousands of shapes would otherwise call the driver for each. */
 static gac_status open_stream(gac_cuda *cuda, gac_error *err)
 {
     const char *what = "cudaSetDevice";
@@ -128,7 +128,7 @@ static gac_status open_blas(gac_cuda *cuda, gac_error *err)
     if (code != CUBLAS_STATUS_SUCCESS)
         return gac_cuda_blas_error(err, code, "cublasCreate");
     code = cublasSetStream(cuda->blas, cuda->stream);
-    /* After the stream: setting one resets the workspace. */
+    /* Set the workspace last: cublasSetStream resets it. */
     if (code == CUBLAS_STATUS_SUCCESS)
         code = cublasSetWorkspace(cuda->blas, cuda->workspace, GAC_CUDA_WORKSPACE_BYTES);
     if (code != CUBLAS_STATUS_SUCCESS)
@@ -234,7 +234,7 @@ static gac_status open_gpu(int index, void **state, gac_device_info *info, gac_e
     return GAC_OK;
 }
 
-/* As long as this after a sample the clock is the one seen before it. */
+/* The clock seen before a sample is reported for this long after it. */
 #define CLOCK_FRESH_NS 10000000
 
 static gac_status read_telemetry(void *state, gac_telemetry *out, gac_error *err)

@@ -79,8 +79,8 @@ size_t gac_cudnn_version(const gac_cudnn *cudnn)
     return cudnn->version();
 }
 
-/* cuDNN's last words as one line: the first reason it gave, where it gave
- * several, each with what else it tried. */
+/* Writes cuDNN's last error as one line. cuDNN may give several reasons; the first one is
+ * kept. */
 static void last_reason(gac_cudnn *cudnn, char *text, size_t size)
 {
     char all[2048] = "";
@@ -92,7 +92,7 @@ static void last_reason(gac_cudnn *cudnn, char *text, size_t size)
     gac_quote(text, size, first);
 }
 
-/* Keeps the first failure; what names the step. */
+/* Keeps the first failure of the plan. what names the failed step. */
 static void keep_failure(gac_cudnn_plan *plan, cudnnStatus_t status, const char *what)
 {
     if (status == CUDNN_STATUS_SUCCESS || plan->status != CUDNN_STATUS_SUCCESS)
@@ -155,7 +155,7 @@ void gac_cudnn_add(gac_cudnn_plan *plan, cudnnBackendDescriptor_t operation, con
         plan->operations[plan->n_operations++] = operation;
 }
 
-/* The first configuration that the heuristic proposes and that finalizes. */
+/* Takes the first configuration of the heuristic that finalizes. */
 static bool find_execution(gac_cudnn_plan *plan, cudnnBackendDescriptor_t graph,
                            cudnnBackendHeurMode_t mode)
 {
@@ -179,7 +179,7 @@ static bool find_execution(gac_cudnn_plan *plan, cudnnBackendDescriptor_t graph,
     if (plan->status == CUDNN_STATUS_SUCCESS && n_configs < 1)
         keep_failure(plan, CUDNN_STATUS_NOT_SUPPORTED, "the heuristic knows no engine");
     for (int64_t i = 0; i < n_configs && i < MAX_CONFIGS; i++) {
-        plan->status = CUDNN_STATUS_SUCCESS; /* whatever the one before said */
+        plan->status = CUDNN_STATUS_SUCCESS; /* forget the failure of the previous configuration */
         cudnnBackendDescriptor_t execution =
             gac_cudnn_make(plan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
         gac_cudnn_set(plan, execution, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
@@ -194,7 +194,7 @@ static bool find_execution(gac_cudnn_plan *plan, cudnnBackendDescriptor_t graph,
     return false;
 }
 
-/* Builds the graph one way and looks for an engine that runs it. */
+/* Builds the graph with one builder and looks for an engine that can run it. */
 static bool try_builder(gac_cudnn_plan *plan, gac_cudnn_builder build, const gac_sdpa_shape *shape,
                         cudnnDataType_t type)
 {
@@ -213,7 +213,7 @@ static bool try_builder(gac_cudnn_plan *plan, gac_cudnn_builder build, const gac
         gac_cudnn_finalize(plan, graph, "operation graph");
         if (plan->status == CUDNN_STATUS_SUCCESS && find_execution(plan, graph, modes[i]))
             return true;
-        if (i > 0 && reason[0]) /* the first mode's reason says most */
+        if (i > 0 && reason[0]) /* the reason of the first mode is the most useful */
             memcpy(plan->reason, reason, sizeof reason);
     }
     return false;
@@ -263,9 +263,9 @@ static gac_status declined(const gac_cudnn_plan *plan, const gac_sdpa_shape *sha
                          version / 100 % 100, version % 100, why);
 }
 
-/* The ways to state the call, in the order they are tried: as NVIDIA's own
- * front end states it for PyTorch, and as one operation. GAC_CUDNN_GRAPH in the
- * environment picks one. */
+/* Tries two ways to describe the call: "composed", as NVIDIA's front end does for
+ * PyTorch, then "unified", as one operation. The environment variable GAC_CUDNN_GRAPH
+ * selects one of them. */
 static bool find_plan(gac_cudnn_plan *plan, const gac_sdpa_shape *shape, cudnnDataType_t type)
 {
     static const struct {
@@ -286,9 +286,9 @@ static bool find_plan(gac_cudnn_plan *plan, const gac_sdpa_shape *shape, cudnnDa
     return false;
 }
 
-/* A plan in the list for the same call, or NULL. */
-static gac_cudnn_plan *find_made(gac_cudnn *cudnn, const gac_sdpa_shape *s,
-                                 const gac_sdpa_strides *strides, gac_dtype dtype)
+/* Returns an existing plan for the same call, or NULL. */
+static gac_cudnn_plan *find_cached_plan(gac_cudnn *cudnn, const gac_sdpa_shape *s,
+                                        const gac_sdpa_strides *strides, gac_dtype dtype)
 {
     gac_cudnn_plan *plan = cudnn->plans;
     while (plan && !(plan->dtype == dtype && plan->shape.batch == s->batch &&
@@ -346,8 +346,8 @@ gac_status gac_cudnn_plan_create(gac_cudnn *cudnn, gac_cuda *cuda, const gac_sdp
     gac_sdpa_shape seen = *shape;
     const gac_sdpa_strides layout = strides ? *strides : contiguous(shape);
     if (seen.n_q == 1)
-        seen.causal = false; /* the one query sees every key */
-    gac_cudnn_plan *plan = find_made(cudnn, &seen, &layout, dtype);
+        seen.causal = false; /* a single query sees every key */
+    gac_cudnn_plan *plan = find_cached_plan(cudnn, &seen, &layout, dtype);
     gac_status status = open_handle(cudnn, err);
     if (status == GAC_OK && !plan)
         status = make_plan(cudnn, cuda, &seen, &layout, dtype, &plan, err);
@@ -358,8 +358,7 @@ gac_status gac_cudnn_plan_create(gac_cudnn *cudnn, gac_cuda *cuda, const gac_sdp
     return GAC_OK;
 }
 
-/* Ends the one of the plans nobody uses that was used longest ago, when they
- * are more than MAX_IDLE. */
+/* Destroys the least recently used idle plan if there are more than MAX_IDLE. */
 static void drop_oldest(gac_cudnn *cudnn)
 {
     enum { MAX_IDLE = 32 };

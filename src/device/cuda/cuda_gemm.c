@@ -3,8 +3,8 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* The libraries are column-major: seen so, x is (k, m), y is (n, m), and the
- * weights are (k, n) to be transposed, or (n, k) as they are when row_major. */
+/* cuBLAS is column-major. In its view x is (k, m) and y is (n, m). The weights are (k, n)
+ * and transposed, or (n, k) and not transposed if row_major. */
 typedef struct gemm_op {
     gac_cuda_op op;
     gac_cuda *cuda;
@@ -12,14 +12,14 @@ typedef struct gemm_op {
     gac_dtype dtype;
     cudaDataType_t in_type, out_type;
     cublasComputeType_t compute;
-    /* cublasLt; all NULL when cublasGemmEx is called */
+    /* For cublasLt; all NULL if cublasGemmEx is used. */
     cublasLtMatmulDesc_t matmul;
     cublasLtMatrixLayout_t weights, x, y;
     cublasLtMatmulAlgo_t algo;
     size_t workspace_bytes;
 } gemm_op;
 
-/* alpha and beta, in the type the compute type wants them. */
+/* alpha and beta, in the type that the compute type requires. */
 static const float one_f32 = 1, zero_f32 = 0;
 static const int32_t one_i32 = 1, zero_i32 = 0;
 
@@ -45,7 +45,7 @@ static void free_gemm(gac_cuda_op *op)
     free(gemm);
 }
 
-/* Says which call a library declined. */
+/* Reports a call that a library declined. */
 static gac_status declined(const gemm_op *gemm, const char *who, const char *why, gac_error *err)
 {
     return gac_error_set(err, GAC_CHECK, "GEMM %s m %lld n %lld k %lld%s: %s declined: %s",
@@ -54,7 +54,7 @@ static gac_status declined(const gemm_op *gemm, const char *who, const char *why
                          gemm->shape.row_major ? " (row-major weights)" : "", who, why);
 }
 
-/* What a call that was put on the stream, or was not, came to. */
+/* Turns the status of a library call into ours. */
 static gac_status finish(const gemm_op *gemm, const char *who, cublasStatus_t code, gac_error *err)
 {
     if (code == CUBLAS_STATUS_SUCCESS)
@@ -127,7 +127,7 @@ static cublasStatus_t describe_matmul(gemm_op *gemm)
                                               sizeof transpose);
     if (code != CUBLAS_STATUS_SUCCESS || gemm->dtype != GAC_DTYPE_F8_E4M3)
         return code;
-    /* Fast accumulation stays off, as PyTorch's _scaled_mm has it. */
+    /* Fast accumulation stays off, as in PyTorch's _scaled_mm. */
     const void *scale = gemm->cuda->unit_scale;
     code = cublasLtMatmulDescSetAttribute(gemm->matmul, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
                                           &scale, sizeof scale);
@@ -151,7 +151,8 @@ static cublasStatus_t describe_layouts(gemm_op *gemm)
     return code;
 }
 
-/* The library's first choice, for operands aligned as ours and PyTorch's are. */
+/* Takes the first choice of the library's heuristic. Operands are aligned to 256 bytes,
+ * as in PyTorch. */
 static gac_status choose_algorithm(gemm_op *gemm, gac_error *err)
 {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {

@@ -9,8 +9,8 @@
 #define BUFFER_BYTES ((size_t)1 << 20)
 #define MAX_RECORDS 1024
 
-/* CUPTI is loaded on the first use and stays, since it has no safe way out; it
- * records only between enable and disable, so that other calls run untouched. */
+/* CUPTI is loaded on first use and never unloaded, because it cannot be unloaded safely.
+ * It records only between enable and disable, so other calls are not slowed down. */
 typedef struct cupti_library {
     void *library;
     CUptiResult(CUPTIAPI *enable)(CUpti_ActivityKind);
@@ -27,12 +27,12 @@ typedef struct record {
     uint64_t start_ns;
 } record;
 
-/* CUPTI's callbacks carry no user data and may come from its own thread. */
+/* Global, because CUPTI's callbacks carry no user data and may run in CUPTI's own thread. */
 static struct {
     pthread_mutex_t lock;
     cupti_library cupti;
     bool tried;
-    record *records; /* MAX_RECORDS while recording, else NULL */
+    record *records; /* (MAX_RECORDS) while recording, else NULL */
     int n_records;
 } shared = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -43,7 +43,7 @@ static void CUPTIAPI buffer_requested(uint8_t **buffer, size_t *size, size_t *ma
     *max_records = 0;
 }
 
-/* Of libstdc++, which the plug-in links. */
+/* From libstdc++, which the plug-in links. */
 char *__cxa_demangle(const char *mangled, char *buffer, size_t *size, int *status);
 
 static void copy_name(char *to, size_t size, const char *mangled)
@@ -59,7 +59,7 @@ static void take_record(const CUpti_Activity *activity)
     if (activity->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || !shared.records ||
         shared.n_records == MAX_RECORDS)
         return;
-    /* Later versions of the record only add members at its end. */
+    /* Later versions of the record only append members. */
     const CUpti_ActivityKernel10 *from = (const void *)activity;
     record *to = &shared.records[shared.n_records++];
     copy_name(to->kernel.name, sizeof to->kernel.name, from->name ? from->name : "");
@@ -132,7 +132,7 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Runs with recording on. */
+/* Calls run with recording enabled. */
 static gac_status run_recorded(gac_cupti_run run, void *context, gac_error *err)
 {
     cupti_library *cupti = &shared.cupti;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The few declarations of NVML used here; the library comes with the driver
- * and its header does not come with every toolkit. Reads only. */
+/* Own declarations of the NVML functions used here: the library comes with the driver,
+ * but not every toolkit has its header. Only functions that read are used. */
 typedef struct nvml_device *nvml_device;
 
 enum {
@@ -32,7 +32,7 @@ struct gac_nvml {
     int (*power_usage)(nvml_device, unsigned *);
     int (*reasons)(nvml_device, unsigned long long *);
     gac_telemetry last;
-    int64_t read_ns; /* when last was read; 0: never */
+    int64_t read_ns; /* when last was read; 0 if never */
 };
 
 gac_nvml *gac_nvml_load(const char *pci_bus_id)
@@ -109,8 +109,8 @@ static void read_now(gac_nvml *nvml, gac_telemetry *out)
     }
 }
 
-/* The driver's numbers are up to 100 ms old anyway, and asking for all of them
- * takes longer than a short measurement. */
+/* A reading is reused for this long. The driver's numbers are up to 100 ms old anyway,
+ * and reading all of them takes longer than a short measurement. */
 #define FRESH_NS 50000000
 
 void gac_nvml_read(gac_nvml *nvml, gac_telemetry *out)

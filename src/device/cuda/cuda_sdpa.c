@@ -11,10 +11,10 @@ typedef struct sdpa_op {
     gac_sdpa_shape shape;
     gac_dtype dtype;
     double scale;
-    gac_cudnn_plan *plan; /* LIBRARY, PADDED */
-    void *scratch;        /* MATH: scores; FLASH: its workspace; PADDED: the four below */
+    gac_cudnn_plan *plan; /* for LIBRARY and PADDED */
+    void *scratch;        /* MATH: scores; FLASH: workspace; PADDED: the four wide operands */
     size_t scratch_bytes;
-    gac_sdpa_shape wide; /* PADDED: the shape with wider rows */
+    gac_sdpa_shape wide; /* PADDED: the shape with padded heads */
     void *wide_operand[GAC_OPERAND_COUNT];
 } sdpa_op;
 
@@ -47,9 +47,9 @@ static gac_status create_plan(sdpa_op *sdpa, const gac_sdpa_shape *shape, gac_er
     return gac_cudnn_plan_create(cuda->cudnn, cuda, shape, NULL, sdpa->dtype, &sdpa->plan, err);
 }
 
-/* The query heads of one kv head lie side by side, so that they are the rows
- * of one matrix: (n_group n_q, qk_head) times k^T, for each kv head of each
- * batch. Column-major, the scores of one such matrix are (n_kv, n_rows). */
+/* The query heads of one kv head are adjacent in memory. So they form one matrix (group *
+ * n_q, qk_head) that is multiplied by k^T, for each kv head of each batch. In
+ * column-major order the scores of one such matrix are (n_kv, n_rows). */
 static gac_status launch_math(gac_cuda_op *op, const gac_cuda_set *set, gac_error *err)
 {
     sdpa_op *sdpa = (sdpa_op *)op;
@@ -172,7 +172,7 @@ static gac_status prepare_padded(sdpa_op *sdpa, int64_t stored_head, gac_error *
     gac_status status = create_plan(sdpa, wide, err);
     if (status)
         return status;
-    /* The padded operands lie one after another in the scratch memory. */
+    /* Place the padded operands one after another in scratch. */
     gac_task_spec spec = { .kind = GAC_TASK_SDPA, .dtype = sdpa->dtype };
     spec.sdpa.shape = *wide;
     spec.sdpa.path = GAC_SDPA_LIBRARY;

@@ -1,10 +1,9 @@
-/* The attention call, stated to cuDNN.
+/* Describes an attention call to cuDNN as a graph.
  *
- * (b, h, s, d) below are batch, heads, rows and head size; scores are
- * (b, h_q, s_q, s_kv). cuDNN spreads the kv heads over the query heads itself
- * where h_kv < h_q. Which graphs its engines recognise is a matter of exact
- * form: operations, their order and the types between them are those that
- * NVIDIA's front end produces. */
+ * The shapes below use batch b, heads h, rows s and head size d; scores are (b, h_q, s_q,
+ * s_kv). cuDNN broadcasts the kv heads over the query heads if h_kv < h_q. Its engines
+ * recognise a graph only in one exact form: the operations, their order and the types
+ * between them are the ones that NVIDIA's front end produces. */
 #include "cuda_cudnn.h"
 
 #include <string.h>
@@ -33,7 +32,7 @@ static descriptor make_tensor(gac_cudnn_plan *plan, gac_cudnn_tensor kind, int64
     return tensor;
 }
 
-/* A contiguous (b, h, s, d) tensor between operations. */
+/* A contiguous (b, h, s, d) tensor between two operations. */
 static descriptor between(gac_cudnn_plan *plan, cudnnDataType_t type, const int64_t dims[4])
 {
     const int64_t strides[4] = { dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1 };
@@ -47,7 +46,7 @@ static void bind(gac_cudnn_plan *plan, int64_t id, void *value)
     plan->bound[plan->n_bound++] = value;
 }
 
-/* One number, read from the host when the plan is executed. */
+/* A number that is read from host memory when the plan runs. */
 static descriptor scalar(gac_cudnn_plan *plan, int64_t id, cudnnDataType_t type, void *value)
 {
     static const int64_t ones[4] = { 1, 1, 1, 1 };
@@ -55,7 +54,7 @@ static descriptor scalar(gac_cudnn_plan *plan, int64_t id, cudnnDataType_t type,
     return make_tensor(plan, GAC_CUDNN_SCALAR, id, type, ones, ones);
 }
 
-/* y = mode(x), mode(x, b), or t ? x : b; unused inputs are NULL. */
+/* y = mode(x), mode(x, b) or t ? x : b. Unused inputs are NULL. */
 static void pointwise(gac_cudnn_plan *plan, cudnnPointwiseMode_t mode, cudnnDataType_t compute,
                       descriptor x, descriptor b, descriptor t, descriptor y)
 {
@@ -74,7 +73,7 @@ static void pointwise(gac_cudnn_plan *plan, cudnnPointwiseMode_t mode, cudnnData
     gac_cudnn_add(plan, operation, "pointwise operation");
 }
 
-/* y[i] = the index of each element of x along an axis. */
+/* y = the index of each element of x along an axis. */
 static void generate_index(gac_cudnn_plan *plan, int64_t axis, descriptor x, descriptor y)
 {
     const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_GEN_INDEX;
@@ -124,7 +123,7 @@ typedef struct operands {
     descriptor q, k, v, out;
 } operands;
 
-/* The four operands, in the order gac_cudnn_plan_launch binds them. */
+/* Creates the four operands in the order in which gac_cudnn_plan_launch binds them. */
 static operands make_operands(gac_cudnn_plan *plan, const gac_sdpa_shape *s, cudnnDataType_t type,
                               bool k_transposed)
 {
@@ -153,7 +152,7 @@ static operands make_operands(gac_cudnn_plan *plan, const gac_sdpa_shape *s, cud
     return o;
 }
 
-/* scores where key <= query + n_kv - n_q, and the least float elsewhere. */
+/* Keeps scores where key <= query + n_kv - n_q and sets the others to the lowest float. */
 static descriptor mask_causal(gac_cudnn_plan *plan, const gac_sdpa_shape *s, const int64_t dims[4],
                               descriptor scores)
 {
@@ -178,9 +177,9 @@ static descriptor mask_causal(gac_cudnn_plan *plan, const gac_sdpa_shape *s, con
     return masked;
 }
 
-/* Rows of scores to rows that sum to one, in the operands' type, which the
- * second matmul asks for. The log of each row's sum is computed too, and
- * dropped: without it the graph is not taken for attention. */
+/* Softmax of each row, rounded to the operands' type as the second matmul requires. The
+ * graph also computes the log of each row's sum, which nobody reads: without it cuDNN
+ * does not recognise attention. */
 static descriptor softmax(gac_cudnn_plan *plan, const int64_t dims[4], descriptor scores,
                           cudnnDataType_t type)
 {

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Work of this many operations a byte, without breaks, takes a card to its power
- * limit within milliseconds. */
-#define HARD_WORK 100
+/* Work above this many operations per byte reaches the card's power limit within
+ * milliseconds if it runs without breaks. */
+#define HIGH_INTENSITY 100
 #define BREAK_US 200
 
 enum { MAX_SETS = 64, OPERAND_ALIGNMENT = 512 };
@@ -16,13 +16,13 @@ typedef struct cuda_task {
     gac_cuda *cuda;
     gac_cuda_op *op;
     gac_task_spec spec;
-    void *memory; /* of all sets */
+    void *memory; /* memory of all sets */
     gac_cuda_set sets[MAX_SETS];
     int n_sets;
-    int next_set;           /* where launching one by one goes on */
-    cudaGraphExec_t replay; /* of n_replay_calls calls; NULL: none yet */
+    int next_set;           /* next set to use when calls are launched one by one */
+    cudaGraphExec_t replay; /* graph of n_replay_calls calls, or NULL */
     int n_replay_calls;
-    double break_us; /* before a replay, at least */
+    double break_us; /* shortest pause before a replay */
 } cuda_task;
 
 typedef struct move_op {
@@ -72,8 +72,8 @@ static gac_status create_move(gac_cuda *cuda, const gac_task_spec *spec, gac_cud
     return GAC_OK;
 }
 
-/* Bytes of one set, each operand on its own boundary; offsets of the operands
- * in it, -1 for one the task has not. False when they do not fit a size. */
+/* Computes the offset of each operand in a set (-1 if the task has no such operand) and
+ * the size of a set. Returns false on overflow. */
 static bool lay_out_set(const gac_task_spec *spec, int64_t offsets[GAC_OPERAND_COUNT],
                         int64_t *n_bytes)
 {
@@ -89,7 +89,8 @@ static bool lay_out_set(const gac_task_spec *spec, int64_t offsets[GAC_OPERAND_C
     return true;
 }
 
-/* What could be allocated now: the card's free memory and the pool's own. */
+/* Returns the memory that can be allocated now: the card's free memory and the unused
+ * part of the pool. */
 static gac_status find_free_bytes(gac_cuda *cuda, int64_t *out, gac_error *err)
 {
     size_t n_free = 0, n_total = 0;
@@ -105,8 +106,8 @@ static gac_status find_free_bytes(gac_cuda *cuda, int64_t *out, gac_error *err)
     return GAC_OK;
 }
 
-/* As many sets as exceed three times the L2 cache, at least 2, within a quarter
- * of the free memory. */
+/* Returns how many sets exceed three times the L2 cache: at least 2, within a quarter of
+ * the free memory. */
 static int count_sets(const cuda_task *task, int64_t set_bytes, int64_t free_bytes)
 {
     int64_t wanted = task->spec.n_sets;
@@ -120,7 +121,8 @@ static int count_sets(const cuda_task *task, int64_t set_bytes, int64_t free_byt
     return wanted < 1 ? 1 : wanted > MAX_SETS ? MAX_SETS : (int)wanted;
 }
 
-/* Numbers to fill with, by the size of an element where no arithmetic is done. */
+/* Returns the type of the random numbers. Where no arithmetic is done, any type of the
+ * right size will do. */
 static gac_dtype fill_dtype(const gac_task_spec *spec)
 {
     if (spec->kind == GAC_TASK_GEMM || spec->kind == GAC_TASK_SDPA)
@@ -129,7 +131,8 @@ static gac_dtype fill_dtype(const gac_task_spec *spec)
     return bits == 32 ? GAC_DTYPE_F32 : bits == 16 ? GAC_DTYPE_F16 : GAC_DTYPE_I8;
 }
 
-/* One scale for all operands: a product of k terms then comes out near 1. */
+/* Returns one scale for all operands. A dot product of k terms then has a magnitude near
+ * 1. */
 static double fill_scale(const gac_task_spec *spec)
 {
     if (fill_dtype(spec) == GAC_DTYPE_I8)
@@ -144,7 +147,7 @@ static gac_status create_sets(cuda_task *task, gac_error *err)
         return gac_error_set(err, GAC_USAGE, "a task whose sizes make no sense");
     gac_status status = GAC_OK;
     task->n_sets = count_sets(task, set_bytes, INT64_MAX);
-    /* Asking what is free takes longer than most calls: only where it matters. */
+    /* cudaMemGetInfo takes longer than most calls, so ask only if the sets are large. */
     if (!gac_mul_i64(set_bytes, task->n_sets, &total) || total > task->cuda->memory_bytes / 16) {
         status = find_free_bytes(task->cuda, &free_bytes, err);
         if (status)
@@ -166,7 +169,7 @@ static gac_status create_sets(cuda_task *task, gac_error *err)
                              fill_scale(&task->spec), task->cuda->stream, err);
     if (status)
         return status;
-    /* An output nobody wrote shall not look like one. */
+    /* Fill the output with NaN, so that an output that nobody wrote is noticed. */
     int64_t out_bytes = gac_task_operand_bytes(&task->spec, GAC_OPERAND_OUT);
     cudaError_t code = cudaMemsetAsync(task->sets[0].operand[GAC_OPERAND_OUT], 0xff,
                                        (size_t)out_bytes, task->cuda->stream);
@@ -195,7 +198,7 @@ gac_status gac_cuda_task_create(void *state, const gac_task_spec *spec, void **o
         return gac_error_no_memory(err);
     task->cuda = state;
     task->spec = *spec;
-    task->break_us = gac_task_flops(spec) > HARD_WORK * gac_task_bytes(spec) ? BREAK_US : 0;
+    task->break_us = gac_task_flops(spec) > HIGH_INTENSITY * gac_task_bytes(spec) ? BREAK_US : 0;
     gac_status status = GAC_OK;
     cudaError_t code = cudaSetDevice(task->cuda->index);
     if (code != cudaSuccess)
@@ -204,8 +207,8 @@ gac_status gac_cuda_task_create(void *state, const gac_task_spec *spec, void **o
         status = create_op(task, err);
     if (status == GAC_OK)
         status = create_sets(task, err);
-    /* Once before any capture: libraries load kernels on their first call, and
-     * some decline only then. */
+    /* Run once before any capture: libraries load kernels on their first call, and some
+     * decline only then. */
     if (status == GAC_OK)
         status = gac_cuda_task_run(task, err);
     if (status) {
@@ -235,7 +238,7 @@ static gac_status wait_for(gac_cuda *cuda, const char *what, gac_error *err)
     return code == cudaSuccess ? GAC_OK : gac_cuda_error(err, code, what);
 }
 
-/* Checks an operand against the task; *on_device is where it lies in set 0. */
+/* Checks the operand's size and sets *on_device to its address in set 0. */
 static gac_status find_operand(cuda_task *task, gac_operand operand, size_t n_bytes,
                                void **on_device, gac_error *err)
 {
@@ -294,7 +297,7 @@ gac_status gac_cuda_task_kernels(void *handle, gac_kernel *kernels, int max, int
     return gac_cupti_record(run_once, handle, kernels, max, n, err);
 }
 
-/* Captures n_calls calls, from set 0 on. */
+/* Captures n_calls calls into a graph, starting with set 0. */
 static gac_status capture(cuda_task *task, int n_calls, gac_error *err)
 {
     cudaStream_t stream = task->cuda->stream;
@@ -308,7 +311,7 @@ static gac_status capture(cuda_task *task, int n_calls, gac_error *err)
     gac_status status = GAC_OK;
     for (int i = 0; i < n_calls && status == GAC_OK; i++)
         status = task->op->launch(task->op, &task->sets[i % task->n_sets], err);
-    /* Also after a failure, or the stream would stay in capture. */
+    /* End the capture also after a failure. */
     code = cudaStreamEndCapture(stream, &graph);
     if (status == GAC_OK && code != cudaSuccess)
         status = gac_cuda_error(err, code, "cudaStreamEndCapture");
@@ -321,7 +324,7 @@ static gac_status capture(cuda_task *task, int n_calls, gac_error *err)
     }
     if (graph)
         cudaGraphDestroy(graph);
-    cudaGetLastError(); /* what was reported above is not found again later */
+    cudaGetLastError(); /* clear the error, which was reported above */
     task->n_replay_calls = n_calls;
     return status;
 }
@@ -336,9 +339,9 @@ static gac_status launch_calls(cuda_task *task, int n_calls, gac_error *err)
     return status;
 }
 
-/* Whole rounds over the sets, so that the next replay starts on the set that
- * has been left alone longest. *break_us is how long the card is yet to rest before
- * it: while calls are captured it does. */
+/* Rounds n_calls up to whole rounds over the sets, so that the next replay starts with
+ * the least recently used set. Sets *break_us to the pause that is still needed: none if
+ * a capture just kept the card idle. */
 static gac_status prepare_replay(cuda_task *task, int *n_calls, double *break_us, gac_error *err)
 {
     int64_t rounded = 0;
@@ -360,11 +363,11 @@ gac_status gac_cuda_task_time(void *handle, int *n_calls, bool graph, double *ti
     float time_ms = 0;
     double break_us = 0;
     gac_status status = GAC_OK;
-    /* As a node of a graph a copy runs at two thirds of its speed. */
+    /* A copy that is a graph node runs at two thirds of its speed. */
     graph = graph && task->spec.kind != GAC_TASK_COPY;
     if (graph)
         status = prepare_replay(task, n_calls, &break_us, err);
-    /* Long enough for the host to queue a replay behind it. */
+    /* Hold the stream long enough for the host to enqueue the replay. */
     if (status == GAC_OK)
         status = gac_hold_launch(fmax(break_us, fmin(20 + 0.25 * *n_calls, 500)), cuda->clock_mhz,
                                  cuda->stream, err);

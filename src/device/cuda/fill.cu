@@ -1,6 +1,6 @@
-/* Reproducible random operands. Every number is computed from seed and index
- * alone with integers, up to one exact conversion and one multiplication, so
- * that any device, and the CPU, gives the same bits. */
+/* Reproducible random operands. Each number depends on the seed and its index only. It is
+ * computed with integers, one exact conversion and one multiplication, so every device
+ * and the CPU give the same bits. */
 #include "kernels.h"
 
 #include <cuda_bf16.h>
@@ -21,8 +21,8 @@ __device__ __forceinline__ uint32_t mix(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* Four 16-bit uniforms, their sum centred: near normal with deviation
- * 65536 / sqrt(3), which scale has been divided by. */
+/* Returns a centred sum of four 16-bit uniforms. It is nearly normal with deviation 65536
+ * / sqrt(3); the caller has divided scale by that. */
 __device__ __forceinline__ float draw(uint32_t key, uint32_t index, float scale)
 {
     const uint32_t a = mix(index ^ key), b = mix(a + 0x9e3779b9u);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void round_to(float x, signed char &out)
     out = (signed char)fminf(fmaxf(rintf(x), -127.0f), 127.0f);
 }
 
-/* out (n); a thread makes 16 bytes. */
+/* out (n). Each thread writes 16 bytes at a time. */
 template <typename T>
 __global__ void __launch_bounds__(N_THREADS)
     gac_fill_kernel(T *out, int64_t n, uint64_t seed, float scale)
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(N_THREADS)
     constexpr int N = 16 / sizeof(T);
     const int64_t step = (int64_t)gridDim.x * N_THREADS * N;
     for (int64_t i = ((int64_t)blockIdx.x * N_THREADS + threadIdx.x) * N; i < n; i += step) {
-        /* Index bits above 32 are the same for all N elements. */
+        /* All N elements share the index bits above 32. */
         const uint32_t key =
             mix(mix((uint32_t)seed) ^ (uint32_t)(seed >> 32)) + mix((uint32_t)(i >> 32) + 1);
         union {

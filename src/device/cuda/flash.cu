@@ -1,26 +1,27 @@
 /* Fused attention for any head size.
  *
- * A block owns a tile of query rows and walks over the keys in tiles, in the
- * manner of FlashAttention-2: scores stay in registers, the softmax is online,
- * the products run on mma.sync m16n8k16 with operands fetched by ldmatrix. The
- * next tile of K and V is copied by cp.async while this one is multiplied.
+ * A block owns a tile of query rows and loops over tiles of keys, as in FlashAttention-2:
+ * scores stay in registers, the softmax is online, and the products use mma.sync m16n8k16
+ * with operands loaded by ldmatrix. cp.async copies the next tile of K and V while the
+ * current one is multiplied.
  *
- * Head sizes are padded to a template size D in shared memory only. Rows there
- * are D elements and 16 spare bytes apart: an odd number of 16-byte units, so
- * that the eight rows of an ldmatrix touch all banks once.
+ * Head sizes are padded to a template size D, in shared memory only. Rows there are D
+ * elements and 16 spare bytes apart. That is an odd number of 16-byte units, so the eight
+ * rows of an ldmatrix use different banks.
  *
- * Layouts whose rows start on 16 bytes are copied 16 bytes at a time (WIDE).
- * Others are copied as the 16-byte chunks they lie in: a row lands up to 14
- * bytes too far right, within its own spare bytes, and the warp that copied it
- * moves it back once it has arrived. Only what lies inside the tensor is read.
+ * If all rows are 16-byte aligned, they are copied 16 bytes at a time (WIDE). Other rows
+ * are copied in the aligned 16-byte chunks that contain them. Such a row arrives up to 14
+ * bytes too far right, inside its spare bytes, and the warp that copied it shifts it
+ * back. Nothing outside the tensor is read.
  *
- * With few rows (decode) the warps of a block share one tile of 16 rows and
- * divide the keys instead, the query heads that read one kv head become rows
- * of the same tile, and keys are divided among blocks as well, whose partial
- * results a second kernel combines.
+ * With few rows (decode), the warps of a block share one tile of 16 rows and divide the
+ * keys. The query heads of one kv head become rows of the same tile. Keys are also
+ * divided among blocks, and a second kernel combines their partial results.
  *
- * Heads above 256 have a kernel of their own (flash_wide.cuh), which is launched
- * for up to 256 columns of v at a time and brings q and K by chunks of a row. */
+ * Heads above 256 use another kernel (flash_wide.cuh). It handles up to 256 columns of v
+ * per launch and loads q and K in chunks of columns. It is slower than the unfused path
+ * (GAC_SDPA_MATH) at every measured head size above 256 (experiments/large-heads). Its
+ * only advantage is that it needs no memory for the scores. */
 #include "flash_kernel.cuh"
 #include "flash_wide.cuh"
 
@@ -32,13 +33,13 @@ namespace
 
 constexpr int MAX_SPLITS = 128, COMBINE_WARPS = 4;
 
-/* Brings together the splits of a row, one block a row. Its warps divide the
- * splits, so that few reads wait for one another. */
+/* Combines the partial results of the splits, one block per row. The warps divide the
+ * splits to overlap their loads. */
 template <typename T>
 __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     gac_flash_combine_kernel(const __grid_constant__ params p)
 {
-    /* Written before a barrier, read after it. */
+    /* A barrier separates the writes from the reads. */
     __shared__ float weights[MAX_SPLITS], parts[COMBINE_WARPS][256];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t row = blockIdx.x;
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(32 * COMBINE_WARPS)
         parts[warp][lane + 32 * n] = x[n];
     __syncthreads();
     const float scale = sum == 0 ? 0.0f : 1.0f / sum;
-    const int64_t head = row / p.n_q; /* of batch * n_q_heads */
+    const int64_t head = row / p.n_q; /* index over batch * n_q_heads */
     char *to = p.out + head / p.n_q_heads * p.out_bytes.batch +
                head % p.n_q_heads * p.out_bytes.head + row % p.n_q * p.out_bytes.row;
     for (int c = threadIdx.x; c < p.v_head; c += 32 * COMBINE_WARPS) {
@@ -84,21 +85,21 @@ __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     }
 }
 
-/* What is chosen from the shape alone. */
+/* Launch parameters that depend on the shape only. */
 struct choice {
     int d;    /* template size, or ABOVE */
-    bool few; /* at most 16 rows: the kernel whose warps share them */
+    bool few; /* at most FEW_ROWS rows: warps share the rows and divide the keys */
     int n_pack, n_rows, n_row_tiles, n_splits, tiles_per_split;
-    int64_t n_blocks; /* of one split */
-    int v_cols;       /* columns of v, and of out, in one launch */
+    int64_t n_blocks; /* blocks of one split */
+    int v_cols;       /* columns of v and out per launch */
 };
 
 constexpr int FEW_ROWS = 16, MANY_ROWS = 128;
-constexpr int MOST_COLS = 256; /* that one block has sums for */
-constexpr int ABOVE = INT_MAX; /* the template size of heads above that */
+constexpr int MOST_COLS = 256; /* columns that one block accumulates */
+constexpr int ABOVE = INT_MAX; /* any head size above MOST_COLS: flash_wide.cuh */
 
-/* Keys per tile: as many as registers (up to 160) and 163 KiB of shared
- * memory, which is what sm_80 has, allow. */
+/* Returns the keys per tile: as many as registers (up to 160) and 163 KiB of shared
+ * memory, the limit of sm_80, allow. */
 constexpr int keys_per_tile(int d)
 {
     return d <= 128   ? 64
@@ -115,7 +116,7 @@ template <typename T, int D, bool WIDE> using few_config = config<T, D, 1, 4, 64
 template <typename T, bool WIDE> using many_above = wide_config<T, 8, false, WIDE>;
 template <typename T, bool WIDE> using few_above = wide_config<T, 4, true, WIDE>;
 
-/* Whether (batch, heads, rows, head) has a number of bytes. */
+/* Returns whether the size of (batch, heads, rows, head) in bytes fits an int64_t. */
 bool is_countable(int64_t batch, int64_t n_heads, int64_t n_rows, int64_t head)
 {
     int64_t n = 0;
@@ -143,8 +144,8 @@ gac_status check_shape(const gac_sdpa_shape *s, gac_error *err)
     return GAC_OK;
 }
 
-/* Even parts of at most MOST_COLS, each but the last a multiple of 16, so that
- * all of them start on 16 bytes where rows do. */
+/* Divides v_head into equal parts of at most MOST_COLS columns. All parts but the last
+ * are multiples of 16, which keeps them 16-byte aligned. */
 int choose_v_cols(int v_head)
 {
     if (v_head <= MOST_COLS)
@@ -160,13 +161,15 @@ gac_status choose(const gac_sdpa_shape *s, choice *c, gac_error *err)
     const int head = (int)(s->qk_head > s->v_head ? s->qk_head : s->v_head);
     const int64_t group = s->n_q_heads / s->n_kv_heads;
 
-    /* Packing reads K and V once per kv head; long queries reuse them anyway. */
+    /* Packing reads K and V once per kv head. Long queries reuse them anyway. */
     c->n_pack = s->n_q < MANY_ROWS ? (int)group : 1;
     c->n_rows = (int)(s->n_q * c->n_pack);
     c->few = c->n_rows <= FEW_ROWS;
     const int *size = c->few ? few_sizes : many_sizes;
     while (*size < head)
         size++;
+    /* ABOVE selects flash_wide.cuh, which is slower than the unfused path. Callers that have
+     * memory for the scores should take GAC_SDPA_MATH. */
     c->d = *size;
     c->v_cols = choose_v_cols((int)s->v_head);
     const int rows = c->few ? FEW_ROWS : MANY_ROWS;
@@ -186,7 +189,7 @@ gac_status choose(const gac_sdpa_shape *s, choice *c, gac_error *err)
     const int keys = c->few ? 64 : keys_per_tile(c->d);
     const int64_t n_tiles = (s->n_kv + keys - 1) / keys;
     int64_t n = (int64_t)n_units * per_unit / c->n_blocks;
-    if (n > n_tiles / 2) /* a split of less than two tiles is all start and end */
+    if (n > n_tiles / 2) /* a split of less than two tiles is mostly overhead */
         n = n_tiles / 2;
     if (n > MAX_SPLITS)
         n = MAX_SPLITS;
@@ -278,8 +281,8 @@ cudaError_t launch_cols(const params &p, const choice &c, bool wide, cudaStream_
     return cudaGetLastError();
 }
 
-/* Once for all columns of v, or for each part of them: the workspace is then used
- * by one after another. */
+/* Launches once per part of the columns of v. The parts use the workspace one after
+ * another. */
 template <typename T>
 cudaError_t launch_type(const params &p, const choice &c, bool wide, cudaStream_t stream)
 {
@@ -300,13 +303,13 @@ gac_flash_strides in_bytes(gac_flash_strides s)
     return gac_flash_strides{ 2 * s.batch, 2 * s.head, 2 * s.row };
 }
 
-/* Whether every row starts on 16 bytes. */
+/* Returns whether every row is 16-byte aligned. */
 bool is_wide(const void *base, const gac_flash_strides *s)
 {
     return (uintptr_t)base % 16 == 0 && s->batch % 8 == 0 && s->head % 8 == 0 && s->row % 8 == 0;
 }
 
-/* Where a tensor (batch, heads, rows, head) lies. */
+/* Returns the aligned address range of a tensor (batch, heads, rows, head). */
 span find_span(const void *base, const gac_flash_strides &bytes, int64_t batch, int64_t n_heads,
                int64_t n_rows, int64_t head)
 {

@@ -1,5 +1,5 @@
-/* flash_kernel: what a block of the attention kernel does. flash.cu says how it
- * works as a whole. */
+/* flash_kernel: the attention kernel for heads up to 256. flash.cu describes the
+ * algorithm. */
 #ifndef GAC_FLASH_KERNEL_CUH
 #define GAC_FLASH_KERNEL_CUH
 
@@ -10,8 +10,8 @@
 namespace
 {
 
-/* Where a block works. */
-struct place {
+/* The operands and the position of a block. */
+struct block_work {
     const char *q;   /* (n_pack, n_q, qk_head) */
     const char *k;   /* (n_kv, qk_head) */
     const char *v;   /* (n_kv, v_head) */
@@ -20,17 +20,18 @@ struct place {
     int split;
 };
 
-/* Read anew on every call. A block asks for its place again before it stores,
- * so that registers are free of it while it multiplies. */
-__device__ __forceinline__ place find_place(const params &p, int rows_per_tile)
+/* Reads the block index with volatile asm, so that a second call computes everything
+ * again. A block calls it again before it stores its results: this frees the registers
+ * during the main loop. */
+__device__ __forceinline__ block_work find_work(const params &p, int rows_per_tile)
 {
-    place w;
+    block_work w;
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
     const int n_packs = p.n_q_heads / p.n_pack;
     const int index = (int)(block / (unsigned)p.n_row_tiles);
     int tile = (int)(block % (unsigned)p.n_row_tiles);
-    if (p.causal) /* long rows first, so that short ones fill the end */
+    if (p.causal) /* the longest rows start first, so that short ones fill the end */
         tile = p.n_row_tiles - 1 - tile;
     w.batch = index / n_packs;
     w.head = index % n_packs * p.n_pack;
@@ -43,34 +44,34 @@ __device__ __forceinline__ place find_place(const params &p, int rows_per_tile)
     return w;
 }
 
-/* Keys that row r sees: the first so many. */
+/* Returns how many keys row r sees. They are the first ones. */
 __device__ __forceinline__ int visible_keys(const params &p, int r)
 {
     return p.causal ? max(0, p.n_kv + (r / p.n_pack + 1 - p.n_q)) : p.n_kv;
 }
 
-/* What the loop over keys needs to know of its block rests in shared memory and
- * is read once per tile: registers are for the products. */
-struct notes {
-    const char *k, *v; /* as in place */
+/* Data of the block that the loop over keys reads once per tile. It is kept in shared
+ * memory to save registers. */
+struct block_info {
+    const char *k, *v; /* as in block_work */
     int row;           /* first row of the tile */
     int n_all_seen;    /* keys that every row of the tile sees */
-    int j_end;         /* where its tiles of keys end */
+    int j_end;         /* end of its tiles of keys */
 };
 
-/* Row r of the tile's pack in (batch, n_q_heads, n_q). */
-__device__ __forceinline__ int64_t flat_row(const params &p, const place &w, int r)
+/* Returns the index of row r of the pack in (batch, n_q_heads, n_q). */
+__device__ __forceinline__ int64_t flat_row(const params &p, const block_work &w, int r)
 {
     return ((int64_t)w.batch * p.n_q_heads + w.head + r % p.n_pack) * p.n_q + r / p.n_pack;
 }
 
-__device__ __forceinline__ char *out_row(const params &p, const place &w, int r)
+__device__ __forceinline__ char *out_row(const params &p, const block_work &w, int r)
 {
     return p.out + w.batch * p.out_bytes.batch + (w.head + r % p.n_pack) * p.out_bytes.head +
            (int64_t)(r / p.n_pack) * p.out_bytes.row;
 }
 
-/* Zeros the columns after the head, which no copy reaches, in n_rows rows. */
+/* Zeroes the columns after the head in n_rows rows. No copy writes them. */
 template <class C> __device__ __forceinline__ void clear_tail(char *rows, int n_rows, int head)
 {
 #pragma unroll 1
@@ -80,14 +81,14 @@ template <class C> __device__ __forceinline__ void clear_tail(char *rows, int n_
             *(uint4 *)(rows + r * C::PITCH + 16 * c) = make_uint4(0, 0, 0, 0);
 }
 
-__device__ __forceinline__ const char *q_row(const params &p, const place &w, int r)
+__device__ __forceinline__ const char *q_row(const params &p, const block_work &w, int r)
 {
     return w.q + r % p.n_pack * p.q_bytes.head + r / p.n_pack * p.q_bytes.row;
 }
 
-/* This warp's share of the q tile: rows from first on. */
+/* Starts to copy this warp's rows of the q tile, from first on. */
 template <class C>
-__device__ __forceinline__ void copy_q(uint32_t to, const params &p, const place &w, int first,
+__device__ __forceinline__ void copy_q(uint32_t to, const params &p, const block_work &w, int first,
                                        int lane)
 {
     constexpr int ROWS = C::N_ROWS / C::N_WARPS;
@@ -110,26 +111,25 @@ __device__ __forceinline__ uint32_t low_bits(const char *p)
 }
 
 template <class C>
-__device__ __forceinline__ void receive_q(uint32_t at, const params &p, const place &w, int first,
-                                          int lane)
+__device__ __forceinline__ void receive_q(uint32_t at, const params &p, const block_work &w,
+                                          int first, int lane)
 {
     constexpr int ROWS = C::N_ROWS / C::N_WARPS;
     const int row = w.row + first;
     at += first * C::PITCH;
     if (p.n_pack == 1) {
-        straighten_rows<C, ROWS>(at, low_bits(w.q + row * p.q_bytes.row), (uint32_t)p.q_bytes.row,
-                                 lane);
+        align_rows<C, ROWS>(at, low_bits(w.q + row * p.q_bytes.row), (uint32_t)p.q_bytes.row, lane);
         return;
     }
 #pragma unroll 1
     for (int k = 0; k < ROWS; k++)
-        straighten_rows<C, 1>(at + k * C::PITCH, low_bits(q_row(p, w, min(row + k, p.n_rows - 1))),
-                              0, lane);
+        align_rows<C, 1>(at + k * C::PITCH, low_bits(q_row(p, w, min(row + k, p.n_rows - 1))), 0,
+                         lane);
 }
 
-/* This warp's share of tile j of K and V. */
+/* Starts to copy this warp's rows of tile j of K and V. */
 template <class C>
-__device__ __forceinline__ void copy_kv(uint32_t to, const params &p, const volatile notes &w,
+__device__ __forceinline__ void copy_kv(uint32_t to, const params &p, const volatile block_info &w,
                                         int j, int warp, int lane)
 {
     const int key = j * C::N_KEYS + warp * C::COPY_ROWS;
@@ -141,20 +141,20 @@ __device__ __forceinline__ void copy_kv(uint32_t to, const params &p, const vola
     copies_commit();
 }
 
-/* Waits for what copy_kv asked for and makes it fit to multiply. */
+/* Waits for the copies of copy_kv and aligns their rows. */
 template <class C>
-__device__ __forceinline__ void receive_kv(uint32_t at, const params &p, const volatile notes &w,
-                                           int warp, int lane)
+__device__ __forceinline__ void receive_kv(uint32_t at, const params &p,
+                                           const volatile block_info &w, int warp, int lane)
 {
     copies_wait();
-    if constexpr (!C::WIDE) { /* N_KEYS is a multiple of 8: all tiles lie alike */
+    if constexpr (!C::WIDE) { /* every tile has the same shifts, as N_KEYS is a multiple of 8 */
         const int key = warp * C::COPY_ROWS;
         at += key * C::PITCH;
-        straighten_rows<C, C::COPY_ROWS>(at, low_bits(w.k) + key * (uint32_t)p.k_bytes.row,
-                                         (uint32_t)p.k_bytes.row, lane);
-        straighten_rows<C, C::COPY_ROWS>(at + C::TILE_BYTES,
-                                         low_bits(w.v) + key * (uint32_t)p.v_bytes.row,
-                                         (uint32_t)p.v_bytes.row, lane);
+        align_rows<C, C::COPY_ROWS>(at, low_bits(w.k) + key * (uint32_t)p.k_bytes.row,
+                                    (uint32_t)p.k_bytes.row, lane);
+        align_rows<C, C::COPY_ROWS>(at + C::TILE_BYTES,
+                                    low_bits(w.v) + key * (uint32_t)p.v_bytes.row,
+                                    (uint32_t)p.v_bytes.row, lane);
     }
 }
 
@@ -166,8 +166,8 @@ __device__ __forceinline__ void load_q_fragments(uint32_t (&a)[C::M_TILES][4], u
         ldmatrix(a[m], q + m * 16 * C::PITCH + 32 * step);
 }
 
-/* s (WARP_ROWS, WARP_KEYS) = q k^T. q and k are this lane's ldmatrix addresses;
- * kept holds the fragments of q where C::KEEP_Q. */
+/* s (WARP_ROWS, WARP_KEYS) = q k^T. q and k are this lane's ldmatrix addresses. kept
+ * holds the fragments of q if C::KEEP_Q. */
 template <class C, int N>
 __device__ __forceinline__ void multiply_qk(scores_t<C> &s, uint32_t q, uint32_t k,
                                             const uint32_t (&kept)[N][C::M_TILES][4])
@@ -184,7 +184,7 @@ __device__ __forceinline__ void multiply_qk(scores_t<C> &s, uint32_t q, uint32_t
                 a[i / 4][i % 4] = kept[step][i / 4][i % 4];
 #pragma unroll
         for (int n = 0; n < C::WARP_KEYS / 16; n++) {
-            uint32_t b[4]; /* keys 0-7 and 8-15 of these 16, each (0-7, 8-15) of the step */
+            uint32_t b[4]; /* keys 0-7 and 8-15, with columns 0-7 and 8-15 each */
             ldmatrix(b, k + n * 16 * C::PITCH + 32 * step);
 #pragma unroll
             for (int m = 0; m < C::M_TILES; m++) {
@@ -211,7 +211,7 @@ template <class C> __device__ __forceinline__ void negate_scores(scores_t<C> &s)
                 s[m][n][i] = -s[m][n][i];
 }
 
-/* Hides keys past what each row sees. row and key are the first of this warp. */
+/* Sets the scores of masked keys to -inf. row and key are the first of this warp. */
 template <class C>
 __device__ __forceinline__ void mask_scores(scores_t<C> &s, const params &p, int row, int key,
                                             int lane)
@@ -231,8 +231,8 @@ __device__ __forceinline__ void mask_scores(scores_t<C> &s, const params &p, int
         }
 }
 
-/* Takes the tile's maxima into top, the running maxima, and scales what was
- * accumulated under the old ones when some row of the warp has outgrown its. */
+/* Updates the running maxima, top, with those of the tile. If a row's maximum grew by
+ * more than LAZY_LOG2, all accumulated sums of the warp are rescaled. */
 template <class C>
 __device__ __forceinline__ void raise_top(const scores_t<C> &s, sums_t<C> &o, per_row_t<C> &top,
                                           per_row_t<C> &sum, float scale_log2)
@@ -270,8 +270,8 @@ __device__ __forceinline__ void raise_top(const scores_t<C> &s, sums_t<C> &o, pe
         }
 }
 
-/* o (WARP_ROWS, D) += exp2(s - top) v, and the exponentials to sum. v is this
- * lane's ldmatrix address. */
+/* o (WARP_ROWS, D) += exp2(s - top) v, and sum += the exponentials. v is this lane's
+ * ldmatrix address. */
 template <class C>
 __device__ __forceinline__ void multiply_pv(scores_t<C> &s, sums_t<C> &o, const per_row_t<C> &top,
                                             per_row_t<C> &sum, uint32_t v, float scale_log2)
@@ -281,11 +281,11 @@ __device__ __forceinline__ void multiply_pv(scores_t<C> &s, sums_t<C> &o, const 
 #pragma unroll
     for (int m = 0; m < C::M_TILES; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) /* a row that has seen nothing: exp2(-inf) = 0 */
+        for (int half = 0; half < 2; half++) /* a row that has seen no key: exp2(-inf) = 0 */
             offset[m][half] = top[m][half] == -INFINITY ? 0.0f : top[m][half] * scale_log2;
 #pragma unroll
     for (int step = 0; step < C::WARP_KEYS / 16; step++) {
-        uint32_t a[C::M_TILES][4]; /* probabilities of 16 keys, as an mma reads its left side */
+        uint32_t a[C::M_TILES][4]; /* probabilities of 16 keys, as the left operand of an mma */
 #pragma unroll
         for (int m = 0; m < C::M_TILES; m++)
 #pragma unroll
@@ -298,7 +298,7 @@ __device__ __forceinline__ void multiply_pv(scores_t<C> &s, sums_t<C> &o, const 
             }
 #pragma unroll
         for (int n = 0; n < C::D / 16; n++) {
-            uint32_t b[4]; /* columns 0-7 and 8-15 of these 16, each keys (0-7, 8-15) */
+            uint32_t b[4]; /* columns 0-7 and 8-15, with keys 0-7 and 8-15 each */
             ldmatrix_trans(b, v + step * 16 * C::PITCH + 32 * n);
 #pragma unroll
             for (int m = 0; m < C::M_TILES; m++) {
@@ -309,11 +309,11 @@ __device__ __forceinline__ void multiply_pv(scores_t<C> &s, sums_t<C> &o, const 
     }
 }
 
-/* Writes a warp's sums where gac_flash_combine_kernel finds them. */
+/* Writes a warp's sums to the workspace, for gac_flash_combine_kernel. */
 template <class C>
-__device__ __forceinline__ void store_partial(const params &p, const place &w, const sums_t<C> &o,
-                                              const per_row_t<C> &top, const per_row_t<C> &sum,
-                                              int row, int lane)
+__device__ __forceinline__ void store_partial(const params &p, const block_work &w,
+                                              const sums_t<C> &o, const per_row_t<C> &top,
+                                              const per_row_t<C> &sum, int row, int lane)
 {
 #pragma unroll
     for (int m = 0; m < C::M_TILES; m++)
@@ -336,10 +336,10 @@ __device__ __forceinline__ void store_partial(const params &p, const place &w, c
         }
 }
 
-/* Divides a warp's sums and writes them to out, through the warp's own rows of
- * the q tile so that stores run along rows. */
+/* Normalises a warp's sums and writes them to out. They pass through the warp's own rows
+ * of the q tile, so that stores are contiguous. */
 template <class C>
-__device__ __forceinline__ void store_rows(const params &p, const place &w, const sums_t<C> &o,
+__device__ __forceinline__ void store_rows(const params &p, const block_work &w, const sums_t<C> &o,
                                            const per_row_t<C> &sum, char *rows, int row, int lane)
 {
     __syncwarp();
@@ -369,7 +369,7 @@ __device__ __forceinline__ void store_rows(const params &p, const place &w, cons
         unsigned short e[N_STEPS];
 #pragma unroll
         for (int i = 0; i < N_STEPS; i++)
-            if (lane + 32 * i < p.v_head) /* what follows is another warp's */
+            if (lane + 32 * i < p.v_head) /* the rest of the row belongs to another warp */
                 e[i] = *(const unsigned short *)(from + 2 * (lane + 32 * i));
 #pragma unroll
         for (int i = 0; i < N_STEPS; i++)
@@ -378,11 +378,11 @@ __device__ __forceinline__ void store_rows(const params &p, const place &w, cons
     }
 }
 
-/* SHARE: brings together what the warps made of their keys, and writes it.
- * scratch is shared memory that nobody reads any more. */
+/* SHARE: combines the results of the warps and writes them. scratch is shared memory that
+ * is no longer read. */
 template <class C>
 __device__ __forceinline__ void
-store_shared_rows(const params &p, const place &w, const sums_t<C> &o, const per_row_t<C> &top,
+store_shared_rows(const params &p, const block_work &w, const sums_t<C> &o, const per_row_t<C> &top,
                   const per_row_t<C> &sum, char *scratch, int warp, int lane)
 {
     constexpr int N = C::N_WARPS, WIDTH = C::D + 8;
@@ -431,36 +431,36 @@ store_shared_rows(const params &p, const place &w, const sums_t<C> &o, const per
     }
 }
 
-/* Who touches shared memory, between which barriers:
+/* Access to shared memory between barriers:
  *
- * - Up to the first barrier of start_block: thread 0 writes notes, which are
- *   read only from then on; all threads clear what follows the heads.
- * - From there to the second: each warp copies and straightens its own rows of
- *   q and of the first K and V, with __syncwarp where lanes read what others of
- *   the warp wrote. After it all warps read all of them.
- * - In a turn of the loop: the pair of tiles at here is read by all warps; of
- *   the pair at there, each warp writes and straightens its own rows, which
- *   others read before the barrier that ended the last turn and after the one
- *   that ends this. With SHARE a warp multiplies with the rows it copied, and
- *   no others: that barrier is of the warp.
- * - After the loop: store_rows makes a warp's rows of q, which no other warp
- *   reads, its own scratch; store_shared_rows has barriers of its own before it
- *   writes over the tiles and before it reads what other warps wrote. */
+ * - Before the first barrier of start_block: thread 0 writes info, which is only read
+ *   afterwards. All threads clear the columns after the heads.
+ * - Between the first and the second barrier: each warp copies and aligns its own rows of
+ *   q, K and V. It uses __syncwarp before lanes read what other lanes wrote. Afterwards
+ *   all warps read all rows.
+ * - In an iteration of the loop: all warps read the pair of tiles at here. Each warp
+ *   writes and aligns its own rows of the pair at there. Other warps read these rows only
+ *   before the barrier that ended the previous iteration and after the barrier that ends
+ *   this one. With SHARE a warp multiplies only rows that it copied itself, so a
+ *   __syncwarp suffices.
+ * - After the loop: store_rows uses a warp's rows of q as scratch, which no other warp
+ *   reads. store_shared_rows has its own barriers, before it overwrites the tiles and
+ *   before it reads what other warps wrote. */
 
-/* Notes what the loop needs, and brings q and the first tile of K and V. */
+/* Fills info and loads q and the first tile of K and V. */
 template <class C>
-__device__ __forceinline__ void start_block(char *smem, const params &p, const place &w,
-                                            volatile notes &noted, int j_begin, int j_end, int warp,
-                                            int lane)
+__device__ __forceinline__ void start_block(char *smem, const params &p, const block_work &w,
+                                            volatile block_info &info, int j_begin, int j_end,
+                                            int warp, int lane)
 {
     constexpr int Q_ROWS = C::N_ROWS / C::N_WARPS;
     const uint32_t q = smem_address(smem), tiles = q + C::Q_BYTES;
     if (threadIdx.x == 0) {
-        noted.k = w.k;
-        noted.v = w.v;
-        noted.row = w.row;
-        noted.n_all_seen = visible_keys(p, w.row);
-        noted.j_end = j_end;
+        info.k = w.k;
+        info.v = w.v;
+        info.row = w.row;
+        info.n_all_seen = visible_keys(p, w.row);
+        info.j_end = j_end;
     }
     clear_tail<C>(smem, C::N_ROWS, p.qk_head);
 #pragma unroll 1
@@ -469,8 +469,8 @@ __device__ __forceinline__ void start_block(char *smem, const params &p, const p
                       i % 2 ? p.v_head : p.qk_head);
     __syncthreads();
     copy_q<C>(q, p, w, warp * Q_ROWS, lane);
-    copy_kv<C>(tiles, p, noted, j_begin, warp, lane);
-    receive_kv<C>(tiles, p, noted, warp, lane);
+    copy_kv<C>(tiles, p, info, j_begin, warp, lane);
+    receive_kv<C>(tiles, p, info, warp, lane);
     if constexpr (!C::WIDE)
         receive_q<C>(q, p, w, warp * Q_ROWS, lane);
     __syncthreads();
@@ -481,9 +481,9 @@ __global__ void __launch_bounds__(C::N_THREADS, C::MIN_BLOCKS)
     gac_flash_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(16) char smem[];
-    __shared__ volatile notes noted;
+    __shared__ volatile block_info info;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0);
-    const place w = find_place(p, C::N_ROWS);
+    const block_work w = find_work(p, C::N_ROWS);
     const int warp_row = C::SHARE ? 0 : warp * C::WARP_ROWS;
     const int warp_key = C::SHARE ? warp * C::WARP_KEYS : 0;
     const int last_row = min(w.row + C::N_ROWS, p.n_rows) - 1;
@@ -491,8 +491,8 @@ __global__ void __launch_bounds__(C::N_THREADS, C::MIN_BLOCKS)
     const int j_end =
         min(j_begin + p.tiles_per_split, (visible_keys(p, last_row) + C::N_KEYS - 1) / C::N_KEYS);
 
-    /* This lane's ldmatrix addresses: rows lane % 16, or for K two groups of 8
-     * keys, with two 8-column halves each. */
+    /* This lane's ldmatrix addresses. q and V: row lane % 16, 8-column half lane / 16. K:
+     * two groups of 8 keys with two 8-column halves each. */
     const uint32_t tiles = smem_address(smem) + C::Q_BYTES;
     const uint32_t q = smem_address(smem) + (warp_row + lane % 16) * C::PITCH + lane / 16 * 16;
     const uint32_t k_lane =
@@ -508,32 +508,32 @@ __global__ void __launch_bounds__(C::N_THREADS, C::MIN_BLOCKS)
         top[m][0] = top[m][1] = -INFINITY;
 
     if (j_begin < j_end) {
-        start_block<C>(smem, p, w, noted, j_begin, j_end, warp, lane);
+        start_block<C>(smem, p, w, info, j_begin, j_end, warp, lane);
         if constexpr (C::KEEP_Q)
 #pragma unroll
             for (int step = 0; step < C::D / 16; step++)
                 load_q_fragments<C>(kept[step], q, step);
     }
-    uint32_t here = 0; /* the pair of tiles to multiply with */
+    uint32_t here = 0; /* offset of the tiles to multiply */
 #pragma unroll 1
     for (int j = j_begin, go = j_begin < j_end; go; j++) {
         const uint32_t there = 2 * C::TILE_BYTES - here;
-        go = j + 1 < noted.j_end;
+        go = j + 1 < info.j_end;
         if (go)
-            copy_kv<C>(tiles + there, p, noted, j + 1, warp, lane);
-        const int row = noted.row + warp_row;
-        if (row < p.n_rows) { /* else this warp only helps to copy */
+            copy_kv<C>(tiles + there, p, info, j + 1, warp, lane);
+        const int row = info.row + warp_row;
+        if (row < p.n_rows) { /* other warps only copy */
             float s[C::M_TILES][C::WARP_KEYS / 8][4];
             multiply_qk<C>(s, q, k_lane + here, kept);
             if (p.negate)
                 negate_scores<C>(s);
-            if ((j + 1) * C::N_KEYS > noted.n_all_seen)
+            if ((j + 1) * C::N_KEYS > info.n_all_seen)
                 mask_scores<C>(s, p, row, j * C::N_KEYS + warp_key, lane);
             raise_top<C>(s, o, top, sum, p.scale_log2);
             multiply_pv<C>(s, o, top, sum, v_lane + here, p.scale_log2);
         }
         if (go)
-            receive_kv<C>(tiles + there, p, noted, warp, lane);
+            receive_kv<C>(tiles + there, p, info, warp, lane);
         if constexpr (C::SHARE)
             __syncwarp();
         else
@@ -547,7 +547,7 @@ __global__ void __launch_bounds__(C::N_THREADS, C::MIN_BLOCKS)
             sum[m][half] += __shfl_xor_sync(ALL_LANES, sum[m][half], 1);
             sum[m][half] += __shfl_xor_sync(ALL_LANES, sum[m][half], 2);
         }
-    const place end = find_place(p, C::N_ROWS);
+    const block_work end = find_work(p, C::N_ROWS);
     const int end_lane = threadIdx.x % 32, end_warp = threadIdx.x / 32;
     const int end_row = end_warp * C::WARP_ROWS;
     if constexpr (C::SHARE)

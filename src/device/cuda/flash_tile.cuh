@@ -1,6 +1,5 @@
-/* flash_tile: the ground the attention kernel stands on: what it is told, its
- * compile-time shapes, the instructions it is made of, and how rows of any
- * alignment come to shared memory. */
+/* flash_tile: parameters, compile-time shapes and instructions of the attention kernels,
+ * and copies of rows of any alignment to shared memory. */
 #ifndef GAC_FLASH_TILE_CUH
 #define GAC_FLASH_TILE_CUH
 
@@ -16,9 +15,9 @@ namespace
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 constexpr float LOG2_E = 1.4426950408889634f;
-/* The running maximum follows only when it has grown by this many powers of
- * two. Until then probabilities reach 2^8, which F16 and the FP32 sums hold
- * without loss, and nothing accumulated needs scaling. */
+/* The running maximum is updated only after it has grown by this many powers of two.
+ * Until then probabilities reach at most 2^8, which F16 and the FP32 sums hold without
+ * loss, and no accumulated sum needs rescaling. */
 constexpr float LAZY_LOG2 = 8.0f;
 
 /* From the first to the last 16-byte boundary in a tensor. */
@@ -31,7 +30,7 @@ struct params {
     const char *k; /* (batch, n_kv_heads, n_kv, qk_head) */
     const char *v; /* (batch, n_kv_heads, n_kv, v_head) */
     char *out;     /* (batch, n_q_heads, n_q, v_head) */
-    float *part;   /* (n_splits, batch, n_q_heads, n_q, v_head): sums before division */
+    float *part;   /* (n_splits, batch, n_q_heads, n_q, v_head): sums before normalisation */
     float2 *stats; /* (n_splits, batch, n_q_heads, n_q): maximum in log2, sum of exponentials */
     gac_flash_strides q_bytes, k_bytes, v_bytes, out_bytes;
     span q_span, k_span, v_span;
@@ -45,7 +44,7 @@ struct params {
     float scale_log2; /* |scale| log2(e), above 0 */
     bool negate;      /* scale is negative */
     bool causal;
-    bool wide_out; /* rows of out can be stored 16 bytes at a time */
+    bool wide_out; /* rows of out are 16-byte aligned */
 };
 
 /* The compile-time shape of one kernel. */
@@ -63,12 +62,13 @@ struct config {
     static constexpr int WARP_ROWS = 16 * M_TILES;
     static constexpr int N_ROWS = SHARE ? WARP_ROWS : WARP_ROWS * N_WARPS;
     static constexpr int WARP_KEYS = SHARE ? N_KEYS / N_WARPS : N_KEYS;
-    static constexpr int COPY_ROWS = N_KEYS / N_WARPS; /* rows of K and of V a warp copies */
+    static constexpr int COPY_ROWS = N_KEYS / N_WARPS; /* rows of K and of V that a warp copies */
     static constexpr int PITCH = 2 * D + 16;           /* bytes between rows in shared memory */
     static constexpr int Q_BYTES = N_ROWS * PITCH;
     static constexpr int TILE_BYTES = N_KEYS * PITCH;
     static constexpr int SMEM_BYTES = Q_BYTES + 4 * TILE_BYTES; /* q, K, V, K, V */
-    /* Lanes that copy a row's D / 8 + 1 chunks; one may be left over, see copy_windows. */
+    /* Lanes that copy the D / 8 + 1 chunks of a row. One chunk may be left over, see
+     * copy_windows. */
     static constexpr int WINDOW_LANES = D <= 32 ? 4 : D <= 64 ? 8 : D <= 128 ? 16 : 32;
     static constexpr int MIN_BLOCKS = N_THREADS > 128 ? 1 : 2;
     static_assert(D % 16 == 0 && WARP_KEYS % 16 == 0 && N_KEYS % 8 == 0, "fragment sizes");
@@ -78,7 +78,7 @@ struct config {
 
 template <class C> using scores_t = float[C::M_TILES][C::WARP_KEYS / 8][4];
 template <class C> using sums_t = float[C::M_TILES][C::D / 8][4];
-template <class C> using per_row_t = float[C::M_TILES][2]; /* rows lane / 4 and 8 below */
+template <class C> using per_row_t = float[C::M_TILES][2]; /* rows lane / 4 and lane / 4 + 8 */
 
 __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
@@ -143,8 +143,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return r;
 }
 
-/* Copies 16 bytes, the first n of them from memory and the rest zeros. Memory
- * past the n bytes is not read. */
+/* Copies n bytes and fills up to 16 with zeros. Does not read past the n bytes. */
 __device__ __forceinline__ void copy_async(uint32_t to, const char *from, int n)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n)
@@ -181,9 +180,9 @@ __device__ __forceinline__ void store_shared(uint32_t address, unsigned short va
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }
 
-/* A chunk of 16 bytes at from, of which those from first to end are wanted, and
- * zeros around them. Chunks that reach out of the tensor are taken by elements.
- * Not inline, as few chunks come here. */
+/* Copies bytes first to end of the 16-byte chunk at from, with zeros around them. A chunk
+ * that reaches outside the tensor is copied element by element. Not inlined, as few
+ * chunks need it. */
 __device__ __noinline__ void copy_careful(uint32_t to, const char *from, int first, int end,
                                           const char *begin_at, const char *end_at)
 {
@@ -197,9 +196,9 @@ __device__ __noinline__ void copy_careful(uint32_t to, const char *from, int fir
                                                    : (unsigned short)0);
 }
 
-/* WIDE: one warp copies ROWS rows (ROWS, head) to shared memory at to; rows
- * from n_valid on become zeros. A lane stays in its 16-byte column. PLAIN: all
- * rows are valid, and no chunk of theirs reaches out of the tensor. */
+/* WIDE: one warp copies rows (ROWS, head) to shared memory. Rows from n_valid on become
+ * zeros. Each lane copies one 16-byte column. PLAIN: all rows are valid and all chunks
+ * are inside the tensor. */
 template <class C, int ROWS, bool PLAIN>
 __device__ __forceinline__ void copy_chunks(uint32_t to, const char *from, int64_t stride_bytes,
                                             const span &whole, int n_valid, int head, int lane)
@@ -224,16 +223,15 @@ __device__ __forceinline__ void copy_chunks(uint32_t to, const char *from, int64
     }
 }
 
-/* Not WIDE: the same for rows as they lie between 16-byte boundaries, which
- * leaves each up to 14 bytes too far right; straighten_rows moves it. Zeros
- * follow the row. */
+/* Not WIDE: copies the aligned 16-byte chunks that contain each row, followed by zeros.
+ * Each row arrives up to 14 bytes too far right; align_rows shifts it back. */
 template <class C, int ROWS, bool PLAIN>
 __device__ __forceinline__ void copy_windows(uint32_t to, const char *from, int64_t stride_bytes,
                                              const span &whole, int n_valid, int head, int lane)
 {
     constexpr int LANES = C::WINDOW_LANES, STEP = 32 / LANES;
     if (C::D / 8 == LANES && 2 * head + 14 > 16 * LANES && lane < ROWS) {
-        /* The last chunk is one too many for the lanes below. */
+        /* With D / 8 == LANES one chunk is left over for each row. */
         const char *source = from + lane * stride_bytes;
         const int at = 16 * LANES - (int)((uintptr_t)source & 15);
         const int n = max(0, 2 * head - at);
@@ -245,16 +243,16 @@ __device__ __forceinline__ void copy_windows(uint32_t to, const char *from, int6
     }
     const int row = lane / LANES, chunk = lane % LANES;
     if (chunk > C::D / 8 || 16 * chunk >= 2 * head + 14)
-        return; /* nothing ever comes here: clear_tail's zeros stay */
+        return; /* no copy writes here, so the zeros of clear_tail stay */
     const char *source = from + row * stride_bytes;
     to += row * C::PITCH + 16 * chunk;
 #pragma unroll(PLAIN ? 8 : 1)
     for (int k = 0; k < min(8, ROWS); k += STEP) {
-        const int at = 16 * chunk - (int)((uintptr_t)source & 15); /* of the row */
+        const int at = 16 * chunk - (int)((uintptr_t)source & 15); /* offset in the row */
         const int n = max(0, min(16, 2 * head - at));
         const char *piece = source + at;
 #pragma unroll(PLAIN ? ROWS / 8 + 1 : 1)
-        for (int r = k; r < ROWS; r += 8) { /* eight rows on, chunks lie alike */
+        for (int r = k; r < ROWS; r += 8) { /* every eighth row has the same alignment */
             if (r + row < ROWS) {
                 if (PLAIN)
                     copy_async(to + r * C::PITCH, piece, n);
@@ -286,15 +284,14 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const char *from, int64_t
     }
 }
 
-/* Not WIDE: moves ROWS rows that copy_windows brought to where they belong.
- * start is where the first came from; of it and the stride only low bits
- * matter. The warp that copied the rows calls this once they are there, and
- * nobody else touches them: a lane reads its part of a row and the chunk after
- * it, which the lane of the next part writes, hence the barrier between. Eight
- * lanes in turn are at the same chunk of eight rows, in different banks. */
+/* Not WIDE: shifts ROWS rows that copy_windows copied to their aligned position. start is
+ * the source address of the first row; only the low bits of start and stride matter. The
+ * warp that copied the rows calls this after they have arrived. A lane reads its part of
+ * a row and the chunk after it, which another lane overwrites; hence the __syncwarp in
+ * between. Eight consecutive lanes access the same chunk of eight rows, in different
+ * banks. */
 template <class C, int ROWS>
-__device__ __forceinline__ void straighten_rows(uint32_t rows, uint32_t start, uint32_t stride,
-                                                int lane)
+__device__ __forceinline__ void align_rows(uint32_t rows, uint32_t start, uint32_t stride, int lane)
 {
     constexpr int R = C::D <= 128 ? 16 : 8, N_PARTS = 32 / R, N = C::D / 8 / N_PARTS;
     static_assert(N * N_PARTS * 8 == C::D && (ROWS <= R || ROWS % R == 0), "whole parts");

@@ -1,10 +1,13 @@
-/* flash_wide: what a block of the attention kernel for heads above 256 does.
+/* flash_wide: the attention kernel for heads above 256.
  *
- * It has 256 columns of out at most; the launcher calls it once for each such
- * part of v. The scores are sums over the whole head of q and K, which come
- * through shared memory in chunks of 128 columns: q too, anew for every tile of
- * keys, so that nothing here grows with the head. The next chunk is copied
- * while this one is multiplied, V while the first chunk of its tile is. */
+ * It is slower than the unfused path (GAC_SDPA_MATH) at every measured head size above 256
+ * (experiments/large-heads). Its only advantage is that it needs no memory for the scores.
+ *
+ * A launch handles at most 256 columns of v and out. So the scores are computed again for
+ * each part of v. q and K pass through shared memory in chunks of 128 columns. q is
+ * loaded again for every tile of keys, so that shared memory does not grow with the head.
+ * The next chunk is copied while the current one is multiplied. V is copied while the
+ * first chunk of its tile is multiplied. */
 #ifndef GAC_FLASH_WIDE_CUH
 #define GAC_FLASH_WIDE_CUH
 
@@ -13,30 +16,30 @@
 namespace
 {
 
-constexpr int WIDE_KEYS = 64; /* per tile */
+constexpr int WIDE_KEYS = 64; /* keys per tile */
 
 template <typename T, int N_WARPS, bool SHARE, bool WIDE> struct wide_config {
-    using O = config<T, 256, 1, N_WARPS, WIDE_KEYS, SHARE, WIDE>; /* of V and out */
-    using C = config<T, 128, 1, N_WARPS, WIDE_KEYS, SHARE, WIDE>; /* of a chunk of q and K */
-    static constexpr int Q_ROWS = C::N_ROWS / N_WARPS;            /* that a warp copies */
+    using O = config<T, 256, 1, N_WARPS, WIDE_KEYS, SHARE, WIDE>; /* shape of V and out */
+    using C = config<T, 128, 1, N_WARPS, WIDE_KEYS, SHARE, WIDE>; /* shape of a chunk of q and K */
+    static constexpr int Q_ROWS = C::N_ROWS / N_WARPS;            /* rows of q that a warp copies */
     static constexpr int CHUNK_BYTES = C::Q_BYTES + C::TILE_BYTES;
     static constexpr int SMEM_BYTES = 2 * CHUNK_BYTES + O::TILE_BYTES; /* q, K, q, K, V */
-    /* What store_shared_rows and store_rows write over. */
+    /* Scratch of store_shared_rows and store_rows. */
     static constexpr int STORE_BYTES = SHARE ? N_WARPS * 16 * (8 + 4 * (O::D + 8)) : O::Q_BYTES;
     static_assert(SMEM_BYTES <= 163 * 1024 && STORE_BYTES <= SMEM_BYTES, "shared memory");
 };
 
-/* Where one warp's share of a chunk lies: its rows of q, and of tile j of K. */
+/* One warp's share of a chunk: rows of q and of tile j of K. */
 struct chunk {
-    place at;       /* q and k begin with the chunk's first column */
-    int n_cols;     /* up to 128 */
-    int key;        /* first of the warp's rows of K */
-    uint32_t q, kv; /* in shared memory: the q tile, the warp's rows of K */
+    block_work at;  /* q and k point at the chunk's first column */
+    int n_cols;     /* at most 128 */
+    int key;        /* first key of the warp's rows */
+    uint32_t q, kv; /* shared memory: the q tile and the warp's rows of K */
 };
 
 template <class W>
-__device__ __forceinline__ chunk find_chunk(uint32_t to, const params &p, const place &w, int j,
-                                            int col, int warp)
+__device__ __forceinline__ chunk find_chunk(uint32_t to, const params &p, const block_work &w,
+                                            int j, int col, int warp)
 {
     using C = typename W::C;
     chunk c = { w, min(C::D, p.qk_head - col), j * C::N_KEYS + warp * C::COPY_ROWS, to,
@@ -46,8 +49,8 @@ __device__ __forceinline__ chunk find_chunk(uint32_t to, const params &p, const 
     return c;
 }
 
-/* p as the functions of flash_kernel want it, which know no chunks. */
-__device__ __forceinline__ params as_whole(params p, const chunk &c)
+/* Returns p with the width of the chunk as head size, for the functions of flash_kernel. */
+__device__ __forceinline__ params with_chunk_width(params p, const chunk &c)
 {
     p.qk_head = c.n_cols;
     return p;
@@ -57,13 +60,13 @@ template <class W>
 __device__ __forceinline__ void copy_chunk(const params &p, const chunk &c, int warp, int lane)
 {
     using C = typename W::C;
-    copy_q<C>(c.q, as_whole(p, c), c.at, warp * W::Q_ROWS, lane);
+    copy_q<C>(c.q, with_chunk_width(p, c), c.at, warp * W::Q_ROWS, lane);
     copy_rows<C, C::COPY_ROWS>(c.kv, c.at.k, p.k_bytes.row, p.k_span, p.n_kv - c.key, c.n_cols,
                                lane);
 }
 
-/* Zeros what the last step of a product reads past n_cols: what an earlier chunk
- * left there. Only rows that this warp copied. */
+/* Zeroes the columns from n_cols to the next multiple of 16, which the product reads and
+ * an earlier chunk may have filled. Each warp clears only rows that it copied. */
 template <class C, int ROWS>
 __device__ __forceinline__ void clear_end(uint32_t rows, int n_cols, int lane)
 {
@@ -73,14 +76,14 @@ __device__ __forceinline__ void clear_end(uint32_t rows, int n_cols, int lane)
             store_shared(rows + lane * C::PITCH + 2 * i, (unsigned short)0);
 }
 
-/* Makes what copy_chunk brought, which must have arrived, fit to multiply. */
+/* Aligns the rows of copy_chunk and clears their end. The copies must have arrived. */
 template <class W>
 __device__ __forceinline__ void receive_chunk(const params &p, const chunk &c, int warp, int lane)
 {
     using C = typename W::C;
     if constexpr (!C::WIDE) {
-        receive_q<C>(c.q, as_whole(p, c), c.at, warp * W::Q_ROWS, lane);
-        straighten_rows<C, C::COPY_ROWS>(c.kv, low_bits(c.at.k), (uint32_t)p.k_bytes.row, lane);
+        receive_q<C>(c.q, with_chunk_width(p, c), c.at, warp * W::Q_ROWS, lane);
+        align_rows<C, C::COPY_ROWS>(c.kv, low_bits(c.at.k), (uint32_t)p.k_bytes.row, lane);
     }
     if (c.n_cols % 16) {
         __syncwarp();
@@ -89,9 +92,9 @@ __device__ __forceinline__ void receive_chunk(const params &p, const chunk &c, i
     }
 }
 
-/* This warp's share of tile j of V. */
+/* Starts to copy this warp's rows of tile j of V. */
 template <class O>
-__device__ __forceinline__ void copy_v(uint32_t to, const params &p, const place &w, int j,
+__device__ __forceinline__ void copy_v(uint32_t to, const params &p, const block_work &w, int j,
                                        int warp, int lane)
 {
     const int key = j * O::N_KEYS + warp * O::COPY_ROWS;
@@ -100,19 +103,18 @@ __device__ __forceinline__ void copy_v(uint32_t to, const params &p, const place
 }
 
 template <class O>
-__device__ __forceinline__ void receive_v(uint32_t at, const params &p, const place &w, int warp,
-                                          int lane)
+__device__ __forceinline__ void receive_v(uint32_t at, const params &p, const block_work &w,
+                                          int warp, int lane)
 {
-    if constexpr (!O::WIDE) { /* all tiles lie alike, as in receive_kv */
+    if constexpr (!O::WIDE) { /* every tile has the same shifts, as in receive_kv */
         const int key = warp * O::COPY_ROWS;
-        straighten_rows<O, O::COPY_ROWS>(at + key * O::PITCH,
-                                         low_bits(w.v) + key * (uint32_t)p.v_bytes.row,
-                                         (uint32_t)p.v_bytes.row, lane);
+        align_rows<O, O::COPY_ROWS>(at + key * O::PITCH,
+                                    low_bits(w.v) + key * (uint32_t)p.v_bytes.row,
+                                    (uint32_t)p.v_bytes.row, lane);
     }
 }
 
-/* s (16, WARP_KEYS) += q k^T over a chunk. q and k are this lane's ldmatrix
- * addresses. */
+/* s (16, WARP_KEYS) += q k^T over one chunk. q and k are this lane's ldmatrix addresses. */
 template <class C>
 __device__ __forceinline__ void add_qk(scores_t<C> &s, uint32_t q, uint32_t k, int n_cols)
 {
@@ -133,8 +135,8 @@ __device__ __forceinline__ void add_qk(scores_t<C> &s, uint32_t q, uint32_t k, i
     }
 }
 
-/* multiply_pv, but for columns that are not there: in steps of 64, as a branch
- * at each 16 would keep loads and products apart. */
+/* multiply_pv for n_cols columns, in steps of 64. A branch at every 16 columns would
+ * prevent overlap of loads and products. */
 template <class C>
 __device__ __forceinline__ void multiply_pv_cols(scores_t<C> &s, sums_t<C> &o,
                                                  const per_row_t<C> &top, per_row_t<C> &sum,
@@ -144,11 +146,11 @@ __device__ __forceinline__ void multiply_pv_cols(scores_t<C> &s, sums_t<C> &o,
     constexpr int AT_ONCE = 64;
     float offset[2];
 #pragma unroll
-    for (int half = 0; half < 2; half++) /* a row that has seen nothing: exp2(-inf) = 0 */
+    for (int half = 0; half < 2; half++) /* a row that has seen no key: exp2(-inf) = 0 */
         offset[half] = top[0][half] == -INFINITY ? 0.0f : top[0][half] * scale_log2;
 #pragma unroll
     for (int step = 0; step < C::WARP_KEYS / 16; step++) {
-        uint32_t a[4]; /* probabilities of 16 keys, as an mma reads its left side */
+        uint32_t a[4]; /* probabilities of 16 keys, as the left operand of an mma */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float *e = &s[0][2 * step + i / 2][2 * (i % 2)];
@@ -172,18 +174,17 @@ __device__ __forceinline__ void multiply_pv_cols(scores_t<C> &s, sums_t<C> &o,
     }
 }
 
-/* Who touches shared memory, between which barriers:
+/* Access to shared memory between barriers:
  *
- * - Each warp copies, straightens and clears its own rows of q, K and V, with
- *   __syncwarp where lanes read or write over what others of the warp wrote.
- * - The barrier before the loop and the one that ends a chunk: rows that a warp
- *   wrote are read by all only after it, and the chunk that was read before it
- *   is written over only after it. V was copied with the tile's first chunk, so
- *   that it too is read after such a barrier.
- * - The barrier that ends a tile: V is read before it and written over after.
- * - After the loop nothing is being copied and nobody reads tiles; store_rows
- *   and store_shared_rows take all of it as their scratch, as in
- *   gac_flash_kernel. */
+ * - Each warp copies, aligns and clears its own rows of q, K and V. It uses __syncwarp
+ *   before lanes read or overwrite what other lanes wrote.
+ * - The barrier before the loop and the barrier that ends a chunk: all warps read a row
+ *   only after the barrier that follows its copy. A chunk is overwritten only after the
+ *   barrier that follows its last read. V is copied with the first chunk of its tile, so
+ *   the same barrier protects it.
+ * - The barrier that ends a tile: V is read before it and overwritten after it.
+ * - After the loop no copy is in flight and no warp reads tiles. store_rows and
+ *   store_shared_rows use all of shared memory as scratch, as in gac_flash_kernel. */
 template <class W>
 __global__ void __launch_bounds__(W::O::N_THREADS, W::O::MIN_BLOCKS)
     gac_flash_wide_kernel(const __grid_constant__ params p)
@@ -192,10 +193,10 @@ __global__ void __launch_bounds__(W::O::N_THREADS, W::O::MIN_BLOCKS)
     using O = typename W::O;
     extern __shared__ __align__(16) char smem[];
     const int lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0);
-    const place w = find_place(p, O::N_ROWS);
+    const block_work w = find_work(p, O::N_ROWS);
     const int warp_row = O::SHARE ? 0 : warp * O::WARP_ROWS;
     const int warp_key = O::SHARE ? warp * O::WARP_KEYS : 0;
-    const int row = w.row + warp_row; /* not below n_rows: this warp only helps to copy */
+    const int row = w.row + warp_row; /* if not below n_rows, this warp only copies */
     const int last_row = min(w.row + O::N_ROWS, p.n_rows) - 1;
     const int j_begin = w.split * p.tiles_per_split;
     const int j_end =
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(W::O::N_THREADS, W::O::MIN_BLOCKS)
         receive_chunk<W>(p, first, warp, lane);
         __syncthreads();
     }
-    uint32_t here = 0; /* the chunk to multiply with */
+    uint32_t here = 0; /* offset of the chunk to multiply */
 #pragma unroll 1
     for (int j = j_begin; j < j_end; j++) {
         float s[1][O::WARP_KEYS / 8][4] = {};
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(W::O::N_THREADS, W::O::MIN_BLOCKS)
         if (row < p.n_rows) {
             if (p.negate)
                 negate_scores<O>(s);
-            if ((j + 1) * O::N_KEYS > visible_keys(p, w.row)) /* which each row sees */
+            if ((j + 1) * O::N_KEYS > visible_keys(p, w.row)) /* keys that every row sees */
                 mask_scores<O>(s, p, row, j * O::N_KEYS + warp_key, lane);
             raise_top<O>(s, o, top, sum, p.scale_log2);
             multiply_pv_cols<O>(s, o, top, sum, v_lane, p.scale_log2, p.v_head);

@@ -1,6 +1,6 @@
-/* Keeps the stream busy while the host queues what is to be timed behind it,
- * so that the first event is not stamped before the work is there, and looks at
- * the clock meanwhile: the driver's own figure is up to 100 ms old. */
+/* Keeps the stream busy while the host enqueues the work to be timed. Otherwise the start
+ * event could be recorded before the work is there. The kernel also measures the clock,
+ * because the driver's value is up to 100 ms old. */
 #include "kernels.h"
 
 static __device__ unsigned long long now_ns()
@@ -10,8 +10,8 @@ static __device__ unsigned long long now_ns()
     return ns;
 }
 
-/* One thread; n_ns of the card's global timer, from one tick of it to another,
- * since it may tick but once in a microsecond. */
+/* One thread that waits for n_ns of the card's global timer. The timer may tick only once
+ * per microsecond, so the measurement starts at a tick. */
 __global__ void gac_hold_kernel(unsigned long long n_ns, float *clock_mhz)
 {
     unsigned long long before = now_ns(), start, now;

@@ -1,32 +1,31 @@
 /* Copies between rows of different lengths, at the speed of memory.
  *
- * Both sides are taken as flat ranges of bytes. A thread makes 16 bytes of the
- * destination, aligned, so that stores and loads are as wide as in a plain
- * copy; what it needs of the source lies in two aligned 16-byte units, which a
- * shift by bytes brings into place. The second unit is the first of the next
- * lane and comes from the L1 cache. Where a row ends within the 16 bytes, the
- * next row is a second such window. */
+ * Both sides are treated as flat ranges of bytes. A thread writes aligned 16-byte units
+ * of the destination, so stores and loads are as wide as in a plain copy. The source
+ * bytes of a unit lie in two aligned 16-byte units, which are combined by a byte shift.
+ * The second unit is the first unit of the next lane and comes from the L1 cache. If a
+ * row ends inside a unit, the next row contributes a second pair. */
 #include "kernels.h"
 
 namespace
 {
 
 constexpr int N_THREADS = 256;
-constexpr int UNROLL = 2;                            /* units per thread, loads in flight */
-constexpr int BLOCK_BYTES = N_THREADS * UNROLL * 16; /* of the destination */
+constexpr int UNROLL = 2;                            /* units per thread, to overlap loads */
+constexpr int BLOCK_BYTES = N_THREADS * UNROLL * 16; /* bytes of the destination per block */
 
 struct job {
     const char *from;   /* (n_rows, from_bytes) */
     char *to;           /* (n_rows, to_bytes) */
-    int64_t from_all;   /* bytes in from */
-    int64_t to_all;     /* bytes in to */
-    int64_t from_bytes; /* of a row */
+    int64_t from_all;   /* size of from in bytes */
+    int64_t to_all;     /* size of to in bytes */
+    int64_t from_bytes; /* bytes per row */
     int64_t to_bytes;
-    uint64_t inverse;   /* 2^64 / to_bytes rounded up; 0: divide */
-    uint32_t inverse32; /* 2^32 / to_bytes rounded up; 0: rows longer than a block, or 1 byte */
-    int first_block;    /* of this job */
-    int n_inner;        /* blocks that lie within both sides whatever their row ends */
-    int n_blocks;       /* those, and EDGE_PARTS for each of the rest */
+    uint64_t inverse;   /* 2^64 / to_bytes rounded up; 0 means divide */
+    uint32_t inverse32; /* 2^32 / to_bytes rounded up; 0 if to_bytes is 1 or above BLOCK_BYTES */
+    int first_block;    /* first block of this job in the grid */
+    int n_inner;        /* blocks that pad_inner can handle */
+    int n_blocks;       /* n_inner, plus EDGE_PARTS for each other block */
 };
 
 struct jobs {
@@ -34,12 +33,12 @@ struct jobs {
     int n;
 };
 
-/* Where a block of the destination starts, and how its source runs. */
+/* A block of the destination and the position of its source. */
 struct block {
     int64_t start; /* offset in the destination */
-    int64_t base;  /* offset in the source that goes with it */
-    int64_t slip;  /* from_bytes - to_bytes: what each row end adds to the source offset */
-    int column;    /* offset in the row it starts in */
+    int64_t base;  /* offset in the source */
+    int64_t slip;  /* from_bytes - to_bytes: change of the source offset at each row end */
+    int column;    /* offset in its first row */
     int room;      /* bytes of the destination before the first row end */
     int to_bytes;
     int pad; /* zeros at the end of each row */
@@ -64,7 +63,7 @@ __device__ __forceinline__ block find_block(const job &j, int index)
     return b;
 }
 
-/* Row ends at or before byte at of the block. */
+/* Returns the number of row ends at or before byte at of the block. */
 __device__ __forceinline__ int row_ends(const job &j, const block &b, int at)
 {
     if (j.inverse32)
@@ -72,7 +71,7 @@ __device__ __forceinline__ int row_ends(const job &j, const block &b, int at)
     return b.to_bytes == 1 ? at : at >= b.room;
 }
 
-/* Bytes shift to shift + 15 of low, high. */
+/* Returns bytes shift to shift + 15 of low and high. */
 __device__ __forceinline__ words4 window(uint4 low, uint4 high, int shift)
 {
     const bool by2 = shift & 8, by1 = shift & 4;
@@ -86,7 +85,7 @@ __device__ __forceinline__ words4 window(uint4 low, uint4 high, int shift)
                      __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits) } };
 }
 
-/* Ones in the bytes of word i that come before byte n of the four words. */
+/* Returns a mask of the bytes of word i that come before byte n of the four words. */
 __device__ __forceinline__ uint32_t bytes_before(int n, int i)
 {
     return __funnelshift_lc(~0u, 0u, max(8 * max(n, 0) - 32 * i, 0));
@@ -98,20 +97,20 @@ __device__ __forceinline__ void store_unit(const job &j, const block &b, int at,
         make_uint4(unit.word[0], unit.word[1], unit.word[2], unit.word[3]);
 }
 
-/* Where 16 bytes of the destination come from. */
-struct place {
+/* The source of a 16-byte unit of the destination. */
+struct unit_source {
     int64_t source; /* offset of the first byte */
     int room;       /* bytes of the destination before the row ends */
 };
 
-__device__ __forceinline__ place find_place(const job &j, const block &b, int at)
+__device__ __forceinline__ unit_source find_source(const job &j, const block &b, int at)
 {
     const int ends = row_ends(j, b, at);
-    return place{ b.base + at + ends * b.slip, b.room + ends * b.to_bytes - at };
+    return unit_source{ b.base + at + ends * b.slip, b.room + ends * b.to_bytes - at };
 }
 
-/* With the rest of its line of 128 bytes on the way to the L2 cache: a source
- * that is read with small holes comes slower than a whole one. */
+/* Prefetches the whole 128-byte line into L2, because reading a source with small gaps is
+ * slower than reading all of it. */
 __device__ __forceinline__ uint4 load_unit(const uint4 *from)
 {
     uint4 unit;
@@ -121,8 +120,8 @@ __device__ __forceinline__ uint4 load_unit(const uint4 *from)
     return unit;
 }
 
-/* Reads the two units around source offset at; the second only if some of the
- * n bytes wanted are there. */
+/* Loads the two units around source offset at. Loads the second only if some of the n
+ * wanted bytes are in it. */
 __device__ __forceinline__ void load_units(const job &j, int64_t at, int n, uint4 &low, uint4 &high)
 {
     const int shift = (int)at & 15;
@@ -134,8 +133,8 @@ __device__ __forceinline__ void load_units(const job &j, int64_t at, int n, uint
         high = load_unit(from + 1);
 }
 
-/* Makes the 16 bytes of the destination in which row end number end of the block
- * lies: a window of the row, zeros if it grows, a window of the next row. */
+/* Writes the unit that contains row end number end of the block: bytes of the row, zeros
+ * if rows grow, then bytes of the next row. */
 __device__ __forceinline__ void pad_across(const job &j, const block &b, int end)
 {
     const int stop = b.room + end * b.to_bytes, room = stop % 16, at = stop - room;
@@ -154,21 +153,21 @@ __device__ __forceinline__ void pad_across(const job &j, const block &b, int end
     store_unit(j, b, at, unit);
 }
 
-/* A block that lies within both sides, rows of 16 bytes at least. Units across a
- * row end are few and twice the work: a few threads make them afterwards, so that
- * not every warp has to go that way. */
+/* Handles a block that lies inside both sides, with rows of at least 16 bytes. Units
+ * across a row end are few but need twice the work. A few threads write them afterwards,
+ * so that not every warp diverges. */
 __device__ __forceinline__ void pad_inner(const job &j, const block &b)
 {
     uint4 low[UNROLL], high[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        const place p = find_place(j, b, ((int)threadIdx.x + u * N_THREADS) * 16);
+        const unit_source p = find_source(j, b, ((int)threadIdx.x + u * N_THREADS) * 16);
         load_units(j, p.source, p.room < 16 ? 0 : p.room - b.pad, low[u], high[u]);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const int at = ((int)threadIdx.x + u * N_THREADS) * 16;
-        const place p = find_place(j, b, at);
+        const unit_source p = find_source(j, b, at);
         if (p.room < 16)
             continue;
         words4 unit = window(low[u], high[u], (int)p.source & 15);
@@ -183,7 +182,7 @@ __device__ __forceinline__ void pad_inner(const job &j, const block &b)
         pad_across(j, b, end);
 }
 
-/* A stretch of a block, a byte at a time; loads are in flight together. */
+/* Copies bytes begin to end of a block one by one, with several loads in flight. */
 __device__ __forceinline__ void pad_bytes(const job &j, const block &b, int begin, int end)
 {
     constexpr int AT_ONCE = 8;
@@ -206,8 +205,8 @@ __device__ __forceinline__ void pad_bytes(const job &j, const block &b, int begi
     }
 }
 
-/* What cannot go by 16 bytes (the end of a job, short rows) is divided among
- * EDGE_PARTS blocks, so that it does not take longer than all the rest. */
+/* Blocks that must copy byte by byte (the end of a job, short rows) are divided among
+ * EDGE_PARTS blocks. Otherwise they would take longer than all others. */
 constexpr int EDGE_PARTS = 8;
 
 __global__ void __launch_bounds__(N_THREADS, 6) gac_pad_kernel(const __grid_constant__ jobs all)
@@ -216,8 +215,8 @@ __global__ void __launch_bounds__(N_THREADS, 6) gac_pad_kernel(const __grid_cons
     while (which + 1 < all.n && (int)blockIdx.x >= all.list[which + 1].first_block)
         which++;
     const job &j = all.list[which];
-    /* From the end on: what was written last is still in the L2 cache, and what
-     * is read first afterwards will be. */
+    /* Start at the end: the data written last is still in the L2 cache, and the data that
+     * the next kernel reads first will be. */
     const int index = j.n_blocks - 1 - ((int)blockIdx.x - j.first_block);
     if (index < j.n_inner) {
         pad_inner(j, find_block(j, index));
@@ -229,8 +228,8 @@ __global__ void __launch_bounds__(N_THREADS, 6) gac_pad_kernel(const __grid_cons
     pad_bytes(j, b, begin, begin + PART);
 }
 
-/* How far into the source pad_inner may read for block index, rounded up: the
- * lesser of two bounds. */
+/* Returns an upper bound on the source offset that pad_inner reads for block index: the
+ * smaller of two bounds. */
 int64_t source_end(const job *j, int64_t index)
 {
     const int64_t start = index * BLOCK_BYTES, row = start / j->to_bytes;
@@ -242,7 +241,7 @@ int64_t source_end(const job *j, int64_t index)
     return by_rows < by_bytes ? by_rows : by_bytes;
 }
 
-/* Leading blocks that go by 16 bytes. */
+/* Returns how many leading blocks pad_inner can handle. */
 int64_t count_inner(const job *j)
 {
     if (((uintptr_t)j->from | (uintptr_t)j->to) % 16 || j->from_bytes < 16 || j->to_bytes < 16)
@@ -264,7 +263,7 @@ gac_status make_job(const gac_pad_job *spec, job *j, gac_error *err)
         return gac_error_set(err, GAC_USAGE, "pad sizes out of range");
     j->from = (const char *)spec->from;
     j->to = (char *)spec->to;
-    /* Both exact while offset times to_bytes stays below 2^64 and 2^32. */
+    /* Exact while offset * to_bytes stays below 2^64 and 2^32. */
     const uint64_t d = (uint64_t)j->to_bytes;
     j->inverse = d > 1 && d < 1u << 20 ? UINT64_MAX / d + 1 : 0;
     j->inverse32 = d > 1 && d <= BLOCK_BYTES ? UINT32_MAX / (uint32_t)d + 1 : 0;

@@ -1,11 +1,10 @@
-/* Attention over a cache: our own kernel for one new token per sequence; for
- * more, heads are rotated and put into the cache first, and attention is
- * cuDNN's or our own. */
+/* Attention over the KV cache. One new token per sequence uses our decode kernel. More
+ * tokens are first rotated and written to the cache. Then cuDNN or our flash kernel
+ * attends. */
 #include "kernels.h"
 #include "pass_internal.h"
 
-/* Fewer new tokens than this are not worth a plan of cuDNN's, which takes half
- * a second to make. */
+/* Below this many new tokens a cuDNN plan does not pay: building it takes half a second. */
 enum { PLAN_MIN_NEW = 512 };
 
 static gac_status check_call(const gac_cuda_compute *c, const gac_attention_call *call,
@@ -54,7 +53,8 @@ static gac_heads_args heads_of(const gac_cuda_compute *c, const gac_attention_ca
                              .n_past = c->pass };
 }
 
-/* For every batch the cache can have: a smaller one divides its keys more. */
+/* Reserves for every batch that the cache can have, because a smaller batch divides its
+ * keys more. */
 static gac_status reserve_decode(gac_cuda_compute *c, const gac_attention_call *call,
                                  gac_error *err)
 {
@@ -97,7 +97,7 @@ static gac_sdpa_shape shape_of(const gac_cuda_compute *c, const gac_attention_ca
                              .causal = true };
 }
 
-/* q is (batch, n_new, n_q_heads, qk_stored), as gac_rope_launch leaves it. */
+/* q is (batch, n_new, n_q_heads, qk_stored), as gac_rope_launch writes it. */
 static gac_sdpa_strides strides_of(const gac_cuda_compute *c, const gac_attention_call *call)
 {
     int64_t q_row = call->n_q_heads * call->qk_stored, o_row = call->out->ld;
@@ -109,7 +109,7 @@ static gac_sdpa_strides strides_of(const gac_cuda_compute *c, const gac_attentio
                                { c->n_new * o_row, call->v_stored, o_row } };
 }
 
-/* *done: cuDNN took the call. */
+/* Sets *done if cuDNN took the call. */
 static gac_status attend_cudnn(gac_cuda_compute *c, const gac_attention_call *call, void *q,
                                bool *done, gac_error *err)
 {
@@ -136,7 +136,7 @@ static gac_status attend_cudnn(gac_cuda_compute *c, const gac_attention_call *ca
     *done = true;
     status = gac_cudnn_plan_launch(plan, call->scale, q, call->cache->k, call->cache->v,
                                    call->out->data, err);
-    gac_cudnn_plan_free(plan); /* kept for the next layer */
+    gac_cudnn_plan_free(plan); /* cuDNN keeps the plan for the next layer */
     return status;
 }
 
@@ -193,7 +193,7 @@ gac_status gac_compute_attend(void *state, const gac_attention_call *call, gac_e
 {
     gac_cuda_compute *c = state;
     gac_status status = check_call(c, call, err);
-    /* Also before a pass that does not need it: a recording may come next. */
+    /* Reserve even if this pass does not need it, because a recording may follow. */
     if (status == GAC_OK)
         status = reserve_decode(c, call, err);
     if (status == GAC_OK)

@@ -1,4 +1,4 @@
-/* pass_common: what the kernels of a forward pass share. */
+/* pass_common: device functions shared by the kernels of a forward pass. */
 #ifndef GAC_PASS_COMMON_CUH
 #define GAC_PASS_COMMON_CUH
 
@@ -42,7 +42,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
     return __float2bfloat16_rn(x);
 }
 
-/* Two numbers that share a word. */
+/* Converts the two half numbers of a word. */
 template <typename T> __device__ __forceinline__ float2 unpack_pair(uint32_t word)
 {
     if constexpr (std::is_same<T, __half>::value)
@@ -67,10 +67,10 @@ __device__ __forceinline__ float silu(float x)
     return x / (1.0f + __expf(-x));
 }
 
-/* c (16, 8) += a (16, 16) b (16, 8). With g = lane / 4 and t = lane % 4: a0 and
- * a2 are row g, a1 and a3 row g + 8, b0 and b1 column g; 0 and 1 hold k = 2t
- * and the next, 2 and 3 (b1) those 8 further. c0, c1 are row g, columns 2t and
- * the next; c2, c3 row g + 8. */
+/* c (16, 8) += a (16, 16) b (16, 8). Let g = lane / 4 and t = lane % 4. a0 and a2 hold
+ * row g, a1 and a3 row g + 8, b0 and b1 column g. a0, a1 and b0 hold k = 2t and 2t + 1;
+ * a2, a3 and b1 hold k = 2t + 8 and 2t + 9. c0 and c1 are row g, columns 2t and 2t + 1;
+ * c2 and c3 are row g + 8. */
 template <typename T>
 __device__ __forceinline__ void mma_16816(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                           uint32_t a3, uint32_t b0, uint32_t b1)
@@ -87,8 +87,8 @@ __device__ __forceinline__ void mma_16816(float (&c)[4], uint32_t a0, uint32_t a
             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Programmatic dependent launch: the next kernel may be put on the
- * multiprocessors from here on; everything before this kernel is done. */
+/* Programmatic dependent launch: let_next_start allows the next kernel to start;
+ * wait_for_previous waits until the previous kernel has finished. */
 __device__ __forceinline__ void let_next_start()
 {
 #if __CUDA_ARCH__ >= 900
@@ -103,8 +103,8 @@ __device__ __forceinline__ void wait_for_previous()
 #endif
 }
 
-/* Addresses in shared memory are numbers: so the compiler keeps them,
- * where it would find out again and again where shared memory is. */
+/* Converts a pointer to an address in shared memory. The asm keeps the compiler from
+ * computing it again at every use. */
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
@@ -112,8 +112,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return at;
 }
 
-/* A barrier in shared memory that n arrive at, and waiting for its phases 0 and 1
- * in turn. */
+/* An mbarrier in shared memory for n arrivals, and a wait for its phase, which alternates
+ * between 0 and 1. */
 __device__ __forceinline__ void start_barrier(uint32_t barrier, int n)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n) : "memory");
@@ -153,8 +153,8 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* The sum over a block, in every thread; spare has a place for each warp. The
- * block must not use spare again before its next barrier. */
+/* Returns the sum over a block in every thread. spare has one float per warp and must not
+ * be reused before the block's next barrier. */
 __device__ __forceinline__ float block_sum(float x, float *spare)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
@@ -165,17 +165,18 @@ __device__ __forceinline__ float block_sum(float x, float *spare)
     return warp_sum(lane < n_warps ? spare[lane] : 0.0f);
 }
 
-/* Launches, with overlap as pass_kernels.h says; together: no block starts
- * unless all can, so that they may wait for each other. */
+/* Launches a kernel. pass_kernels.h explains overlap. cooperative: all blocks run at the
+ * same time, so that they can wait for each other. */
 template <typename P>
 cudaError_t launch_kernel(void (*kernel)(P), dim3 grid, unsigned n_threads, size_t smem_bytes,
-                          bool overlap, cudaStream_t stream, const P &params, bool together = false)
+                          bool overlap, cudaStream_t stream, const P &params,
+                          bool cooperative = false)
 {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = overlap;
     attributes[1].id = cudaLaunchAttributeCooperative;
-    attributes[1].val.cooperative = together;
+    attributes[1].val.cooperative = cooperative;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(n_threads);
@@ -198,23 +199,23 @@ inline gac_status launch_status(cudaError_t code, const char *what, gac_error *e
     return gac_error_set(err, GAC_FAILED, "%s: %s", what, cudaGetErrorString(code));
 }
 
-/* What products of few rows need to know of the device. */
-struct facts {
-    int version;   /* of its instructions */
-    int together;  /* whether blocks may wait for each other */
-    int n_units;   /* multiprocessors */
-    int max_bytes; /* of shared memory, that a launch may ask for */
+/* Properties of the device that products of few rows depend on. */
+struct device_facts {
+    int version;     /* major compute capability */
+    int cooperative; /* whether cooperative launches are supported */
+    int n_units;     /* multiprocessors */
+    int max_bytes;   /* shared memory that a launch may request */
 };
 
-inline cudaError_t ask_device(facts &f)
+inline cudaError_t ask_device(device_facts &f)
 {
-    constexpr int OTHER_BYTES = 3 << 10; /* barriers and such, which a launch has anyway */
+    constexpr int OTHER_BYTES = 3 << 10; /* static shared memory of the kernels */
     int device = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&f.version, cudaDevAttrComputeCapabilityMajor, device);
     if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&f.together, cudaDevAttrCooperativeLaunch, device);
+        code = cudaDeviceGetAttribute(&f.cooperative, cudaDevAttrCooperativeLaunch, device);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&f.n_units, cudaDevAttrMultiProcessorCount, device);
     if (code == cudaSuccess)

@@ -1,5 +1,5 @@
-/* Weights as a checkpoint has them, to weights as the kernels want them: other
- * types, other row lengths, zeros (put there before) between slices. */
+/* Converts weights from the checkpoint's layout to the kernels' layout: other types,
+ * other row lengths, and gaps between slices. The caller has filled the gaps with zeros. */
 #include "pass_common.cuh"
 
 namespace
@@ -7,7 +7,7 @@ namespace
 
 constexpr int N_THREADS = 256;
 
-__device__ __forceinline__ int64_t place(const gac_place_map &map, int64_t i)
+__device__ __forceinline__ int64_t map_index(const gac_index_map &map, int64_t i)
 {
     const int64_t at = map.start + i;
     if (map.size == map.stored)
@@ -15,20 +15,20 @@ __device__ __forceinline__ int64_t place(const gac_place_map &map, int64_t i)
     return at / map.size * map.stored + at % map.size - map.base;
 }
 
-/* One block walks over rows, its threads over columns. */
+/* Blocks loop over rows, threads over columns. */
 template <typename F, typename T>
 __global__ void __launch_bounds__(N_THREADS) gac_convert_kernel(const gac_convert_args p)
 {
     const F *from = (const F *)p.from;
     T *to = (T *)p.to;
     for (int64_t r = blockIdx.x; r < p.n_rows; r += gridDim.x) {
-        T *row = to + place(p.rows, r) * p.ld;
+        T *row = to + map_index(p.rows, r) * p.ld;
         for (int64_t c = (int64_t)blockIdx.y * N_THREADS + threadIdx.x; c < p.n_cols;
              c += (int64_t)gridDim.y * N_THREADS) {
             const T x = from_float<T>(to_float(from[r * p.n_cols + c]));
             if (!isfinite(to_float(x)))
-                atomicMin(p.worst_at, (unsigned long long)(p.first_index + r * p.n_cols + c));
-            row[place(p.cols, c)] = x;
+                atomicMin(p.first_bad, (unsigned long long)(p.first_index + r * p.n_cols + c));
+            row[map_index(p.cols, c)] = x;
         }
     }
 }

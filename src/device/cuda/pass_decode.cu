@@ -1,12 +1,11 @@
-/* Attention of one new token per sequence over its cache, from the rows of
- * q, k and v to the rows of the output in one launch.
+/* Attention of one new token per sequence over its cache: from rows of q, k and v to rows
+ * of the output in one launch.
  *
- * A block takes the query heads of one kv head (up to 8) and a share of the
- * keys; how many keys there are is read from the device, so that a recorded
- * launch serves every length. Its warps take 16 keys at a time: scores by
- * m16n8k16 products whose k operand is read from memory straight into
- * registers, then softmax and the sum over values in F32. The block that
- * finishes a kv head last brings the shares together. */
+ * A block handles the query heads of one kv head (at most 8) and a share of the keys. It
+ * reads the number of keys from device memory, so a recorded launch works for every
+ * length. Each warp processes 16 keys at a time. Scores are m16n8k16 products whose k
+ * operand goes from memory straight to registers. The softmax and the sum over values are
+ * in F32. The block that finishes a kv head last combines the shares. */
 #include "pass_heads.cuh"
 
 #include <cmath>
@@ -15,9 +14,9 @@ namespace
 {
 
 constexpr int N_WARPS = 4, N_THREADS = 32 * N_WARPS;
-constexpr int ROWS = 8;                   /* query heads of a block, at most */
-constexpr int KEYS = 16;                  /* of a warp's tile */
-constexpr int MIN_SHARE = N_WARPS * KEYS; /* keys of a block */
+constexpr int ROWS = 8;                   /* most query heads per block */
+constexpr int KEYS = 16;                  /* keys of a warp's tile */
+constexpr int MIN_SHARE = N_WARPS * KEYS; /* fewest keys of a block's share */
 constexpr int MAX_SPLITS = 64, WANTED_BLOCKS = 396;
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -25,13 +24,13 @@ struct params {
     gac_heads_args a;
     void *out; /* (batch, out_ld) */
     int64_t out_ld;
-    float *part;   /* (batch, n_q_heads, n_splits, part_ld): sums before division */
+    float *part;   /* (batch, n_q_heads, n_splits, part_ld): sums before normalisation */
     float2 *stats; /* (batch, n_q_heads, n_splits): maximum in log2, sum of exponentials */
-    int *done;     /* (batch, n_kv_heads, n_groups): shares that are there, zero between calls */
-    int group;     /* query heads of a kv head */
-    int n_groups;  /* blocks that divide them */
+    int *done;     /* (batch, n_kv_heads, n_groups): finished shares, zero between calls */
+    int group;     /* query heads per kv head */
+    int n_groups;  /* blocks that divide the query heads */
     int n_splits;
-    int part_ld; /* v_stored, rounded up to fours */
+    int part_ld; /* v_stored rounded up to a multiple of 4 */
     float scale_log2;
 };
 
@@ -39,29 +38,29 @@ template <typename T_, int D_, int G_, bool WIDE_> struct config {
     using T = T_;
     static constexpr int D = D_;        /* head size, rounded up */
     static constexpr int G = G_;        /* query heads, rounded up */
-    static constexpr bool WIDE = WIDE_; /* rows of the cache start on 16 bytes */
+    static constexpr bool WIDE = WIDE_; /* rows of the cache are 16-byte aligned */
     static constexpr int N_STEPS = D / 32;
-    static constexpr int V_LANES = D / 8; /* that read one row of values */
+    static constexpr int V_LANES = D / 8; /* lanes that read one row of values */
     static constexpr int V_KEYS = 32 / V_LANES;
     static constexpr int N_V = KEYS / V_KEYS;
-    static constexpr int PITCH = D + 8; /* of q in shared memory */
+    static constexpr int PITCH = D + 8; /* numbers between rows of q in shared memory */
 };
 
 template <class C> struct shared {
     uint4 q[ROWS * C::PITCH / 8];    /* (ROWS, PITCH) half */
     float p[N_WARPS][KEYS][C::G];    /* probabilities of a tile */
-    float fade[N_WARPS][C::G];       /* by which a tile lowers what was summed before */
-    float2 stats[N_WARPS][ROWS];     /* maximum, sum */
-    float sums[N_WARPS][C::G][C::D]; /* over values */
+    float rescale[N_WARPS][C::G];    /* factor for the sums of earlier tiles */
+    float2 stats[N_WARPS][ROWS];     /* maximum and sum of exponentials */
+    float sums[N_WARPS][C::G][C::D]; /* sums over values */
     float weights[C::G][MAX_SPLITS];
-    float cosines[MAX_HEAD / 2], sines[MAX_HEAD / 2]; /* of the new token */
+    float cosines[MAX_HEAD / 2], sines[MAX_HEAD / 2]; /* rotary table row of the new token */
     bool is_last;
 };
 
-/* The share of keys of a block. */
+/* A block's share of the keys. */
 struct share {
     int begin, end; /* keys */
-    int n_used;     /* splits that have any */
+    int n_used;     /* splits that have keys */
     int n_keys;
 };
 
@@ -77,7 +76,7 @@ __device__ __forceinline__ share find_share(const params &p)
     return s;
 }
 
-/* Numbers i to i + 7 of a row of n. */
+/* Returns numbers i to i + 7 of a row of n numbers. */
 template <class C>
 __device__ __forceinline__ uint4 read_eight(const typename C::T *row, int i, int n)
 {
@@ -96,11 +95,11 @@ __device__ __forceinline__ uint4 read_eight(const typename C::T *row, int i, int
     return uint4{ words[0], words[1], words[2], words[3] };
 }
 
-/* Asks for the share's keys and values that earlier passes left and the warps
- * do not read at once, to be in the L2 cache when they are read. */
+/* Prefetches keys and values of the share into the L2 cache. It skips the first tile,
+ * which the warps load at once, and the new token, which is not written yet. */
 template <class C>
-__device__ __forceinline__ void fetch_early(const params &p, const share &s,
-                                            const typename C::T *keys, const typename C::T *values)
+__device__ __forceinline__ void prefetch(const params &p, const share &s, const typename C::T *keys,
+                                         const typename C::T *values)
 {
     const char *rows[2] = { (const char *)keys, (const char *)values };
     const int64_t row_bytes[2] = { 2 * p.a.qk_stored, 2 * p.a.v_stored };
@@ -111,7 +110,7 @@ __device__ __forceinline__ void fetch_early(const params &p, const share &s,
             asm volatile("prefetch.global.L2 [%0];" ::"l"(rows[i] + at));
 }
 
-/* The new token's row of both tables to shared memory. */
+/* Copies the new token's row of the rotary tables to shared memory. */
 template <class C>
 __device__ __forceinline__ void stage_tables(const params &p, const share &s, shared<C> &m)
 {
@@ -124,8 +123,8 @@ __device__ __forceinline__ void stage_tables(const params &p, const share &s, sh
         }
 }
 
-/* q of the block's heads to shared memory, (ROWS, PITCH) with zeros around;
- * the new k and v to the cache, if they fall into this share. */
+/* Writes q of the block's heads to shared memory (ROWS, PITCH), padded with zeros. Writes
+ * the new k and v to the cache if they belong to this share. */
 template <class C>
 __device__ __forceinline__ void stage_heads(const params &p, const share &s, int head0, int n_heads,
                                             shared<C> &m, typename C::T *keys,
@@ -145,7 +144,7 @@ __device__ __forceinline__ void stage_heads(const params &p, const share &s, int
                        (float)a.eps };
     for (int h = warp; h < ROWS; h += N_WARPS) {
         if (h < n_heads) {
-            turn_head(rule, row + (int64_t)(head0 + h) * a.qk_stored, q + h * C::PITCH);
+            norm_and_rotate(rule, row + (int64_t)(head0 + h) * a.qk_stored, q + h * C::PITCH);
         } else {
             for (int i = threadIdx.x % 32; i < C::D; i += 32)
                 q[h * C::PITCH + i] = from_float<T>(0.0f);
@@ -156,26 +155,26 @@ __device__ __forceinline__ void stage_heads(const params &p, const share &s, int
     rule.norm = a.k_norm;
     rule.stored = (int)a.qk_stored;
     if (warp == N_WARPS - 1)
-        turn_head(rule, row + (int64_t)(n_q + kv_head) * a.qk_stored,
-                  keys + (int64_t)position * a.qk_stored);
+        norm_and_rotate(rule, row + (int64_t)(n_q + kv_head) * a.qk_stored,
+                        keys + (int64_t)position * a.qk_stored);
     if (warp == N_WARPS - 2)
         copy_head(row + (int64_t)(n_q + n_kv) * a.qk_stored + (int64_t)kv_head * a.v_stored,
                   values + (int64_t)position * a.v_stored, (int)a.v_stored);
 }
 
-/* Running softmax of one warp: rows g of its lanes, and sums over values of
- * the columns 8 (lane % V_LANES) on, of every V_KEYS-th key. */
+/* Running softmax of one warp. top and sum belong to row g = lane / 4. y holds the sums
+ * of columns 8 (lane % V_LANES) to + 7 over every V_KEYS-th key. */
 template <class C> struct running {
     float top = -INFINITY, sum = 0;
     float y[C::G][8] = {};
 };
 
-/* Scores c of a tile's keys (2t and the next of both halves, row g) to
- * probabilities in shared memory. */
+/* Turns the scores of a tile into probabilities in shared memory. c holds row g, keys 2t
+ * and 2t + 1 of each half of the tile. */
 template <class C>
-__device__ __forceinline__ void soften(const params &p, float (&c)[2][4], int n_valid,
-                                       running<C> &r, float (&probabilities)[KEYS][C::G],
-                                       float (&fade)[C::G])
+__device__ __forceinline__ void softmax_tile(const params &p, float (&c)[2][4], int n_valid,
+                                             running<C> &r, float (&probabilities)[KEYS][C::G],
+                                             float (&rescale)[C::G])
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float x[4], top = r.top;
@@ -187,7 +186,7 @@ __device__ __forceinline__ void soften(const params &p, float (&c)[2][4], int n_
     }
     top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, 1));
     top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, 2));
-    /* A row of -inf or NaN alone has no top to subtract. */
+    /* Avoid -inf - -inf if no score is finite. */
     const float base = top == -INFINITY ? 0.0f : top;
     const float lowered = exp2f(r.top - base);
     float sum = 0;
@@ -205,14 +204,14 @@ __device__ __forceinline__ void soften(const params &p, float (&c)[2][4], int n_
         for (int i = 0; i < 4; i++)
             probabilities[i / 2 * 8 + 2 * t + i % 2][g] = x[i];
         if (t == 0)
-            fade[g] = lowered;
+            rescale[g] = lowered;
     }
 }
 
 template <class C>
 __device__ __forceinline__ void add_values(const uint4 (&v)[C::N_V],
                                            const float (&probabilities)[KEYS][C::G],
-                                           const float (&fade)[C::G], running<C> &r)
+                                           const float (&rescale)[C::G], running<C> &r)
 {
     using T = typename C::T;
     const int v_key = threadIdx.x % 32 / C::V_LANES;
@@ -220,7 +219,7 @@ __device__ __forceinline__ void add_values(const uint4 (&v)[C::N_V],
     for (int h = 0; h < C::G; h++)
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            r.y[h][e] *= fade[h];
+            r.y[h][e] *= rescale[h];
 #pragma unroll
     for (int i = 0; i < C::N_V; i++) {
         const float2 a = unpack_pair<T>(v[i].x), b = unpack_pair<T>(v[i].y);
@@ -236,12 +235,13 @@ __device__ __forceinline__ void add_values(const uint4 (&v)[C::N_V],
     }
 }
 
-/* What a lane holds of a tile of keys and values. */
+/* A lane's part of a tile of keys and values. */
 template <class C> struct tile {
     uint4 k[2][C::N_STEPS], v[C::N_V];
 };
 
-/* Rows begin to end - 1 of the tile from base on, zeros for others unless KEEP. */
+/* Reads keys begin to end - 1 of the tile that starts at base. The other keys become
+ * zero, or stay as they are if KEEP. */
 template <class C, bool KEEP>
 __device__ __forceinline__ void read_keys(tile<C> &x, const params &p, const typename C::T *keys,
                                           int base, int begin, int end)
@@ -274,12 +274,12 @@ read_values(tile<C> &x, const params &p, const typename C::T *values, int base, 
     }
 }
 
-/* Walks over the warp's tiles of the share, of which x is the first; the next
- * one is read as soon as there is room for it. */
+/* Processes the warp's tiles of the share. x holds the first tile. The next tile is read
+ * as soon as its registers are free. */
 template <class C>
-__device__ __forceinline__ void walk(const params &p, const share &s, shared<C> &m,
-                                     const typename C::T *keys, const typename C::T *values,
-                                     tile<C> &x, running<C> &r)
+__device__ __forceinline__ void attend_share(const params &p, const share &s, shared<C> &m,
+                                             const typename C::T *keys, const typename C::T *values,
+                                             tile<C> &x, running<C> &r)
 {
     using T = typename C::T;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -296,16 +296,16 @@ __device__ __forceinline__ void walk(const params &p, const share &s, shared<C> 
             }
         }
         read_keys<C, false>(x, p, keys, base + MIN_SHARE, s.begin, s.end);
-        soften<C>(p, c, s.end - base, r, m.p[warp], m.fade[warp]);
+        softmax_tile<C>(p, c, s.end - base, r, m.p[warp], m.rescale[warp]);
         __syncwarp();
-        add_values<C>(x.v, m.p[warp], m.fade[warp], r);
+        add_values<C>(x.v, m.p[warp], m.rescale[warp], r);
         read_values<C, false>(x, p, values, base + MIN_SHARE, s.begin, s.end);
         __syncwarp();
     }
 }
 
-/* What the warps have, to shared memory. */
-template <class C> __device__ __forceinline__ void put_down(shared<C> &m, running<C> &r)
+/* Writes the results of each warp to shared memory. */
+template <class C> __device__ __forceinline__ void store_warp(shared<C> &m, running<C> &r)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (lane % 4 == 0)
@@ -323,10 +323,11 @@ template <class C> __device__ __forceinline__ void put_down(shared<C> &m, runnin
         }
 }
 
-/* The warps' sums to the output, where there is one share, else to memory. */
+/* Combines the results of the warps. Writes them to the output if there is only one
+ * share, else to the workspace. */
 template <class C>
-__device__ __forceinline__ void put_share(const params &p, const share &s, shared<C> &m, int head0,
-                                          int n_heads)
+__device__ __forceinline__ void store_share(const params &p, const share &s, shared<C> &m,
+                                            int head0, int n_heads)
 {
     using T = typename C::T;
     const int vs = (int)p.a.v_stored;
@@ -356,7 +357,7 @@ __device__ __forceinline__ void put_share(const params &p, const share &s, share
     }
 }
 
-/* All shares of the block's heads to the output. */
+/* Combines all shares of the block's heads into the output. */
 template <class C>
 __device__ __forceinline__ void combine(const params &p, const share &s, shared<C> &m, int head0,
                                         int n_heads)
@@ -407,7 +408,7 @@ __device__ __forceinline__ void combine(const params &p, const share &s, shared<
     }
 }
 
-/* Grid: splits, kv heads times n_groups, sequences. */
+/* Grid: (splits, kv heads * n_groups, sequences). */
 template <class C>
 __global__ void __launch_bounds__(N_THREADS) gac_decode_kernel(const __grid_constant__ params p)
 {
@@ -424,13 +425,13 @@ __global__ void __launch_bounds__(N_THREADS) gac_decode_kernel(const __grid_cons
     const share s = find_share(p);
     if (s.begin >= s.n_keys || s.n_keys > p.a.capacity)
         return;
-    /* Keys and values of earlier passes, and then those of this one. */
+    /* First read keys and values of earlier passes; those of this pass are not there yet. */
     const int base = s.begin + (int)threadIdx.x / 32 * KEYS, position = s.n_keys - 1;
     tile<C> x;
     read_keys<C, false>(x, p, keys, base, s.begin, min(s.end, position));
     read_values<C, false>(x, p, values, base, s.begin, min(s.end, position));
     stage_tables<C>(p, s, m);
-    fetch_early<C>(p, s, keys, values);
+    prefetch<C>(p, s, keys, values);
     wait_for_previous();
     __syncthreads();
     stage_heads<C>(p, s, head0, n_heads, m, keys, values);
@@ -438,10 +439,10 @@ __global__ void __launch_bounds__(N_THREADS) gac_decode_kernel(const __grid_cons
     read_keys<C, true>(x, p, keys, base, position, s.end);
     read_values<C, true>(x, p, values, base, position, s.end);
     running<C> r;
-    walk<C>(p, s, m, keys, values, x, r);
-    put_down<C>(m, r);
+    attend_share<C>(p, s, m, keys, values, x, r);
+    store_warp<C>(m, r);
     __syncthreads();
-    put_share<C>(p, s, m, head0, n_heads);
+    store_share<C>(p, s, m, head0, n_heads);
     if (s.n_used == 1)
         return;
     __threadfence();
@@ -531,7 +532,7 @@ extern "C" gac_status gac_decode_launch(const gac_decode_args *args, cudaStream_
     p.scale_log2 = (float)args->scale * LOG2E;
     p.done = (int *)args->counters;
     p.part_ld = (int)(a->v_stored + 3) / 4 * 4;
-    p.part = (float *)args->workspace; /* and stats after it: parts start on 16 bytes */
+    p.part = (float *)args->workspace; /* stats follow part, which must be 16-byte aligned */
     p.stats = (float2 *)(p.part + a->batch * a->n_q_heads * p.n_splits * p.part_ld);
     const bool wide = a->qk_stored % 8 == 0 && a->v_stored % 8 == 0 &&
                       ((uintptr_t)a->k_cache | (uintptr_t)a->v_cache) % 16 == 0;

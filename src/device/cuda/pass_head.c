@@ -1,4 +1,4 @@
-/* Both ends of a model: tokens to rows, rows to logits and losses. */
+/* Both ends of a model: tokens to rows, and rows to logits and losses. */
 #include "pass_internal.h"
 
 gac_status gac_compute_embed(void *state, const gac_matrix *table, gac_rows *out, gac_error *err)
@@ -16,8 +16,8 @@ gac_status gac_compute_embed(void *state, const gac_matrix *table, gac_rows *out
     return status;
 }
 
-/* Logits for as many rows as a call may ever ask for: a recording knows where
- * they are. */
+/* Reserves logits for as many rows as any call may ask for, because a recording holds
+ * their address. */
 static gac_status reserve_logits(gac_cuda_compute *c, int64_t vocab, gac_error *err)
 {
     int64_t n = c->options.max_rows < GAC_MAX_LOGIT_ROWS ? c->options.max_rows : GAC_MAX_LOGIT_ROWS;
@@ -75,7 +75,7 @@ gac_status gac_compute_losses(void *state, const int32_t *targets, double *out, 
     size_t n = (size_t)c->n_logits;
     if (n < 1)
         return gac_error_set(err, GAC_USAGE, "there are no logits yet");
-    double *losses = c->targets.memory; /* first: it wants the greater alignment */
+    double *losses = c->targets.memory; /* losses first: they need the larger alignment */
     int32_t *on_device = (int32_t *)(losses + GAC_MAX_LOGIT_ROWS);
     cudaError_t code =
         cudaMemcpyAsync(on_device, targets, n * sizeof *targets, cudaMemcpyHostToDevice, stream);

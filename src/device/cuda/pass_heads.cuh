@@ -1,4 +1,4 @@
-/* pass_heads: one head of q or k, normed and rotated by one warp. */
+/* pass_heads: one warp applies the norm and the rotary embedding to one head of q or k. */
 #ifndef GAC_PASS_HEADS_CUH
 #define GAC_PASS_HEADS_CUH
 
@@ -9,7 +9,7 @@ namespace
 
 constexpr int MAX_HEAD = 256;
 
-/* How heads are treated; cosines and sines are rows of one position. */
+/* What to do with a head. cosines and sines are the table rows of its position. */
 struct head_rule {
     const float *norm;            /* (size) or NULL */
     const float *cosines, *sines; /* (size / 2) or NULL */
@@ -17,7 +17,7 @@ struct head_rule {
     float eps;
 };
 
-/* Numbers i and i + 1 of a half of a head; wide: they share an aligned word. */
+/* Reads numbers i and i + 1 of one half of a head. wide: they share an aligned word. */
 template <typename T>
 __device__ __forceinline__ float2 read_two(const T *from, int i, int half, bool wide)
 {
@@ -48,11 +48,11 @@ __device__ __forceinline__ float2 read_table(const float *table, int i, int half
                    table && i + 1 < half ? table[i + 1] : missing };
 }
 
-/* to (stored) = from (size) over its rms, times norm, rotated; zeros after it.
- * A lane holds numbers 2 lane and the next of both halves, and those 64
- * further. The odd last number of an odd size is not rotated. */
+/* to (stored) = from (size) / rms * norm, rotated, then padded with zeros. A lane holds
+ * numbers 2 lane and 2 lane + 1 of both halves, and the same 64 further on. The last
+ * number of an odd size is not rotated. */
 template <typename T>
-__device__ __forceinline__ void turn_head(const head_rule &rule, const T *from, T *to)
+__device__ __forceinline__ void norm_and_rotate(const head_rule &rule, const T *from, T *to)
 {
     constexpr int N = MAX_HEAD / 2 / 64;
     const int lane = threadIdx.x % 32, half = rule.size / 2;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void turn_head(const head_rule &rule, const T *from, 
         to[i] = from_float<T>(0.0f);
 }
 
-/* to (n) = from (n), by one warp. */
+/* Copies n numbers with one warp. */
 template <typename T> __device__ __forceinline__ void copy_head(const T *from, T *to, int n)
 {
     const int lane = threadIdx.x % 32;

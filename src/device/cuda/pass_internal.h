@@ -1,24 +1,24 @@
-/* compute: forward passes on the GPU, what its files share.
+/* Declarations shared by the files that run forward passes on the GPU.
  *
- * pass_state.c keeps what a pass stands on: rows, caches, recordings.
- * pass_matrix.c puts weights on the device, pass_linear.c multiplies
- * with them (own kernels for a few rows, those of one put off and
- * launched together; pass_lt.c for many),
- * pass_attend.c attends and pass_head.c has both ends of the model.
+ * - pass_state.c: rows, caches and recordings.
+ * - pass_matrix.c: uploads weights.
+ * - pass_linear.c: multiplies by weights. A few rows use our own kernels; products of one
+ *   row are deferred and launched together. Many rows use pass_lt.c.
+ * - pass_attend.c: attention.
+ * - pass_head.c: embedding, logits and losses.
  *
- * Sizes are logical (what the model has) or physical (what lies in memory):
- * unless as_is, rows and ranks are longer than they must be, with zeros at
- * the end, so that everything starts on 16 bytes. */
+ * A logical size is the model's. A physical size is the size in memory. Unless no_pad is
+ * set, rows and ranks are padded with zeros so that everything is 16-byte aligned. */
 #ifndef GAC_CUDA_COMPUTE_INTERNAL_H
 #define GAC_CUDA_COMPUTE_INTERNAL_H
 
 #include "cuda_internal.h"
 #include "pass_kernels.h"
 
-/* An algorithm that cublasLt chose for one product. */
+/* The algorithm that cublasLt chose for one product. */
 typedef struct gac_lt_choice gac_lt_choice;
 
-/* Memory on the device that grows as matrices and caches ask for it. */
+/* Device memory that grows on demand. */
 typedef struct gac_scratch {
     void *memory;
     size_t n_bytes;
@@ -28,46 +28,46 @@ typedef struct gac_cuda_compute {
     gac_cuda *cuda;
     gac_compute_options options;
     gac_compute_memory memory;
-    int64_t few_rows; /* that our own kernels multiply; cublasLt has the others */
+    int64_t few_rows; /* up to this many rows use our own kernels, more use cublasLt */
 
-    int64_t batch, n_new, n_past; /* of the pass */
-    int32_t *pass;                /* n_past, then ids (max_rows), on the device */
-    int32_t *pass_host;           /* the same, pinned */
+    int64_t batch, n_new, n_past; /* sizes of the current pass */
+    int32_t *pass;                /* n_past, then ids (max_rows), in device memory */
+    int32_t *pass_host;           /* the same in pinned host memory */
     cudaEvent_t pass_copied;
 
-    gac_scratch x;        /* (max_rows, widest input) half: what norms give */
-    gac_scratch latent;   /* (max_rows, most ranks) half */
+    gac_scratch x;        /* (max_rows, widest input) half: normed rows */
+    gac_scratch latent;   /* (max_rows, largest sum of ranks) half */
     gac_scratch wide;     /* (max_rows, gate and up, or q) half */
-    gac_scratch split;    /* of attention whose keys are divided */
-    gac_scratch counters; /* likewise; zero between calls */
+    gac_scratch split;    /* workspace of attention with divided keys */
+    gac_scratch counters; /* counters of attention with divided keys; zero between calls */
 
     gac_scratch logits; /* (logit_rows, vocab) F32 */
     int64_t n_logits, vocab;
-    gac_scratch targets; /* (GAC_MAX_LOGIT_ROWS) int32, then as many losses in F64 */
+    gac_scratch targets; /* (GAC_MAX_LOGIT_ROWS) losses in F64, then as many targets in int32 */
 
-    int64_t declined_qk, declined_v; /* head sizes that cuDNN would not take */
+    int64_t declined_qk, declined_v; /* head sizes that cuDNN declined */
 
     gac_lt_choice *choices;
     int n_choices, max_choices;
 
     void *staging[2]; /* pinned, GAC_STAGING_BYTES each */
-    void *staged[2];  /* the same on the device */
+    void *staged[2];  /* the same size, in device memory */
     cudaEvent_t staged_at[2];
-    unsigned long long *worst_at; /* on the device: see gac_convert_args */
+    unsigned long long *first_bad; /* in device memory, see gac_convert_args */
 
-    gac_skinny_args pending[GAC_STREAM_MAX_PRODUCTS]; /* that wait for gac_compute_launch_pending */
+    gac_skinny_args pending[GAC_GEMV_MAX_PRODUCTS]; /* for gac_compute_launch_pending */
     int n_pending;
-    gac_scratch stream_state; /* of gac_stream_launch */
+    gac_scratch gemv_state; /* state of gac_gemv_launch */
 
     bool recording;
-    bool chained; /* the last thing on the stream is a kernel of ours: the next may overlap it */
+    bool chained; /* the stream ends with one of our kernels, so the next may overlap it */
     cudaGraphExec_t recorded;
 } gac_cuda_compute;
 
 #define GAC_STAGING_BYTES ((size_t)16 << 20)
 
-/* y[:, y_start : + n] = z[:, z_start : + k] weight^T, where z is x or the
- * latent row. Sizes are physical. */
+/* y[:, y_start : y_start + n] = z[:, z_start : z_start + k] weight^T, where z is x or the
+ * latent. Sizes are physical. */
 typedef struct gac_piece {
     void *weight; /* (n, ld) half */
     int64_t n, k, ld, z_start, y_start;
@@ -76,18 +76,18 @@ typedef struct gac_piece {
 
 struct gac_matrix {
     gac_axis in;
-    int64_t width; /* of x, physical */
-    int64_t n_out; /* of all modules, physical */
+    int64_t width; /* physical width of x */
+    int64_t n_out; /* physical outputs of all modules */
     int n_modules;
-    int64_t n_logical; /* outputs of the first module */
-    gac_piece first;   /* x to latent rows; n is 0 where there are none */
+    int64_t n_logical; /* logical outputs of the first module */
+    gac_piece first;   /* x to latent; n is 0 if no module is factorised */
     gac_piece *direct; /* x to y */
     int n_direct;
     gac_piece *second; /* latent to y */
     int n_second;
     float *bias;        /* (n_out) or NULL */
     float *latent_bias; /* (first.n) or NULL */
-    void *memory;       /* all of it, on the device */
+    void *memory;       /* device memory of all weights and biases */
     size_t n_bytes;
 };
 
@@ -100,35 +100,35 @@ struct gac_rows {
     void *data; /* (max_rows, ld), F32 if residual, else half */
     int64_t width, ld;
     bool residual;
-    bool within; /* other rows, which own data */
+    bool within; /* data belongs to other rows */
 };
 
 struct gac_cache {
     void *k, *v; /* (batch, n_kv_heads, capacity, stored) half */
     int64_t batch, capacity, n_kv_heads, qk_stored, v_stored;
-    int64_t n_tokens; /* batch times capacity at first */
+    int64_t n_tokens; /* allocated tokens; batch * capacity may be less after cache_shape */
     size_t n_bytes;
 };
 
-/* ---- pass_state.c ----------------------------------------------------- */
+/* pass_state.c */
 
-/* cudaMalloc; GAC_NO_RESOURCE with what was wanted and what is free. */
+/* Calls cudaMalloc. The error says how much was wanted and how much is free. */
 gac_status gac_compute_alloc(gac_cuda_compute *c, size_t n_bytes, const char *what, void **out,
                              gac_error *err);
-/* Sees to it that scratch memory is large enough. What it held is lost, and so
- * is a recording that knew it. zero: fills it with zeros when it grows. */
+/* Grows scratch to at least n_bytes. Growing loses its content and any recording. zero:
+ * fills new memory with zeros. */
 gac_status gac_compute_reserve(gac_cuda_compute *c, gac_scratch *scratch, size_t n_bytes,
                                const char *what, bool zero, gac_error *err);
-/* The physical width of rows of that width. */
+/* Returns the physical width of rows of this logical width. */
 int64_t gac_compute_row_width(const gac_cuda_compute *c, int64_t width);
 int64_t gac_compute_stored(void *state, gac_size_kind kind, int64_t size);
 gac_status gac_compute_wait(gac_cuda_compute *c, const char *what, gac_error *err);
-/* a * b * c bytes; false when that is no size. */
+/* Sets *out to a * b * c. Returns false on overflow. */
 bool gac_compute_bytes(int64_t a, int64_t b, int64_t c, size_t *out);
 
-/* ---- pass_lt.c -------------------------------------------------------- */
+/* pass_lt.c */
 
-/* y (m, n) = x (m, k) w^T + beta y, by cublasLt. */
+/* y (m, n) = x (m, k) w^T, or y += that, by cublasLt. */
 typedef struct gac_lt_call {
     int64_t m, n, k;
     const void *w; /* (n, w_ld) half */
@@ -136,33 +136,33 @@ typedef struct gac_lt_call {
     void *y;       /* (m, y_ld) half, or F32 if to_float */
     int64_t w_ld, x_ld, y_ld;
     bool to_float;
-    bool add; /* beta is 1 */
+    bool add; /* add to y */
 } gac_lt_call;
 
 gac_status gac_lt_multiply(gac_cuda_compute *c, const gac_lt_call *call, gac_error *err);
 void gac_lt_free(gac_cuda_compute *c);
 
-/* ---- pass_linear.c ---------------------------------------------------- */
+/* pass_linear.c */
 
-/* The rows of a product: n of x from first on, each step further. */
+/* The rows of x in a product: first + i * step for i < n. */
 typedef struct gac_linear_rows {
     int64_t first, step, n;
 } gac_linear_rows;
 
-/* Where a product goes: rows of y_ld numbers. */
+/* The output of a product: rows y_ld numbers apart. */
 typedef struct gac_linear_out {
     void *y;
     int64_t y_ld;
     gac_skinny_mode mode;
 } gac_linear_out;
 
-/* Launches products that were put off. To be called before anything else goes
- * on the stream, and before memory that they know is let go. */
+/* Launches the deferred products. Call it before anything else is enqueued and before
+ * memory that they use is freed. */
 gac_status gac_compute_launch_pending(gac_cuda_compute *c, gac_error *err);
 gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
                                gac_linear_rows rows, gac_linear_out out, gac_error *err);
 
-/* ---- The slots of the table ---------------------------------------------- */
+/* Slots of gac_compute_ops. */
 
 gac_status gac_compute_matrix_create(void *state, gac_axis in, const gac_linear_module *modules,
                                      int n_modules, gac_matrix **out, gac_error *err);

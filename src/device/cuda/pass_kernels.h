@@ -1,13 +1,12 @@
-/* pass_kernels: the kernels of a forward pass, as launchers a C file can
- * call. As those of kernels.h they only enqueue, may be captured, allocate
- * nothing and keep no state.
+/* pass_kernels: launchers of the kernels of a forward pass, callable from C. As in
+ * kernels.h they only enqueue, may be captured, allocate nothing and keep no state.
  *
- * dtype below is F16 or BF16, the type of weights and rows; half stands for
- * it in the shapes. Sums are in F32, and so is the residual stream.
+ * dtype is F16 or BF16, the type of weights and rows. The shapes below call it half. Sums
+ * and the residual stream are F32.
  *
- * Where overlap is set, the kernel may start while the one before it on the
- * stream still runs (programmatic dependent launch): until that has finished
- * it touches nothing but weights. It must then be preceded by a kernel. */
+ * overlap: the kernel may start while the previous kernel on the stream still runs
+ * (programmatic dependent launch). Until that one has finished it reads only weights. The
+ * previous operation on the stream must be a kernel. */
 #ifndef GAC_DEVICE_CUDA_COMPUTE_KERNELS_H
 #define GAC_DEVICE_CUDA_COMPUTE_KERNELS_H
 
@@ -20,36 +19,35 @@
 extern "C" {
 #endif
 
-/* ---- Weights (pass_convert.cu) --------------------------------------- */
+/* Weights (pass_convert.cu). */
 
-/* Rows or columns of a tensor and where they go: number i goes to place
- * ((start + i) / size) stored + (start + i) % size - base. */
-typedef struct gac_place_map {
+/* Maps rows or columns of a tensor to their padded position: index i goes to (start + i)
+ * / size * stored + (start + i) % size - base. */
+typedef struct gac_index_map {
     int64_t start, size, stored, base;
-} gac_place_map;
+} gac_index_map;
 
 typedef struct gac_convert_args {
     gac_dtype from_dtype, to_dtype; /* F32, F16, BF16 */
     const void *from;               /* (n_rows, n_cols) */
-    void *to;                       /* rows of ld numbers */
+    void *to;                       /* rows ld numbers apart */
     int64_t n_rows, n_cols, ld;
-    gac_place_map rows, cols;
-    int64_t first_index;          /* of from[0] in its tensor */
-    unsigned long long *worst_at; /* gets the least index of a number that is not finite in
-                                   * to_dtype, if below what is there */
+    gac_index_map rows, cols;
+    int64_t first_index;           /* index of from[0] in its tensor */
+    unsigned long long *first_bad; /* lowered to the first index that is not finite */
 } gac_convert_args;
 
 gac_status gac_convert_launch(const gac_convert_args *args, cudaStream_t stream, gac_error *err);
 
-/* ---- Rows (pass_rows.cu) --------------------------------------------- */
+/* Rows (pass_rows.cu). */
 
-/* out[i] = x[i] / rms * norm, for n rows. */
+/* out[i] = x[i] / rms(x[i]) * norm, for n rows. */
 typedef struct gac_norm_args {
     gac_dtype dtype;
     bool from_float;   /* x is F32, else half */
-    const void *x;     /* rows of x_ld */
-    const float *norm; /* (width), or NULL: x as it is */
-    void *out;         /* (n, out_ld) half, zeros from width on */
+    const void *x;     /* rows x_ld numbers apart */
+    const float *norm; /* (width), or NULL to convert only */
+    void *out;         /* (n, out_ld) half, zero from width on */
     int64_t x_ld, out_ld;
     int64_t width;
     int64_t n;
@@ -77,19 +75,19 @@ gac_status gac_embed_launch(gac_dtype dtype, const void *table, int64_t ld, int6
 gac_status gac_losses_launch(const float *logits, int64_t vocab, const int32_t *targets,
                              double *out, int64_t n, cudaStream_t stream, gac_error *err);
 
-/* ---- Few rows times weights (pass_skinny.cu, pass_stream.cu) ------------ */
+/* Few rows times weights (pass_skinny.cu, gemv_persistent.cu). */
 
 enum { GAC_SKINNY_MAX_ROWS = 16, GAC_SKINNY_MAX_SEGMENTS = 16 };
 
 typedef enum gac_skinny_mode {
-    GAC_SKINNY_SET,   /* y half */
-    GAC_SKINNY_FLOAT, /* y F32 */
-    GAC_SKINNY_ADD,   /* y F32, added to */
-    GAC_SKINNY_GATED  /* y half = silu(gate) * up */
+    GAC_SKINNY_SET,   /* y is half */
+    GAC_SKINNY_FLOAT, /* y is F32 */
+    GAC_SKINNY_ADD,   /* y is F32 and the product is added to it */
+    GAC_SKINNY_GATED  /* y is half: silu(gate) * up */
 } gac_skinny_mode;
 
-/* Some columns of y: x[:, x_start : + k] weight^T. k and ld are multiples of
- * 8, weights start on 16 bytes. GATED has two of them. */
+/* Weights for some columns of y: x[:, x_start : x_start + k] weight^T. k and ld are
+ * multiples of 8 and weight is 16-byte aligned. A GATED segment has two of them. */
 typedef struct gac_skinny_weights {
     const void *weight; /* (n, ld) half */
     const float *bias;  /* (n), or NULL */
@@ -97,20 +95,20 @@ typedef struct gac_skinny_weights {
 } gac_skinny_weights;
 
 typedef struct gac_skinny_segment {
-    gac_skinny_weights gate, up; /* up: GATED only */
+    gac_skinny_weights gate, up; /* up is used by GATED only */
     int64_t n, y_start;
 } gac_skinny_segment;
 
 typedef struct gac_skinny_args {
     gac_dtype dtype;
     gac_skinny_mode mode;
-    int64_t m;         /* rows, up to GAC_SKINNY_MAX_ROWS */
+    int64_t m;         /* rows, at most GAC_SKINNY_MAX_ROWS */
     bool from_float;   /* x is F32, else half */
-    const void *x;     /* (m, x_ld), 16-byte aligned rows */
-    const float *norm; /* (n_norm), or NULL: x / rms * norm goes in; only with from_float */
-    int64_t n_norm;    /* the first of width; the others are zero */
+    const void *x;     /* (m, x_ld), rows 16-byte aligned */
+    const float *norm; /* (n_norm) with from_float, or NULL: multiplies x / rms(x) * norm */
+    int64_t n_norm;    /* normed numbers of a row; the rest of width is zero */
     double eps;
-    int64_t width; /* numbers of x, a multiple of 8 */
+    int64_t width; /* numbers per row of x, a multiple of 8 */
     int64_t x_ld;
     void *y; /* (m, y_ld) */
     int64_t y_ld;
@@ -119,33 +117,33 @@ typedef struct gac_skinny_args {
     bool overlap;
 } gac_skinny_args;
 
-/* Takes half rows only. */
+/* Runs one product. x must be half. */
 gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_t stream, gac_error *err);
 
-/* ---- One row times weights, again and again (pass_stream.cu) ------------- */
+/* A sequence of products of one row (gemv_persistent.cu). */
 
 enum {
-    GAC_STREAM_MAX_PRODUCTS = 8,
-    GAC_STREAM_MAX_BLOCKS = 1023,
-    GAC_STREAM_STATE_BYTES = (1 + GAC_STREAM_MAX_BLOCKS) * 4
+    GAC_GEMV_MAX_PRODUCTS = 8,
+    GAC_GEMV_MAX_BLOCKS = 1023,
+    GAC_GEMV_STATE_BYTES = (1 + GAC_GEMV_MAX_BLOCKS) * 4
 };
 
-/* Whether gac_stream_launch takes these products: of one row each, on a device
- * that has what it needs. */
-bool gac_stream_takes(const gac_skinny_args *args, int n);
-/* n products one after another, of one dtype, whatever they say of overlap.
- * state: GAC_STREAM_STATE_BYTES, zero before the first call; no two launches at
- * once may share it. */
-gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
-                             cudaStream_t stream, gac_error *err);
+/* Returns whether gac_gemv_launch supports these products on this device. Each must have
+ * one row. */
+bool gac_gemv_takes(const gac_skinny_args *args, int n);
+/* Runs n products of one dtype one after another. Ignores their overlap fields. state has
+ * GAC_GEMV_STATE_BYTES bytes, which are zero before the first call. Concurrent launches
+ * must not share it. */
+gac_status gac_gemv_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
+                           cudaStream_t stream, gac_error *err);
 
-/* ---- Attention with a cache ---------------------------------------------- */
+/* Attention with a cache. */
 
-/* What both kernels below are told. Rows of qkv hold the q heads, the k heads
- * and the v heads one after another, in stored sizes. */
+/* Arguments of both kernels below. A row of qkv holds the q heads, the k heads and the v
+ * heads, padded to their stored sizes. */
 typedef struct gac_heads_args {
     gac_dtype dtype;
-    const void *qkv; /* (batch n_new, qkv_ld) half */
+    const void *qkv; /* (batch * n_new, qkv_ld) half */
     int64_t qkv_ld;
     void *k_cache; /* (batch, n_kv_heads, capacity, qk_stored) half */
     void *v_cache; /* (batch, n_kv_heads, capacity, v_stored) half */
@@ -155,16 +153,16 @@ typedef struct gac_heads_args {
     const float *q_norm, *k_norm; /* (qk_size), or NULL */
     double eps;
     const float *cosines, *sines; /* (positions, qk_size / 2), or NULL */
-    const int32_t *n_past;        /* one number on the device */
+    const int32_t *n_past;        /* a single number in device memory */
 } gac_heads_args;
 
-/* Norms and rotates q and k; q goes to q_out (batch n_new, n_q_heads
- * qk_stored), k and v into the cache (pass_rope.cu). */
+/* Norms and rotates q and k. Writes q to q_out (batch * n_new, n_q_heads * qk_stored),
+ * and k and v to the cache (pass_rope.cu). */
 gac_status gac_rope_launch(const gac_heads_args *args, void *q_out, cudaStream_t stream,
                            gac_error *err);
 
-/* One new token for each sequence: all of the above, and attention over the
- * cache (pass_decode.cu). */
+/* One new token per sequence: everything that gac_rope_launch does, and attention over
+ * the cache (pass_decode.cu). */
 typedef struct gac_decode_args {
     gac_heads_args heads;
     double scale;

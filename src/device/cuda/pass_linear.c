@@ -1,13 +1,13 @@
-/* Products with the weights of a matrix.
+/* Multiplies rows by the weights of a matrix.
  *
- * x is normed into half rows (one row by the kernel that reads it), goes through
- * the pieces that read it, and the latent rows that the first factors give go
- * through theirs. A few rows go through our own kernels, which also add biases,
- * gate, and add to the residual stream; many through cublasLt, with kernels of
- * ours after it for biases and gates. */
+ * x is first normed and converted to half; for a single row the product kernel does that
+ * itself. Direct pieces multiply x. The first factors multiply x and give the latent,
+ * which the second pieces multiply. For a few rows our own kernels also add biases, apply
+ * the gate and add to the residual stream. For many rows cublasLt multiplies, and
+ * separate kernels do the rest. */
 #include "pass_internal.h"
 
-/* Rows that a product reads: half, or F32 to be normed on the way. */
+/* Input rows of a product: half, or F32 with a norm to apply. */
 typedef struct source {
     const void *x;
     int64_t ld, width;
@@ -17,17 +17,17 @@ typedef struct source {
     double eps;
 } source;
 
-/* Pieces, and what they give. */
+/* Pieces with a common input, and their output. */
 typedef struct stage {
     const gac_piece *pieces;
     int n_pieces;
     source in;
-    const float *bias; /* by y, or NULL */
-    int64_t n_y;       /* numbers of a row of y that pieces may give */
+    const float *bias; /* (n_y), or NULL */
+    int64_t n_y;       /* numbers in a row of y */
     gac_linear_out out;
 } stage;
 
-/* How many pieces from the first on can be multiplied as one. */
+/* Returns how many pieces, from the first on, form one contiguous matrix. */
 static int count_joined(const gac_piece *p, int n)
 {
     int i = 1;
@@ -46,7 +46,7 @@ static int64_t sum_joined(const gac_piece *p, int n)
     return rows;
 }
 
-/* Whether our kernel for few rows takes the pieces: all on 16 bytes. */
+/* Returns whether all pieces have the 16-byte alignment that our own kernels need. */
 static bool is_aligned(const gac_matrix *matrix)
 {
     bool ok = matrix->width % 8 == 0 && matrix->first.n % 8 == 0;
@@ -80,7 +80,7 @@ static gac_skinny_args skinny_call(gac_cuda_compute *c, const source *in, int64_
                               .y_ld = out.y_ld };
 }
 
-/* Norms m rows, or makes half of them, into c->x. */
+/* Norms m rows, or only converts them to half, into c->x. */
 static gac_status norm_rows(gac_cuda_compute *c, source *in, int64_t m, gac_error *err)
 {
     gac_norm_args args = { .dtype = c->options.dtype,
@@ -99,7 +99,7 @@ static gac_status norm_rows(gac_cuda_compute *c, source *in, int64_t m, gac_erro
     return gac_norm_launch(&args, c->cuda->stream, err);
 }
 
-/* The kernel for up to 16 rows, which takes half rows only. */
+/* Runs the kernel for up to 16 rows. It takes half rows only. */
 static gac_status launch_alone(gac_cuda_compute *c, gac_skinny_args *args, gac_error *err)
 {
     gac_status status = GAC_OK;
@@ -118,20 +118,19 @@ static gac_status launch_alone(gac_cuda_compute *c, gac_skinny_args *args, gac_e
     return status;
 }
 
-/* Products of one row are put off, to be launched together. */
+/* Defers products of one row, to launch them together. */
 static gac_status launch_skinny(gac_cuda_compute *c, const gac_skinny_args *args, gac_error *err)
 {
     c->pending[c->n_pending] = *args;
-    if (gac_stream_takes(c->pending, c->n_pending + 1)) {
+    if (gac_gemv_takes(c->pending, c->n_pending + 1)) {
         c->n_pending++;
-        return c->n_pending == GAC_STREAM_MAX_PRODUCTS ? gac_compute_launch_pending(c, err)
-                                                       : GAC_OK;
+        return c->n_pending == GAC_GEMV_MAX_PRODUCTS ? gac_compute_launch_pending(c, err) : GAC_OK;
     }
     gac_status status = gac_compute_launch_pending(c, err);
     if (status)
         return status;
     c->pending[0] = *args;
-    if (gac_stream_takes(c->pending, 1)) {
+    if (gac_gemv_takes(c->pending, 1)) {
         c->n_pending = 1;
         return GAC_OK;
     }
@@ -145,7 +144,7 @@ gac_status gac_compute_launch_pending(gac_cuda_compute *c, gac_error *err)
         return GAC_OK;
     c->n_pending = 0;
     gac_status status =
-        gac_stream_launch(c->pending, n, c->stream_state.memory, c->chained, c->cuda->stream, err);
+        gac_gemv_launch(c->pending, n, c->gemv_state.memory, c->chained, c->cuda->stream, err);
     c->chained = true;
     return status;
 }
@@ -199,7 +198,7 @@ static gac_status multiply(gac_cuda_compute *c, const stage *s, int64_t m, bool 
     return few ? multiply_few(c, s, m, err) : multiply_many(c, s, m, err);
 }
 
-/* Biases of a stage that cublasLt did. */
+/* Adds the biases after cublasLt. */
 static gac_status add_bias(gac_cuda_compute *c, const stage *s, int64_t m, gac_error *err)
 {
     bool to_float = s->out.mode == GAC_SKINNY_FLOAT || s->out.mode == GAC_SKINNY_ADD;
@@ -209,7 +208,7 @@ static gac_status add_bias(gac_cuda_compute *c, const stage *s, int64_t m, gac_e
                            s->bias, m, s->n_y, c->cuda->stream, err);
 }
 
-/* The rows as they go in. few: F32 rows may be left to the kernel. */
+/* Prepares the input rows. few: a single F32 row is left to the product kernel. */
 static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_linear_rows rows,
                           bool few, source *out, gac_error *err)
 {
@@ -240,8 +239,7 @@ static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_
     return norm_rows(c, out, rows.n, err);
 }
 
-/* The one piece of a module that gate and up are computed from together, or
- * NULL where there are more. */
+/* Returns the only piece of a module, or NULL if it has several. */
 static const gac_piece *find_only(const gac_piece *pieces, int n, int module)
 {
     const gac_piece *found = NULL;
@@ -255,8 +253,8 @@ static const gac_piece *find_only(const gac_piece *pieces, int n, int module)
     return found;
 }
 
-/* Gate and up in one launch, where both are one piece that reads the same
- * rows; *done says whether they were. */
+/* Runs gate and up in one launch if both are a single piece of the same size. Sets *done
+ * if so. */
 static gac_status multiply_gated(gac_cuda_compute *c, const stage *s, int64_t m, bool *done,
                                  gac_error *err)
 {
@@ -273,7 +271,7 @@ static gac_status multiply_gated(gac_cuda_compute *c, const stage *s, int64_t m,
     return launch_skinny(c, &args, err);
 }
 
-/* Latent rows of the modules that are factorised. */
+/* Computes the latent of the factorised modules. */
 static gac_status multiply_first(gac_cuda_compute *c, const gac_matrix *matrix, const source *in,
                                  int64_t m, bool few, source *latent, gac_error *err)
 {
@@ -292,7 +290,7 @@ static gac_status multiply_first(gac_cuda_compute *c, const gac_matrix *matrix, 
     return status;
 }
 
-/* All pieces of a matrix that read x, and those that read the latent rows. */
+/* Runs all pieces that read x and all that read the latent. */
 static gac_status multiply_all(gac_cuda_compute *c, const gac_linear_call *call, int64_t m,
                                bool few, const source *x, const source *latent, gac_linear_out out,
                                gac_error *err)

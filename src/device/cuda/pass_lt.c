@@ -3,10 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the choice depends on. Compared byte by byte: no holes. */
+/* Everything that cublasLt's choice depends on. Compared by memcmp, so it must have no
+ * padding. */
 typedef struct lt_key {
     int64_t m, n, k, w_ld, x_ld, y_ld;
-    int32_t w_align, x_align, y_align, kind; /* kind: to_float and add */
+    int32_t w_align, x_align, y_align, kind; /* kind combines to_float and add */
 } lt_key;
 
 struct gac_lt_choice {
@@ -15,8 +16,8 @@ struct gac_lt_choice {
     size_t workspace_bytes;
 };
 
-/* cublasLt's descriptions of one call; they live on the stack. Seen as it sees
- * them, column by column, w is (k, n) to be transposed, x (k, m), y (n, m). */
+/* cublasLt's descriptors of one call, on the stack. cublasLt is column-major: in its view
+ * w is (k, n) and transposed, x is (k, m), y is (n, m). */
 typedef struct lt_layouts {
     cublasLtMatmulDescOpaque_t matmul;
     cublasLtMatrixLayoutOpaque_t w, x, y;
@@ -78,7 +79,7 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
     return code;
 }
 
-/* The library's first choice: the same for the same call, on every run. */
+/* Takes the first choice of the heuristic, which is the same in every run. */
 static gac_status choose(gac_cuda_compute *c, lt_layouts *l, gac_lt_choice *choice, gac_error *err)
 {
     cublasLtMatmulPreference_t preference = NULL;
@@ -105,7 +106,7 @@ static gac_status choose(gac_cuda_compute *c, lt_layouts *l, gac_lt_choice *choi
     return GAC_OK;
 }
 
-/* The choice made for the key before, or a new one, in *out. */
+/* Sets *out to the cached choice for the key, or to a new one. */
 static gac_status find_choice(gac_cuda_compute *c, const lt_key *key, lt_layouts *l,
                               const gac_lt_choice **out, gac_error *err)
 {
@@ -116,7 +117,7 @@ static gac_status find_choice(gac_cuda_compute *c, const lt_key *key, lt_layouts
             return GAC_OK;
         }
     if (c->n_choices == MOST)
-        c->n_choices = 0; /* as well as any other rule */
+        c->n_choices = 0; /* starts over: as good as any other eviction rule */
     if (c->n_choices == c->max_choices) {
         int n = c->max_choices ? 2 * c->max_choices : 64;
         gac_lt_choice *more = realloc(c->choices, (size_t)n * sizeof *more);
@@ -162,6 +163,6 @@ gac_status gac_lt_multiply(gac_cuda_compute *c, const gac_lt_call *call, gac_err
                        &choice->algo, c->cuda->workspace, choice->workspace_bytes, c->cuda->stream);
     if (code != CUBLAS_STATUS_SUCCESS)
         return gac_cuda_blas_error(err, code, "cublasLtMatmul");
-    c->chained = false; /* the library may end on something else than a kernel */
+    c->chained = false; /* the library may end with an operation that is not a kernel */
     return GAC_OK;
 }

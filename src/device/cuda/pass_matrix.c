@@ -1,10 +1,10 @@
-/* Linear modules that share an input, put on the device.
+/* Uploads linear modules that share an input.
  *
- * Dense modules become pieces that multiply x. Of factorised ones, the first
- * factors become one piece from x to the latent row, and every part a piece
- * that multiplies its slice of that row. Parts that read the same slice share
- * it; slices that overlap otherwise are kept twice, so that each can start
- * where it should. */
+ * A dense module becomes direct pieces, which multiply x. The first factors of all
+ * factorised modules become one piece from x to the latent. Each part of a factorised
+ * module becomes a piece that multiplies its slice of the latent. Parts that read the
+ * same slice share it. Slices that overlap only partly are stored twice, so that each can
+ * be aligned. */
 #include "pass_internal.h"
 
 #include <limits.h>
@@ -14,8 +14,8 @@
 
 enum { RUN_ALIGNMENT = 256 };
 
-/* Numbers start to start + n - 1 of what a module's first factor gives, at
- * latent numbers at to at + stored - 1. */
+/* Rows start to start + n - 1 of a module's first factor. They are stored at latent
+ * columns at to at + stored - 1. */
 typedef struct slice {
     int module;
     int64_t start, n, at, stored;
@@ -27,10 +27,10 @@ typedef struct builder {
     const gac_linear_module *modules;
     slice *slices;
     int n_slices;
-    size_t n_bytes; /* planned so far */
+    size_t n_bytes; /* bytes planned so far */
 } builder;
 
-static gac_status no_sense(const gac_host_tensor *tensor, const char *what, gac_error *err)
+static gac_status bad_tensor(const gac_host_tensor *tensor, const char *what, gac_error *err)
 {
     char name[256];
     return gac_error_set(err, GAC_BAD_INPUT, "%s (%lld, %lld): %s",
@@ -42,12 +42,12 @@ static gac_status check_tensor(const gac_host_tensor *tensor, int64_t n_cols, ga
 {
     if (tensor->dtype != GAC_DTYPE_F32 && tensor->dtype != GAC_DTYPE_F16 &&
         tensor->dtype != GAC_DTYPE_BF16)
-        return no_sense(tensor, "cuda takes F32, F16 and BF16", err);
+        return bad_tensor(tensor, "cuda takes F32, F16 and BF16", err);
     if (tensor->n_rows < 1 || tensor->n_cols < 1 || tensor->n_rows > INT_MAX ||
         tensor->n_cols > INT_MAX)
-        return no_sense(tensor, "sizes that make no sense", err);
+        return bad_tensor(tensor, "sizes that make no sense", err);
     if (n_cols >= 0 && tensor->n_cols != n_cols)
-        return no_sense(tensor, "columns do not fit the input", err);
+        return bad_tensor(tensor, "columns do not fit the input", err);
     return GAC_OK;
 }
 
@@ -56,7 +56,7 @@ static gac_status check_bias(const gac_host_tensor *bias, int64_t n, gac_error *
     if (!bias->data)
         return GAC_OK;
     if (bias->n_rows != 1 || bias->n_cols != n)
-        return no_sense(bias, "a bias that does not fit its weight", err);
+        return bad_tensor(bias, "a bias that does not fit its weight", err);
     return check_tensor(bias, n, err);
 }
 
@@ -74,7 +74,7 @@ static gac_status check_module(const gac_axis *in, const gac_linear_module *modu
         status = check_tensor(&part->weight, module->first.data ? -1 : n_in, err);
         if (status == GAC_OK && module->first.data &&
             (part->start < 0 || part->start + part->weight.n_cols > module->first.n_rows))
-            status = no_sense(&part->weight, "columns do not fit the first factor", err);
+            status = bad_tensor(&part->weight, "columns do not fit the first factor", err);
         if (status == GAC_OK)
             status = check_bias(&part->bias, part->weight.n_rows, err);
         n_out += part->weight.n_rows;
@@ -93,13 +93,13 @@ static int64_t rank_stored(const gac_cuda_compute *c, int64_t rank)
     return gac_compute_stored((void *)(uintptr_t)c, GAC_SIZE_WIDTH, rank);
 }
 
-/* Where the number of an axis is kept; also for one past the end. */
-static int64_t place_of(const gac_axis *axis, int64_t i)
+/* Returns the stored index of element i of an axis. i may be one past the end. */
+static int64_t stored_index(const gac_axis *axis, int64_t i)
 {
     return i / axis->size * axis->stored + i % axis->size;
 }
 
-/* The slice that the part reads, made if there is none. */
+/* Returns the slice that a part reads. Creates it if there is none. */
 static const slice *find_slice(builder *b, int module, const gac_linear_part *part)
 {
     for (int i = 0; i < b->n_slices; i++) {
@@ -126,7 +126,7 @@ static int count_parts(const gac_linear_module *modules, int n_modules, bool fac
     return n;
 }
 
-/* Sizes of all pieces. */
+/* Computes the sizes of all pieces. */
 static void plan_pieces(builder *b)
 {
     gac_matrix *matrix = b->matrix;
@@ -135,10 +135,10 @@ static void plan_pieces(builder *b)
         int64_t row = 0;
         for (int j = 0; j < module->n_parts; j++) {
             const gac_linear_part *part = &module->parts[j];
-            int64_t begin = place_of(&module->out, row);
+            int64_t begin = stored_index(&module->out, row);
             row += part->weight.n_rows;
             gac_piece piece = { .module = i,
-                                .n = place_of(&module->out, row) - begin,
+                                .n = stored_index(&module->out, row) - begin,
                                 .k = matrix->width,
                                 .ld = matrix->width,
                                 .y_start = matrix->n_out + begin };
@@ -156,9 +156,9 @@ static void plan_pieces(builder *b)
     matrix->first.k = matrix->first.ld = matrix->width;
 }
 
-/* Pieces whose rows and outputs follow each other lie side by side, so that
- * they can be multiplied as one; every such run starts on a boundary. The
- * offset is kept in the place of the pointer until there is one. */
+/* Plans the memory of the pieces. Pieces that read the same columns and whose outputs are
+ * adjacent are stored contiguously, so that one product can run them. Each such run is
+ * aligned. weight holds the offset until the memory is allocated. */
 static bool plan_memory(builder *b, gac_piece *pieces, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -176,7 +176,7 @@ static bool plan_memory(builder *b, gac_piece *pieces, int n)
     return true;
 }
 
-static void place_pieces(gac_matrix *matrix, gac_piece *pieces, int n)
+static void set_weights(gac_matrix *matrix, gac_piece *pieces, int n)
 {
     for (int i = 0; i < n; i++)
         pieces[i].weight = (char *)matrix->memory + (uintptr_t)pieces[i].weight;
@@ -211,9 +211,9 @@ static gac_status take_memory(builder *b, gac_error *err)
         return status;
     matrix->n_bytes = n_bytes;
     c->memory.weight_bytes += (int64_t)n_bytes;
-    place_pieces(matrix, matrix->direct, matrix->n_direct);
-    place_pieces(matrix, &matrix->first, matrix->first.n ? 1 : 0);
-    place_pieces(matrix, matrix->second, matrix->n_second);
+    set_weights(matrix, matrix->direct, matrix->n_direct);
+    set_weights(matrix, &matrix->first, matrix->first.n ? 1 : 0);
+    set_weights(matrix, matrix->second, matrix->n_second);
     if (latent_at > bias_at)
         matrix->bias = (float *)((char *)matrix->memory + bias_at);
     if (n_bytes > latent_at)
@@ -226,7 +226,7 @@ static gac_status take_staging(gac_cuda_compute *c, gac_error *err)
 {
     cudaError_t code = cudaSuccess;
     void *memory = NULL;
-    if (c->worst_at)
+    if (c->first_bad)
         return GAC_OK;
     for (int i = 0; i < 2 && code == cudaSuccess; i++) {
         gac_status status = GAC_OK;
@@ -241,14 +241,14 @@ static gac_status take_staging(gac_cuda_compute *c, gac_error *err)
     }
     if (code != cudaSuccess)
         return gac_cuda_error(err, code, "memory for loading");
-    gac_status status = gac_compute_alloc(c, sizeof *c->worst_at, "loading", &memory, err);
-    c->worst_at = memory;
+    gac_status status = gac_compute_alloc(c, sizeof *c->first_bad, "loading", &memory, err);
+    c->first_bad = memory;
     if (status == GAC_OK)
         c->memory.work_bytes += 2 * (int64_t)GAC_STAGING_BYTES;
     return status;
 }
 
-/* Says which number was refused, and why. */
+/* Reports the number that was refused, and why. */
 static gac_status refuse(gac_cuda_compute *c, const gac_host_tensor *tensor, int64_t index,
                          gac_error *err)
 {
@@ -272,22 +272,22 @@ static gac_status refuse(gac_cuda_compute *c, const gac_host_tensor *tensor, int
                          finite ? gac_dtype_name(c->options.dtype) : "");
 }
 
-/* Rows row0 to row0 + n_rows - 1 of a tensor to the device, as much at a time
- * as staging memory holds. job has the maps and what to convert to, and is
- * changed. */
+/* Uploads rows row0 to row0 + n_rows - 1 of a tensor, as much at a time as the staging
+ * buffers hold. job holds the index maps and the target; upload overwrites its other
+ * fields. */
 static gac_status upload(gac_cuda_compute *c, const gac_host_tensor *tensor, int64_t row0,
                          int64_t n_rows, gac_convert_args *job, gac_error *err)
 {
     cudaStream_t stream = c->cuda->stream;
     int64_t element = gac_dtype_bits(tensor->dtype) / 8, row_bytes = tensor->n_cols * element;
     int64_t rows_each = (int64_t)GAC_STAGING_BYTES / row_bytes, row_start = job->rows.start;
-    unsigned long long worst = ULLONG_MAX;
+    unsigned long long bad = ULLONG_MAX;
     if (rows_each < 1)
-        return no_sense(tensor, "rows too long to load", err);
-    cudaError_t code = cudaMemsetAsync(c->worst_at, 0xff, sizeof worst, stream);
+        return bad_tensor(tensor, "rows too long to load", err);
+    cudaError_t code = cudaMemsetAsync(c->first_bad, 0xff, sizeof bad, stream);
     job->from_dtype = tensor->dtype;
     job->n_cols = tensor->n_cols;
-    job->worst_at = c->worst_at;
+    job->first_bad = c->first_bad;
     for (int64_t row = 0, turn = 0; row < n_rows && code == cudaSuccess;
          row += rows_each, turn ^= 1) {
         int64_t n = n_rows - row < rows_each ? n_rows - row : rows_each;
@@ -310,40 +310,41 @@ static gac_status upload(gac_cuda_compute *c, const gac_host_tensor *tensor, int
         code = cudaEventRecord(c->staged_at[turn], stream);
     }
     if (code == cudaSuccess)
-        code = cudaMemcpyAsync(&worst, c->worst_at, sizeof worst, cudaMemcpyDeviceToHost, stream);
+        code = cudaMemcpyAsync(&bad, c->first_bad, sizeof bad, cudaMemcpyDeviceToHost, stream);
     if (code == cudaSuccess)
         code = cudaStreamSynchronize(stream);
     if (code != cudaSuccess)
         return gac_cuda_error(err, code, "weights to the device");
-    return worst == ULLONG_MAX ? GAC_OK : refuse(c, tensor, (int64_t)worst, err);
+    return bad == ULLONG_MAX ? GAC_OK : refuse(c, tensor, (int64_t)bad, err);
 }
 
-static gac_place_map map_of(const gac_axis *axis, int64_t start, int64_t base)
+static gac_index_map map_of(const gac_axis *axis, int64_t start, int64_t base)
 {
-    return (gac_place_map){ start, axis->size, axis->stored, base };
+    return (gac_index_map){ start, axis->size, axis->stored, base };
 }
 
-static const gac_place_map as_it_is = { 0, 1, 1, 0 };
+static const gac_index_map identity_map = { 0, 1, 1, 0 };
 
-/* The weight and bias of a part, to the piece made for it. row is the first of
- * its outputs within the module, y_module the module's first in y. */
+/* Uploads the weight and bias of a part to its piece. row is its first output within the
+ * module, y_module the module's first output in y. */
 static gac_status fill_part(builder *b, const gac_linear_module *module,
                             const gac_linear_part *part, const gac_piece *piece, int64_t row,
                             int64_t y_module, gac_error *err)
 {
     gac_matrix *matrix = b->matrix;
-    int64_t base = place_of(&module->out, row);
+    int64_t base = stored_index(&module->out, row);
     gac_convert_args job = { .to_dtype = b->c->options.dtype,
                              .to = piece->weight,
                              .ld = piece->ld,
                              .rows = map_of(&module->out, row, base),
-                             .cols = module->first.data ? as_it_is : map_of(&matrix->in, 0, 0) };
+                             .cols =
+                                 module->first.data ? identity_map : map_of(&matrix->in, 0, 0) };
     gac_status status = upload(b->c, &part->weight, 0, part->weight.n_rows, &job, err);
     if (status || !part->bias.data)
         return status;
     gac_convert_args bias = { .to_dtype = GAC_DTYPE_F32,
                               .to = matrix->bias + y_module,
-                              .rows = as_it_is,
+                              .rows = identity_map,
                               .cols = map_of(&module->out, row, 0) };
     return upload(b->c, &part->bias, 0, 1, &bias, err);
 }
@@ -379,7 +380,7 @@ static gac_status fill_first(builder *b, gac_error *err)
         gac_convert_args job = { .to_dtype = b->c->options.dtype,
                                  .to = (uint16_t *)matrix->first.weight + s->at * matrix->first.ld,
                                  .ld = matrix->first.ld,
-                                 .rows = as_it_is,
+                                 .rows = identity_map,
                                  .cols = map_of(&matrix->in, 0, 0) };
         status = upload(b->c, &module->first, s->start, s->n, &job, err);
         if (status || !module->first_bias.data)
@@ -389,14 +390,14 @@ static gac_status fill_first(builder *b, gac_error *err)
         bias.n_cols = s->n;
         gac_convert_args add = { .to_dtype = GAC_DTYPE_F32,
                                  .to = matrix->latent_bias + s->at,
-                                 .rows = as_it_is,
-                                 .cols = as_it_is };
+                                 .rows = identity_map,
+                                 .cols = identity_map };
         status = upload(b->c, &bias, 0, 1, &add, err);
     }
     return status;
 }
 
-/* Room for what goes in and what lies between, of as many rows as there may be. */
+/* Reserves scratch for max_rows rows of x, the latent, and gate and up. */
 static gac_status reserve_scratch(builder *b, gac_error *err)
 {
     gac_cuda_compute *c = b->c;
@@ -429,7 +430,7 @@ void gac_compute_matrix_free(void *state, gac_matrix *matrix)
     free(matrix);
 }
 
-/* Everything but the checks and the errors' clean-up. */
+/* Builds the matrix. The caller has checked the modules and cleans up on failure. */
 static gac_status build(builder *b, gac_error *err)
 {
     gac_matrix *matrix = b->matrix;

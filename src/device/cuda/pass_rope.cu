@@ -1,4 +1,4 @@
-/* Rows of q, k and v on their way to attention: norms, rotation, the cache. */
+/* Prepares rows of q, k and v for attention: norms, rotary embedding, cache. */
 #include "pass_heads.cuh"
 
 namespace
@@ -11,8 +11,8 @@ struct params {
     void *q_out;
 };
 
-/* A warp takes one head after another, over all rows: the q heads of a row,
- * its k heads, its v heads. */
+/* Each warp processes one head at a time, over all rows: the q heads of a row, its k
+ * heads, its v heads. */
 template <typename T>
 __global__ void __launch_bounds__(32 * N_WARPS) gac_rope_kernel(const __grid_constant__ params p)
 {
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(32 * N_WARPS) gac_rope_kernel(const __grid_con
         const T *from = (const T *)a.qkv + row * a.qkv_ld;
         const int64_t slot = (sequence * n_kv + kv_head) * a.capacity + position;
         if (position >= a.capacity)
-            continue; /* callers see to it */
+            continue; /* the caller has checked this */
         if (is_v) {
             copy_head(from + (n_q + n_kv) * a.qk_stored + kv_head * a.v_stored,
                       (T *)a.v_cache + slot * a.v_stored, (int)a.v_stored);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(32 * N_WARPS) gac_rope_kernel(const __grid_con
                                  (float)a.eps };
         T *to = is_q ? (T *)p.q_out + (row * n_q + head) * a.qk_stored
                      : (T *)a.k_cache + slot * a.qk_stored;
-        turn_head(rule, from + head * a.qk_stored, to);
+        norm_and_rotate(rule, from + head * a.qk_stored, to);
     }
 }
 

@@ -1,5 +1,4 @@
-/* What happens to rows between the products: norms, gates, biases, the
- * embedding, losses. */
+/* Row operations between the products: norms, gates, biases, the embedding and losses. */
 #include "pass_common.cuh"
 
 #include <cmath>
@@ -13,7 +12,7 @@ struct norm_params {
     gac_norm_args a;
 };
 
-/* One block a row. The row is read twice, the second time from cache. */
+/* One block per row. The row is read twice, the second time from the cache. */
 template <typename F, typename T>
 __global__ void __launch_bounds__(NORM_THREADS) gac_norm_kernel(const norm_params p)
 {
@@ -40,7 +39,8 @@ __global__ void __launch_bounds__(NORM_THREADS) gac_norm_kernel(const norm_param
     }
 }
 
-/* Rows of float4: one thread keeps up to KEEP of them, and reads once. */
+/* One block per row. A thread keeps KEEP float4 of the row in registers, so the row is
+ * read once. */
 template <typename T, int KEEP>
 __global__ void __launch_bounds__(NORM_THREADS) gac_norm_wide_kernel(const norm_params p)
 {
@@ -81,8 +81,8 @@ cudaError_t launch_norm(const gac_norm_args *a, bool overlap, cudaStream_t strea
 {
     const norm_params p = { *a };
     const dim3 grid((unsigned)a->n);
-    constexpr int KEEP = 4; /* registers, so that other blocks fit beside it */
-    constexpr int WIDE = 4 * KEEP * NORM_THREADS; /* numbers */
+    constexpr int KEEP = 4; /* few registers, so that other blocks fit beside it */
+    constexpr int WIDE = 4 * KEEP * NORM_THREADS; /* numbers that KEEP covers */
     const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->norm | (uintptr_t)a->out) % 16 == 0;
     if (a->from_float && a->norm && aligned && a->width % 4 == 0 && a->width <= 2 * WIDE &&
         a->out_ld == a->width && a->x_ld % 4 == 0)
@@ -94,7 +94,7 @@ cudaError_t launch_norm(const gac_norm_args *a, bool overlap, cudaStream_t strea
     return launch_kernel(gac_norm_kernel<T, T>, grid, NORM_THREADS, 0, overlap, stream, p);
 }
 
-/* Eight numbers a thread where everything is aligned, else one. */
+/* A thread computes eight numbers if everything is aligned, else one. */
 template <typename T, bool WIDE>
 __global__ void __launch_bounds__(ROW_THREADS)
     gac_silu_kernel(const T *pair, int64_t pair_ld, T *out, int64_t out_ld, int64_t n_rows,
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         y[r * ld + c] = from_float<T>(to_float(y[r * ld + c]) + b);
 }
 
-/* One block a row. Ids outside the table, which callers refuse, read row 0. */
+/* One block per row. Callers refuse ids outside the table; here they read row 0. */
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS)
     gac_embed_kernel(const T *table, int64_t ld, int64_t n_ids, const int32_t *ids, float *out,
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
         to[c] = to_float(from[c]);
 }
 
-/* One block a row: its maximum, then the sum of exponentials, each thread's
- * share in F32 and the shares in F64. */
+/* One block per row. The maximum first, then the sum of exponentials: per thread in F32,
+ * across threads in F64. */
 __global__ void __launch_bounds__(LOSS_THREADS)
     gac_losses_kernel(const float *logits, int64_t vocab, const int32_t *targets, double *out)
 {

@@ -1,23 +1,22 @@
-/* Up to 16 rows times weights: as fast as the weights come out of memory.
+/* Up to 16 rows times weights, at the speed of memory.
  *
- * A tile is 8 rows of weights, or of x. There is one block to a multiprocessor,
- * with its share of the tiles (pass_deal.h), and eight of its warps divide the k of
- * these tiles among them in steps of 64 numbers. Each of these warps has a ring in
- * shared memory, and another warp that fills it: for each step with tiles of x
- * and of the weights, of which up to GROUP share the x. What the warps have of a
- * group is added up after its last step.
+ * A tile is 8 rows of weights or of x. There is one block per multiprocessor, and
+ * block_schedule.h assigns tiles to blocks. Eight warps of a block multiply. They divide
+ * the k of each tile among them in steps of 64 numbers. Each compute warp is paired with
+ * a producer warp that fills its ring in shared memory. A step in the ring holds tiles of
+ * x and up to GROUP tiles of weights that use the same x. After the last step of a group
+ * the block adds the sums of its warps.
  *
- * The warps that fill the rings do not wait for the kernel before this one until
- * they are full of weights, with gaps for x. The block takes few enough registers
- * for one of that kernel's to stay beside it where it is a norm of up to 4096
- * numbers. */
+ * The producer warps start to load weights before the previous kernel has finished, and
+ * leave gaps for x. They wait for that kernel only when the rings are full. The block
+ * uses few registers, so that a norm kernel for up to 4096 numbers can run beside it. */
 #include "pass_skinny.cuh"
 
 namespace
 {
 
-/* Four matrices of 8 by 8, each a word in lane (g, t): row g, columns 2t and the
- * next. Lane 8 i + r says where row r of matrix i is. */
+/* Loads four 8x8 matrices. Lane (g, t) gets row g, columns 2t and 2t + 1 of each. Lane 8
+ * i + r passes the address of row r of matrix i. */
 __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -25,21 +24,21 @@ __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t from)
                  : "r"(from));
 }
 
-/* x of a step, for each 16 numbers of it as the first operand is wanted: rows
- * 0 to 7 of the first 8 numbers, rows 8 to 15 of them, and so on. zeros: rows
- * that there are not. */
+/* Loads x of a step as the first mma operand, 16 numbers of k at a time: rows 0 to 7 of
+ * the first 8 numbers, rows 8 to 15 of them, then the same for the next 8 numbers.
+ * Missing rows are read from zeros. */
 template <class C>
-__device__ __forceinline__ void take_x(uint32_t slot, uint32_t zeros, uint32_t (&a)[4][4])
+__device__ __forceinline__ void load_x(uint32_t slot, uint32_t zeros, uint32_t (&a)[4][4])
 {
     const int lane = threadIdx.x % 32, r = lane % 8, is_high = lane / 8 % 2, second = lane / 16;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint32_t from = slot + is_high * TILE_BYTES + place_of(r, 2 * i + second);
+        const uint32_t from = slot + is_high * TILE_BYTES + matrix_offset(r, 2 * i + second);
         load_matrices(a[i], C::M_TILES == 1 && is_high ? zeros + r * 16 : from);
     }
 }
 
-/* N tiles of weights. */
+/* Multiplies x by N tiles of weights. */
 template <class C, int N>
 __device__ __forceinline__ void multiply(float (&c)[C::GROUP][4], const uint32_t (&x)[4][4],
                                          uint32_t tiles)
@@ -50,7 +49,7 @@ __device__ __forceinline__ void multiply(float (&c)[C::GROUP][4], const uint32_t
 #pragma unroll
         for (int i = 0; i < N; i++)
             load_matrices(w[i], tiles + i * TILE_BYTES +
-                                    place_of(threadIdx.x % 8, 4 * h + threadIdx.x % 32 / 8));
+                                    matrix_offset(threadIdx.x % 8, 4 * h + threadIdx.x % 32 / 8));
 #pragma unroll
         for (int q = 0; q < 2; q++)
 #pragma unroll
@@ -62,7 +61,7 @@ __device__ __forceinline__ void multiply(float (&c)[C::GROUP][4], const uint32_t
     }
 }
 
-/* n of them, up to N. */
+/* Multiplies x by n tiles of weights, n at most N. */
 template <class C, int N>
 __device__ __forceinline__ void multiply_some(int n, float (&c)[C::GROUP][4],
                                               const uint32_t (&x)[4][4], uint32_t tiles)
@@ -73,13 +72,14 @@ __device__ __forceinline__ void multiply_some(int n, float (&c)[C::GROUP][4],
         multiply_some<C, N - 1>(n, c, x, tiles);
 }
 
-/* A barrier of the warps that multiply. */
+/* Barrier of the compute warps. */
 __device__ __forceinline__ void wait_for_warps()
 {
     asm volatile("bar.sync 1, %0;" ::"n"(N_THREADS) : "memory");
 }
 
-/* One number of y; gate: where that of the gate is kept, if there is one. */
+/* Stores one number of y. gate points at the gate's value: part 0 writes it, part 1 reads
+ * it. */
 template <typename T>
 __device__ __forceinline__ void store(const params &p, const group &of, int row, int column,
                                       float v, float *gate)
@@ -95,13 +95,13 @@ __device__ __forceinline__ void store(const params &p, const group &of, int row,
     else if (p.mode == GAC_SKINNY_SET)
         ((T *)p.y)[at] = from_float<T>(v);
     else if (p.mode == GAC_SKINNY_ADD)
-        atomicAdd((float *)p.y + at, v); /* nobody else adds to it: it is only not waited for */
+        atomicAdd((float *)p.y + at, v); /* only to not wait for the load */
     else
         ((float *)p.y)[at] = v;
 }
 
-/* Adds up what the warps have of a group. A thread has two columns of one row,
- * the same ones for the gate and the up of a tile. */
+/* Adds the sums of the warps for a group and stores the result. A thread handles two
+ * columns of one row, the same ones for the gate and the up tile. */
 template <class C>
 __device__ __forceinline__ void finish_group(const params &p, const group &of, const char *sums,
                                              float *gates)
@@ -128,24 +128,24 @@ __device__ __forceinline__ void finish_group(const params &p, const group &of, c
     }
 }
 
-/* Multiplies a group, whose steps come through the ring. */
+/* Multiplies one group, whose steps arrive in the ring. */
 template <class C>
 __device__ __forceinline__ void multiply_group(const group &of, int n_steps, uint32_t ring,
                                                ring_state &state, uint32_t zeros,
-                                               ring_place<C> &place, float (&c)[C::GROUP][4])
+                                               ring_position<C> &position, float (&c)[C::GROUP][4])
 {
     const uint32_t full = shared_address(state.full), empty = shared_address(state.empty);
     const int n = of.end - of.start;
 #pragma unroll 1
     for (; n_steps > 0; n_steps--) {
-        const int i = place.n % MAX_STEPS;
+        const int i = position.n % MAX_STEPS;
         uint32_t x[4][4];
-        wait_for(full + i * 8, place.n / MAX_STEPS % 2);
-        const uint32_t step = ring + place.take(of), weights = step + C::M_TILES * TILE_BYTES;
-        take_x<C>(step, zeros, x);
+        wait_for(full + i * 8, position.n / MAX_STEPS % 2);
+        const uint32_t step = ring + position.take(of), weights = step + C::M_TILES * TILE_BYTES;
+        load_x<C>(step, zeros, x);
         multiply_some<C, C::GROUP>(n, c, x, weights);
         if (threadIdx.x % 32 == 0)
-            state.used[i] = place.used;
+            state.used[i] = position.used;
         arrive(empty + i * 8);
     }
 }
@@ -161,7 +161,7 @@ __global__ void __maxnreg__(104) gac_skinny_kernel(const __grid_constant__ param
         shared_address(memory) + C::SUMS_BYTES + GATES_BYTES + warp * C::RING_BYTES;
     const int start = p.cuts[blockIdx.x], end = p.cuts[blockIdx.x + 1];
     float *gates = (float *)(memory + C::SUMS_BYTES);
-    ring_place<C> place;
+    ring_position<C> position;
     let_next_start();
     if (threadIdx.x < N_THREADS && lane < MAX_STEPS) {
         start_barrier(shared_address(&states[warp].full[lane]), 2 * 32);
@@ -179,9 +179,9 @@ __global__ void __maxnreg__(104) gac_skinny_kernel(const __grid_constant__ param
         int first;
         float c[C::GROUP][4] = {};
         multiply_group<C>(of, share_of(p, of, &first), ring, states[warp], shared_address(zeros),
-                          place, c);
+                          position, c);
         if (of.turn > 0)
-            wait_for_warps(); /* the last sums have been added up */
+            wait_for_warps(); /* the sums of the previous group have been read */
 #pragma unroll
         for (int q = 0; q < C::GROUP; q++)
             if (q < of.end - of.start)
@@ -197,7 +197,7 @@ constexpr int count_bytes(int group, int ring)
     return N_WARPS * (group * SUM_BYTES + ring * TILE_BYTES) + GATES_BYTES;
 }
 
-/* Fills in a segment; false for what makes no sense. */
+/* Fills a segment. Returns false if its sizes are not supported. */
 bool make_segment(const gac_skinny_args *a, const gac_skinny_segment &from, segment &to)
 {
     const int n_parts = a->mode == GAC_SKINNY_GATED ? 2 : 1;
@@ -222,7 +222,7 @@ bool make_segment(const gac_skinny_args *a, const gac_skinny_segment &from, segm
     return true;
 }
 
-/* Fills in all of them. */
+/* Fills all segments. Returns false if their sizes are not supported. */
 bool make_segments(const gac_skinny_args *a, params &p)
 {
     int64_t cost = 0;
@@ -239,15 +239,17 @@ bool make_segments(const gac_skinny_args *a, params &p)
     return cost <= INT32_MAX;
 }
 
-/* Divides the tiles among the blocks. */
-void deal_tiles(params &p, int n_blocks, int group)
+/* Assigns the tiles to the blocks. */
+void assign_tiles(params &p, int n_blocks, int group)
 {
-    gac_deal_segment segments[GAC_SKINNY_MAX_SEGMENTS];
+    gac_block_schedule_segment segments[GAC_SKINNY_MAX_SEGMENTS];
     for (int s = 0; s < p.n_segments; s++)
         segments[s] = { p.segments[s].end_tile - p.segments[s].tile, p.segments[s].cost };
-    const gac_deal deal = { segments, p.n_segments,        n_blocks,
-                            group,    p.m <= TILE ? 1 : 2, p.mode == GAC_SKINNY_GATED ? 2 : 1 };
-    gac_deal_tiles(&deal, p.cuts);
+    const gac_block_schedule schedule = {
+        segments, p.n_segments,        n_blocks,
+        group,    p.m <= TILE ? 1 : 2, p.mode == GAC_SKINNY_GATED ? 2 : 1
+    };
+    gac_block_schedule_assign(&schedule, p.cuts);
 }
 
 template <typename T, int GROUP, int RING>
@@ -255,15 +257,15 @@ cudaError_t launch(params &p, int n_blocks, bool overlap, cudaStream_t stream)
 {
     const auto kernel = p.m <= TILE ? gac_skinny_kernel<config<T, 1, GROUP, RING>>
                                     : gac_skinny_kernel<config<T, 2, GROUP, RING>>;
-    deal_tiles(p, n_blocks, GROUP);
+    assign_tiles(p, n_blocks, GROUP);
     return launch_kernel(kernel, dim3((unsigned)n_blocks), 2 * N_THREADS,
                          (size_t)count_bytes(GROUP, RING), overlap, stream, p);
 }
 
-/* As much shared memory as there is; groups no larger than blocks have tiles, as
- * every step is then in less code. */
+/* Uses as much shared memory as there is. Groups are no larger than the number of tiles
+ * per block, because smaller groups compile to less code per step. */
 template <typename T>
-cudaError_t launch_type(params &p, const facts &f, bool overlap, cudaStream_t stream)
+cudaError_t launch_type(params &p, const device_facts &f, bool overlap, cudaStream_t stream)
 {
     constexpr int FEW = 4, MANY = 7;
     const int n_tiles = p.segments[p.n_segments - 1].end_tile;
@@ -281,7 +283,7 @@ extern "C" gac_status gac_skinny_launch(const gac_skinny_args *args, cudaStream_
                                         gac_error *err)
 {
     params p = {};
-    facts f = {};
+    device_facts f = {};
     cudaError_t code = ask_device(f);
     if (code != cudaSuccess)
         return launch_status(code, "product of few rows", err);

@@ -1,33 +1,33 @@
-/* pass_skinny: what a product of few rows is told, how its blocks divide it, and
- * how x and weights come to a warp. */
+/* pass_skinny: parameters of the kernel, the division of work among blocks and warps, and
+ * the rings in shared memory. */
 #ifndef GAC_PASS_SKINNY_CUH
 #define GAC_PASS_SKINNY_CUH
 
+#include "block_schedule.h"
 #include "pass_common.cuh"
-#include "pass_deal.h"
 
 namespace
 {
 
-constexpr int N_WARPS = 8; /* that multiply; as many fill their rings */
+constexpr int N_WARPS = 8; /* compute warps; each has a producer warp */
 constexpr int N_THREADS = 32 * N_WARPS;
-constexpr int TILE = 8;                     /* rows */
-constexpr int STEP = 64;                    /* numbers of k */
-constexpr int TILE_BYTES = TILE * STEP * 2; /* of a step: eight matrices of 8 by 8 */
-constexpr int SPAN = 14; /* tiles whose gates are kept until their ups are there */
+constexpr int TILE = 8;                     /* rows per tile */
+constexpr int STEP = 64;                    /* numbers of k per step */
+constexpr int TILE_BYTES = TILE * STEP * 2; /* bytes of a step of a tile: eight 8x8 matrices */
+constexpr int SPAN = 14; /* most tiles whose gate results wait for their up results */
 constexpr int SUM_BYTES = 32 * sizeof(float4);
 constexpr int GATES_BYTES = SPAN * TILE * GAC_SKINNY_MAX_ROWS * 4;
 constexpr int MAX_BLOCKS = 255;
-constexpr int MAX_STEPS = 16; /* in a ring: a power of two */
+constexpr int MAX_STEPS = 16; /* most steps in a ring; a power of two */
 
-/* Weights that give some columns of y: gate and up, or one. */
+/* Weights for some columns of y: one matrix, or gate and up. */
 struct segment {
     const void *w[2];     /* (n, ld) */
     const float *bias[2]; /* (n) or NULL */
     int ld[2], k[2], x_start[2];
     int n, y_start;
-    int tile, end_tile; /* of all */
-    int cost;           /* of a tile: steps */
+    int tile, end_tile; /* range in the tiles of all segments */
+    int cost;           /* steps per tile */
 };
 
 struct params {
@@ -35,37 +35,37 @@ struct params {
     const void *x; /* (m, x_ld) half */
     void *y;       /* (m, y_ld) */
     int64_t x_ld, y_ld;
-    int cuts[MAX_BLOCKS + 1]; /* the first tile of each block */
+    int cuts[MAX_BLOCKS + 1]; /* first tile of each block */
     int m, n_segments;
     gac_skinny_mode mode;
 };
 
 template <typename T_, int M_TILES_, int GROUP_, int RING_> struct config {
     using T = T_;
-    static constexpr int M_TILES = M_TILES_; /* of x */
-    static constexpr int GROUP = GROUP_;     /* tiles of weights that share a step of x */
+    static constexpr int M_TILES = M_TILES_; /* tiles of x */
+    static constexpr int GROUP = GROUP_;     /* most tiles of weights that share a step of x */
     static constexpr int RING_BYTES = RING_ * TILE_BYTES;
     static constexpr int SUMS_BYTES = N_WARPS * GROUP * SUM_BYTES;
-    /* One step at a time, where two may leave too much over. */
+    /* The ring holds one step at a time if two might not fit. */
     static constexpr bool IS_SMALL = RING_ < 2 * (M_TILES + GROUP);
     static_assert(RING_ >= M_TILES + GROUP && RING_ / (M_TILES + 1) <= MAX_STEPS,
                   "a ring holds a step, and there is a barrier for each");
 };
 
-/* Tiles that are multiplied together, of one part of a segment. */
+/* Tiles of one part (gate or up) of a segment that are multiplied together. */
 struct group {
     int s, part;
     int start, end;
-    int span_start, span_end; /* of them all, whose parts follow one another */
-    int turn;                 /* steps of the groups before it */
+    int span_start, span_end; /* tiles whose gate and up parts are processed in turn */
+    int turn;                 /* steps of all earlier groups of the block */
 };
 
-/* The step that a warp asks for next. */
+/* The next step that a producer warp copies. */
 template <class C> struct cursor {
-    const typename C::T *x, *w; /* a lane's, of the first tiles */
+    const typename C::T *x, *w; /* this lane's address in the first tile */
     int64_t ld;
-    int rows, k; /* of the weights, from there on */
-    int steps;   /* left of the group; 0: nothing is left at all */
+    int rows, k; /* rows and numbers of k left in the weights */
+    int steps;   /* steps left in the group; 0 means no work is left */
     group of;
 };
 
@@ -74,8 +74,8 @@ __host__ __device__ __forceinline__ int count_steps(int k)
     return (k + STEP - 1) / STEP;
 }
 
-/* A warp's steps of a group, and the first of them. Where they do not divide
- * evenly, warps have more of them by turns. */
+/* Returns the number of a warp's steps of a group and sets *first to its first step. If
+ * the steps do not divide evenly, the warps take the extra steps in turn. */
 __device__ __forceinline__ int share_of(const params &p, const group &g, int *first)
 {
     const unsigned n = (unsigned)count_steps(p.segments[g.s].k[g.part]), more = n % N_WARPS;
@@ -84,8 +84,7 @@ __device__ __forceinline__ int share_of(const params &p, const group &g, int *fi
     return (int)(n / N_WARPS + (mine < more));
 }
 
-/* The group after one, up to the block's last tile; it starts there where there
- * is none. */
+/* Returns the next group of the block. Its start is end if there is none. */
 template <class C> __device__ __forceinline__ group group_after(const params &p, int end, group g)
 {
     if (g.end > g.start)
@@ -115,8 +114,10 @@ template <class C> __device__ __forceinline__ group first_group(const params &p,
     return group_after<C>(p, end, g);
 }
 
-/* To the first step of the cursor's group, or of the next that has one. */
-template <class C> __device__ __forceinline__ void enter(const params &p, int end, cursor<C> &at)
+/* Moves to the first step of the cursor's group, or of the next group in which this warp
+ * has a step. */
+template <class C>
+__device__ __forceinline__ void enter_group(const params &p, int end, cursor<C> &at)
 {
     using T = typename C::T;
     const int lane = threadIdx.x % 32;
@@ -138,7 +139,7 @@ template <class C> __device__ __forceinline__ void enter(const params &p, int en
     }
 }
 
-/* To the next step. */
+/* Moves to the next step. */
 template <class C> __device__ __forceinline__ void advance(const params &p, int end, cursor<C> &at)
 {
     at.x += STEP;
@@ -146,7 +147,7 @@ template <class C> __device__ __forceinline__ void advance(const params &p, int 
     at.k -= STEP;
     if (--at.steps == 0) {
         at.of = group_after<C>(p, end, at.of);
-        enter<C>(p, end, at);
+        enter_group<C>(p, end, at);
     }
 }
 
@@ -157,8 +158,8 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void *from, bool is_t
                  : "memory");
 }
 
-/* A lane's second piece of a tile, four rows below the first. */
-__device__ __forceinline__ uint32_t second_place(uint32_t first)
+/* Returns the address of this lane's second chunk of a tile, four rows below the first. */
+__device__ __forceinline__ uint32_t second_chunk(uint32_t first)
 {
     return (first + 4 * STEP * 2) ^ 64;
 }
@@ -167,7 +168,7 @@ template <typename T>
 __device__ __forceinline__ void copy_tile(uint32_t to, const T *from, int64_t ld, int rows, int k)
 {
     copy_16(to, from, rows > 0 && k > 0);
-    copy_16(second_place(to), from + 4 * ld, rows > 4 && k > 0);
+    copy_16(second_chunk(to), from + 4 * ld, rows > 4 && k > 0);
 }
 
 template <class C>
@@ -190,40 +191,41 @@ template <class C> __device__ __forceinline__ void copy_weights(const cursor<C> 
         }
 }
 
-/* Where row r of matrix i lies in a step of a tile: so rows lie side by side, and
- * every matrix in all banks. */
-__device__ __forceinline__ uint32_t place_of(int r, int i)
+/* Returns the offset of row r of 8x8 matrix i in a step of a tile. The XOR spreads each
+ * matrix over all banks. */
+__device__ __forceinline__ uint32_t matrix_offset(int r, int i)
 {
     return (uint32_t)(r * STEP * 2 + (i ^ r) * 16);
 }
 
-/* What the two warps of a ring tell each other of steps, each time round: it is
- * there, x and weights; it has been read, up to how many bytes of all. */
+/* Communication between the two warps of a ring, one entry per step. full: x and weights
+ * have arrived. empty: the step has been read. used: bytes that the ring has consumed up
+ * to that step, in total. */
 struct ring_state {
     uint64_t full[MAX_STEPS], empty[MAX_STEPS]; /* barriers */
     unsigned used[MAX_STEPS];
 };
 
-/* A place in a ring. A step lies in one piece: one that does not fit before the
- * end lies at the start. */
-template <class C> struct ring_place {
-    uint32_t at = 0;   /* of the step after the last one */
-    unsigned used = 0; /* bytes up to there, of all */
-    int n = 0;         /* steps up to there */
+/* A position in a ring. A step is contiguous: if it does not fit before the end of the
+ * ring, it starts at the beginning. */
+template <class C> struct ring_position {
+    uint32_t at = 0;   /* offset after the last step */
+    unsigned used = 0; /* bytes used so far, in total */
+    int n = 0;         /* steps so far */
 
     static __device__ __forceinline__ uint32_t size_of(const group &g)
     {
         return C::IS_SMALL ? C::RING_BYTES : (uint32_t)(C::M_TILES + g.end - g.start) * TILE_BYTES;
     }
 
-    /* With a step of a group. */
+    /* Returns used after one more step of a group. */
     __device__ __forceinline__ unsigned used_with(const group &g) const
     {
         const uint32_t size = size_of(g);
         return used + size + (at + size > C::RING_BYTES ? C::RING_BYTES - at : 0);
     }
 
-    /* Goes behind that step; gives where it lies. */
+    /* Advances over one step of a group and returns the step's offset. */
     __device__ __forceinline__ uint32_t take(const group &g)
     {
         const uint32_t size = size_of(g);
@@ -235,8 +237,8 @@ template <class C> struct ring_place {
     }
 };
 
-/* What this thread has asked for so far will arrive at the barrier. */
-__device__ __forceinline__ void arrive_when_there(uint32_t barrier)
+/* Arrives at the barrier when all copies of this thread so far have completed. */
+__device__ __forceinline__ void arrive_after_copies(uint32_t barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -246,32 +248,32 @@ __device__ __forceinline__ void arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Fills a ring with all there is to multiply: with weights while there is room,
- * and with x once the kernel before this one is done. */
+/* Producer: fills a ring with all steps of the block. It loads weights while there is
+ * room, and x once the previous kernel has finished. */
 template <class C>
 __device__ void fill_ring(const params &p, int start, int end, uint32_t ring, ring_state &state)
 {
     const int lane = threadIdx.x % 32;
-    const uint32_t mine = ring + place_of(lane / 8, lane % 8);
+    const uint32_t mine = ring + matrix_offset(lane / 8, lane % 8);
     const uint32_t full = shared_address(state.full), empty = shared_address(state.empty);
     cursor<C> w, x;
-    ring_place<C> w_place, x_place;
-    unsigned freed = 0; /* bytes of all */
+    ring_position<C> w_at, x_at;
+    unsigned freed = 0; /* bytes freed so far, in total */
     int n_freed = 0;
     bool is_x_there = false;
     w.of = first_group<C>(p, start, end);
-    enter<C>(p, end, w);
+    enter_group<C>(p, end, w);
     x = w;
     while (x.steps > 0) {
-        if (is_x_there && x_place.n < w_place.n) {
-            const int i = x_place.n % MAX_STEPS;
-            copy_x<C>(p, x, mine + x_place.take(x.of));
-            arrive_when_there(full + i * 8);
+        if (is_x_there && x_at.n < w_at.n) {
+            const int i = x_at.n % MAX_STEPS;
+            copy_x<C>(p, x, mine + x_at.take(x.of));
+            arrive_after_copies(full + i * 8);
             advance<C>(p, end, x);
-        } else if (w.steps > 0 && w_place.used_with(w.of) - freed <= C::RING_BYTES) {
-            const int i = w_place.n % MAX_STEPS;
-            copy_weights<C>(w, mine + w_place.take(w.of));
-            arrive_when_there(full + i * 8);
+        } else if (w.steps > 0 && w_at.used_with(w.of) - freed <= C::RING_BYTES) {
+            const int i = w_at.n % MAX_STEPS;
+            copy_weights<C>(w, mine + w_at.take(w.of));
+            arrive_after_copies(full + i * 8);
             advance<C>(p, end, w);
         } else if (!is_x_there) {
             wait_for_previous();

@@ -21,7 +21,7 @@ gac_status gac_compute_alloc(gac_cuda_compute *c, size_t n_bytes, const char *wh
     if (code == cudaSuccess)
         return GAC_OK;
     *out = NULL;
-    cudaGetLastError(); /* a failed allocation does not spoil later calls */
+    cudaGetLastError(); /* clear the error, so that later calls do not report it */
     if (code != cudaErrorMemoryAllocation)
         return gac_cuda_error(err, code, "cudaMalloc");
     if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
@@ -31,7 +31,7 @@ gac_status gac_compute_alloc(gac_cuda_compute *c, size_t n_bytes, const char *wh
                          c->cuda->index, what, n_bytes, n_free, n_total);
 }
 
-/* Zeros, also while the stream is being captured. */
+/* Fills memory with zeros. Also works while the stream is being captured. */
 static gac_status clear(gac_cuda_compute *c, void *memory, size_t n_bytes, gac_error *err)
 {
     cudaStream_t stream = c->recording ? cudaStreamLegacy : c->cuda->stream;
@@ -89,13 +89,13 @@ gac_status gac_compute_wait(gac_cuda_compute *c, const char *what, gac_error *er
 
 int64_t gac_compute_row_width(const gac_cuda_compute *c, int64_t width)
 {
-    return c->options.as_is ? width : (width + 7) / 8 * 8;
+    return c->options.no_pad ? width : (width + 7) / 8 * 8;
 }
 
 int64_t gac_compute_stored(void *state, gac_size_kind kind, int64_t size)
 {
     gac_cuda_compute *c = state;
-    if (c->options.as_is || size < 1)
+    if (c->options.no_pad || size < 1)
         return size;
     if (kind == GAC_SIZE_HEAD)
         return (size + 7) / 8 * 8;
@@ -115,8 +115,8 @@ static void close_compute(void *state)
     cudaStreamSynchronize(c->cuda->stream);
     drop_recording(c);
     gac_lt_free(c);
-    gac_scratch *all[] = { &c->x,        &c->latent,       &c->wide,   &c->split,
-                           &c->counters, &c->stream_state, &c->logits, &c->targets };
+    gac_scratch *all[] = { &c->x,        &c->latent,     &c->wide,   &c->split,
+                           &c->counters, &c->gemv_state, &c->logits, &c->targets };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         release(c, all[i]);
     for (int i = 0; i < 2; i++) {
@@ -127,8 +127,8 @@ static void close_compute(void *state)
         if (c->staged_at[i])
             cudaEventDestroy(c->staged_at[i]);
     }
-    if (c->worst_at)
-        cudaFree(c->worst_at);
+    if (c->first_bad)
+        cudaFree(c->first_bad);
     if (c->pass)
         cudaFree(c->pass);
     if (c->pass_host)
@@ -158,11 +158,11 @@ static gac_status open_pass(gac_cuda_compute *c, gac_error *err)
     }
     if (code != cudaSuccess)
         return gac_cuda_error(err, code, "cudaHostAlloc");
-    return gac_compute_reserve(c, &c->stream_state, GAC_STREAM_STATE_BYTES, "a barrier", true, err);
+    return gac_compute_reserve(c, &c->gemv_state, GAC_GEMV_STATE_BYTES, "a barrier", true, err);
 }
 
-/* GAC_CUDA_FEW in the environment moves the border between our kernel and
- * cublasLt, for comparison. */
+/* The environment variable GAC_CUDA_FEW lowers the number of rows up to which our own
+ * kernels are used instead of cublasLt. */
 static void choose_few_rows(gac_cuda_compute *c)
 {
     const char *few = getenv("GAC_CUDA_FEW");
@@ -199,7 +199,7 @@ static gac_status open_compute(void *device_state, const gac_compute_options *op
 static void read_memory(void *state, gac_compute_memory *out)
 {
     const gac_cuda_compute *c = state;
-    uint64_t pooled = 0; /* what libraries work in */
+    uint64_t pooled = 0; /* memory that libraries use */
     if (cudaMemPoolGetAttribute(c->cuda->pool, cudaMemPoolAttrReservedMemCurrent, &pooled) !=
         cudaSuccess)
         cudaGetLastError();
@@ -312,7 +312,7 @@ static gac_status rows_within(void *state, gac_rows *first, int64_t width, gac_r
     return GAC_OK;
 }
 
-/* Half rows are widened here: reading is for tests and a few numbers. */
+/* Converts half rows to F32 on the host: only tests and small reads use it. */
 static gac_status rows_read(void *state, const gac_rows *rows, int64_t first, int64_t n, float *out,
                             gac_error *err)
 {
@@ -396,7 +396,7 @@ static gac_status cache_create(void *state, int64_t batch, int64_t capacity, int
     return GAC_OK;
 }
 
-/* Cleared, so that no number of another shape is ever read. */
+/* Clears the cache, so that numbers of another shape are never read. */
 static gac_status cache_shape(void *state, gac_cache *cache, int64_t batch, int64_t capacity,
                               gac_error *err)
 {
@@ -422,9 +422,10 @@ static gac_status begin(void *state, const int32_t *ids, int64_t batch, int64_t 
         !gac_mul_i64(batch, n_new, &n) || n > c->options.max_rows)
         return gac_error_set(err, GAC_USAGE, "a pass of %lld times %lld tokens after %lld",
                              (long long)batch, (long long)n_new, (long long)n_past);
-    /* Rows that the pass before did not come to are read by nobody. */
+    /* Nobody reads the results of products that the previous pass deferred but did not
+     * launch. */
     c->n_pending = 0;
-    /* The copy of the pass before may still read what is written here. */
+    /* The copy of the previous pass may still read pass_host. */
     cudaError_t code = cudaEventSynchronize(c->pass_copied);
     if (code == cudaSuccess) {
         c->pass_host[0] = (int32_t)n_past;
@@ -448,7 +449,7 @@ static gac_status finish(void *state, gac_error *err)
     return gac_compute_wait(state, "a pass on the device", err);
 }
 
-/* Relaxed: libraries load kernels while they are captured. */
+/* The capture mode is relaxed because libraries load kernels during the capture. */
 static gac_status record(void *state, bool start, gac_error *err)
 {
     gac_cuda_compute *c = state;

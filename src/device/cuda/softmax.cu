@@ -1,8 +1,7 @@
-/* Softmax over rows of attention scores, for the path that keeps them in
- * memory. A row is read once into registers where it fits: by a warp up to
- * 1024 keys, by a block up to 8192; longer rows are read three times. Rows of
- * odd lengths start anywhere, so elements move one at a time unless all rows
- * start on 16 bytes. */
+/* Softmax over rows of attention scores, for the unfused path. A row is read once into
+ * registers if it fits: by a warp up to 1024 keys, by a block up to 8192. Longer rows are
+ * read three times. Elements are loaded one at a time unless all rows are 16-byte
+ * aligned. */
 #include "kernels.h"
 
 #include <cuda_bf16.h>
@@ -13,7 +12,7 @@
 namespace
 {
 
-constexpr int PER_THREAD = 32; /* elements of a row in a thread's registers */
+constexpr int PER_THREAD = 32; /* elements of a row per thread, in registers */
 constexpr int BLOCK = 256;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
@@ -56,12 +55,12 @@ __device__ __forceinline__ void narrow(float x, __nv_bfloat16 &out)
     out = __float2bfloat16_rn(x);
 }
 
-/* V neighbouring elements, moved as one. */
+/* V adjacent elements, loaded as one. */
 template <typename T, int V> struct alignas(sizeof(T) * V) vec {
     T e[V];
 };
 
-/* The maximum or sum of x over the THREADS threads of a row. */
+/* Returns the maximum or the sum of x over the THREADS threads of a row. */
 template <int THREADS, bool MAX> __device__ __forceinline__ float reduce(float x, float *shared)
 {
 #pragma unroll
@@ -71,7 +70,7 @@ template <int THREADS, bool MAX> __device__ __forceinline__ float reduce(float x
     }
     if (THREADS == 32)
         return x;
-    __syncthreads(); /* shared may still be read from the last time */
+    __syncthreads(); /* wait until the previous result has been read */
     if (threadIdx.x % 32 == 0)
         shared[threadIdx.x / 32] = x;
     __syncthreads();
@@ -87,8 +86,7 @@ __device__ __forceinline__ int visible_keys(const params &p, int64_t row)
     return p.causal ? max(0, p.n_kv + ((int)(row % p.n_q) + 1 - p.n_q)) : p.n_kv;
 }
 
-/* Rows of at most THREADS * PER_THREAD keys, one per THREADS threads. V divides
- * n_kv. */
+/* Rows of at most THREADS * PER_THREAD keys, one row per THREADS threads. V divides n_kv. */
 template <typename T, int V, int THREADS>
 __global__ void __launch_bounds__(BLOCK) gac_softmax_kernel(const __grid_constant__ params p)
 {
@@ -96,7 +94,7 @@ __global__ void __launch_bounds__(BLOCK) gac_softmax_kernel(const __grid_constan
     const int t = threadIdx.x % THREADS;
     const int64_t row = (int64_t)blockIdx.x * (BLOCK / THREADS) + threadIdx.x / THREADS;
     if (row >= p.n_rows)
-        return; /* whole warps, or no thread of the block */
+        return; /* whole warps return, or the whole block */
     const int n_seen = visible_keys(p, row);
     const T *from = (const T *)p.scores + row * p.n_kv;
     T *to = (T *)p.out + row * p.n_kv;
@@ -135,7 +133,7 @@ __global__ void __launch_bounds__(BLOCK) gac_softmax_kernel(const __grid_constan
     }
 }
 
-/* Longer rows, one per block: maximum, sum, result, each reading the row. */
+/* Longer rows, one per block. The row is read for the maximum, the sum and the result. */
 template <typename T>
 __global__ void __launch_bounds__(BLOCK) gac_softmax_kernel_long(const __grid_constant__ params p)
 {

@@ -1,7 +1,7 @@
-/* pass_stream: what a launch of products of one row is told, how its blocks
- * divide it, and how weights come to a warp. */
-#ifndef GAC_PASS_STREAM_CUH
-#define GAC_PASS_STREAM_CUH
+/* gemv_persistent: parameters of the kernel, the division of work among blocks, and the
+ * copies of weights to shared memory. */
+#ifndef GAC_GEMV_PERSISTENT_CUH
+#define GAC_GEMV_PERSISTENT_CUH
 
 #include "pass_common.cuh"
 
@@ -9,26 +9,26 @@ namespace
 {
 
 constexpr int N_WARPS = 16, N_THREADS = 32 * N_WARPS;
-constexpr int PIECE = 1024;      /* numbers, at most */
-constexpr int MAX_SLOTS = 5;     /* of a ring */
-constexpr int MAX_SEGMENTS = 32; /* of all products */
+constexpr int PIECE = 1024;      /* most numbers in a piece */
+constexpr int MAX_SLOTS = 5;     /* most slots in a warp's ring */
+constexpr int MAX_SEGMENTS = 32; /* most segments of all products */
 
-/* Weights that give some columns of y, or gate or up of all of them. */
+/* Weights for some columns of y, or for the gate or up projection of all columns. */
 struct segment {
     const void *w;     /* (n, ld) */
     const float *bias; /* (n) or NULL */
     int ld, n, k, x_start, y_start;
-    int n_pieces, length; /* pieces of a row, and how long each but the last is */
-    bool is_first;        /* of its product */
+    int n_pieces, length; /* pieces per row, and the length of each but the last */
+    bool is_first;        /* first segment of its product */
 };
 
 struct one_product {
     const void *x;     /* (width), F32 or half */
     const float *norm; /* (n_norm) or NULL */
     void *y;
-    int64_t cost;        /* of all its rows of weights: numbers / 8 */
-    unsigned block_cost; /* that of a block */
-    int first, end;      /* its segments; GATED has two, gate and up */
+    int64_t cost;        /* cost of all rows of weights, in units of 8 numbers */
+    unsigned block_cost; /* cost per block */
+    int first, end;      /* range of its segments; GATED has two, gate and up */
     int width, n_norm;
     float eps;
     bool from_float;
@@ -36,22 +36,22 @@ struct one_product {
 };
 
 struct params {
-    one_product products[GAC_STREAM_MAX_PRODUCTS];
+    one_product products[GAC_GEMV_MAX_PRODUCTS];
     segment segments[MAX_SEGMENTS];
-    unsigned *arrived; /* blocks that finished a product, of all launches */
-    unsigned *done;    /* (blocks) products that each finished, likewise */
+    unsigned *arrived; /* counts finished products of all blocks, over all launches */
+    unsigned *done;    /* (blocks) finished products of each block, over all launches */
     int n_products, n_segments;
-    int n_slots, max_width; /* max_width: of x */
+    int n_slots, max_width; /* max_width: largest width of x */
 };
 
-/* The rows of a segment that a block multiplies with, and how many pieces of
- * the product come before them. */
-struct run {
+/* A block's rows of a segment. first_piece counts the block's pieces of earlier segments
+ * of the product. */
+struct row_range {
     int row, n_rows, first_piece;
 };
 
-/* Where a block's rows of a segment start, with cost that of the rows before
- * it. GATED: the same rows of both. */
+/* Returns the block's first row of a segment. cost is the cost of the segments before it.
+ * With GATED, gate and up get the same rows. */
 __host__ __device__ inline int first_row(const one_product &p, const segment &s, unsigned cost,
                                          unsigned block, unsigned n_blocks)
 {
@@ -63,9 +63,9 @@ __host__ __device__ inline int first_row(const one_product &p, const segment &s,
     return (int)min(row, n);
 }
 
-/* Fills in the runs of a product; gives its pieces. */
+/* Fills the block's row ranges of a product. Returns its number of pieces. */
 __host__ __device__ inline int divide(const params &p, int product, unsigned block,
-                                      unsigned n_blocks, run *runs)
+                                      unsigned n_blocks, row_range *ranges)
 {
     const one_product &one = p.products[product];
     unsigned cost = 0;
@@ -74,7 +74,7 @@ __host__ __device__ inline int divide(const params &p, int product, unsigned blo
         const segment &seg = p.segments[s];
         const int row = first_row(one, seg, cost, block, n_blocks);
         const int end = first_row(one, seg, cost, block + 1, n_blocks);
-        runs[s] = run{ row, end - row, n_pieces };
+        ranges[s] = row_range{ row, end - row, n_pieces };
         n_pieces += (end - row) * seg.n_pieces;
         cost += (unsigned)seg.n * ((unsigned)seg.k / 8);
     }
@@ -91,17 +91,17 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at)
     return v;
 }
 
-/* The kernel is not launched where these do nothing. */
+/* The kernel is launched on sm_90 and later only. */
 #if __CUDA_ARCH__ >= 900
 
-/* What was written to barriers is seen by copies. */
+/* Makes the initialised barriers visible to bulk copies. */
 __device__ __forceinline__ void publish_barriers()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* n_bytes, a multiple of 16, to shared memory; barrier tells when they are
- * there. */
+/* Starts a bulk copy of n_bytes, a multiple of 16, to shared memory. The barrier
+ * completes when they have arrived. */
 __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t n_bytes,
                                      uint32_t barrier)
 {
@@ -127,16 +127,16 @@ __device__ __forceinline__ void copy(uint32_t, const void *, uint32_t, uint32_t)
 
 #endif
 
-/* The block has finished a product. */
-__device__ __forceinline__ void arrive(unsigned *arrived)
+/* Signals that this block has finished a product. */
+__device__ __forceinline__ void arrive_grid(unsigned *arrived)
 {
     __syncthreads();
     if (threadIdx.x == 0)
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
 }
 
-/* So many have arrived, and what they wrote is seen. */
-__device__ __forceinline__ void await(const unsigned *arrived, unsigned n)
+/* Waits until n signals have arrived. What these blocks wrote is then visible. */
+__device__ __forceinline__ void wait_grid(const unsigned *arrived, unsigned n)
 {
     if (threadIdx.x == 0) {
         unsigned now;
@@ -150,33 +150,33 @@ __device__ __forceinline__ void await(const unsigned *arrived, unsigned n)
     __syncthreads();
 }
 
-/* A piece in a ring: when it is there, and which numbers of x it is multiplied
- * with. */
-struct __align__(16) ticket
+/* State of a slot: the barrier of its copy, and which numbers of x belong to its piece. */
+struct __align__(16) slot_state
 {
     uint64_t barrier;
     int start, n;
 };
 
-/* The piece that a warp will send for: every N_WARPS-th of the block's, in
+/* The next piece that a warp copies. A warp copies every N_WARPS-th piece of the block in
  * each product. */
 template <typename T> struct cursor {
     const T *row;
-    int n_rows;               /* from this one on, of the segment */
-    int s;                    /* the segment, n_segments at the end */
-    int piece;                /* of the row */
-    int n_pieces;             /* of every row of the segment */
-    int next_row, next_piece; /* so many further is the next one */
+    int n_rows;               /* rows left in the segment, with this one */
+    int s;                    /* segment; n_segments at the end */
+    int piece;                /* piece within the row */
+    int n_pieces;             /* pieces per row of the segment */
+    int next_row, next_piece; /* distance to the warp's next piece */
 };
 
-/* Takes up the segment c.s, with c.piece counted from the block's first there,
- * or one after it. */
+/* Moves the cursor into segment c.s, where c.piece counts from the block's first piece,
+ * or into a later one if the warp has no piece there. */
 template <typename T>
-__device__ __forceinline__ void enter(const params &p, const run *runs, int warp, cursor<T> &c)
+__device__ __forceinline__ void enter_segment(const params &p, const row_range *ranges, int warp,
+                                              cursor<T> &c)
 {
     for (; c.s < p.n_segments; c.s++) {
         const segment &from = p.segments[c.s];
-        const run r = runs[c.s];
+        const row_range r = ranges[c.s];
         if (from.is_first)
             c.piece = warp;
         const int i = c.piece / from.n_pieces;
@@ -194,7 +194,8 @@ __device__ __forceinline__ void enter(const params &p, const run *runs, int warp
 }
 
 template <typename T>
-__device__ __forceinline__ void advance(const params &p, const run *runs, int warp, cursor<T> &c)
+__device__ __forceinline__ void advance(const params &p, const row_range *ranges, int warp,
+                                        cursor<T> &c)
 {
     int n = c.next_row;
     c.piece += c.next_piece;
@@ -207,19 +208,19 @@ __device__ __forceinline__ void advance(const params &p, const run *runs, int wa
     if (c.n_rows <= 0) {
         c.piece -= c.n_rows * c.n_pieces;
         c.s++;
-        enter(p, runs, warp, c);
+        enter_segment(p, ranges, warp, c);
     }
 }
 
 template <typename T>
-__device__ __forceinline__ void send_for(const params &p, const cursor<T> &c, uint32_t place,
-                                         uint32_t ticket_at, ticket *t)
+__device__ __forceinline__ void start_copy(const params &p, const cursor<T> &c, uint32_t slot_data,
+                                           uint32_t slot_at, slot_state *t)
 {
     const segment &s = p.segments[c.s];
     const int start = c.piece * s.length, n = min(s.length, s.k - start);
     t->start = s.x_start + start;
     t->n = n;
-    copy(place, c.row + start, (uint32_t)n * 2, ticket_at);
+    copy(slot_data, c.row + start, (uint32_t)n * 2, slot_at);
 }
 
 } /* namespace */

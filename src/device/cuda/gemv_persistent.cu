@@ -1,36 +1,33 @@
-/* Products of one row, one after another, in one launch: as fast as the weights
- * come out of memory.
+/* A sequence of products of one row (GEMV) in one launch, at the speed of memory.
  *
- * Rows of weights are cut into pieces of up to 2 KB. The pieces of a block go
- * round its warps, and each warp has a ring in shared memory that bulk copies
- * fill: a warp waits for its next piece, takes it into registers, sends for
- * the piece that the place is free for, and multiplies. Warps know nothing of
- * each other until the last piece of a product; then the block adds up the
- * sums of pieces, always in the same order.
+ * Rows of weights are cut into pieces of up to 2 KB. The pieces of a block are assigned
+ * to its warps in turn. Each warp has a ring of slots in shared memory that bulk copies
+ * fill. A warp waits for its next piece, loads it into registers, starts the copy of a
+ * later piece into the free slot, and multiplies. Warps synchronise only at the end of a
+ * product. Then the block adds the partial sums of the pieces, always in the same order.
  *
- * There is one block to a multiprocessor, and every block has an equal share
- * of every product. Before blocks read what others wrote, they wait until all
- * of them have. The rings do not wait: they are filled with the weights of the
- * next product by then, and those of the first one before the kernel waits for
- * the one before it. */
-#include "pass_stream.cuh"
+ * The launch has one block per multiprocessor, and every block has an equal share of
+ * every product. Before blocks read what others wrote, all blocks wait for each other (a
+ * grid barrier). The copies into the rings do not wait: they already load the weights of
+ * the next product. The copies for the first product start before the previous kernel
+ * ends. */
+#include "gemv_persistent.cuh"
 
 namespace
 {
 
-constexpr int CHUNK = 256; /* numbers of a piece, of which a lane has 8 */
+constexpr int CHUNK = 256; /* numbers of a piece that a warp loads at once, 8 per lane */
 constexpr int N_CHUNKS = PIECE / CHUNK;
-constexpr int MAX_BYTES = 192 << 10;  /* of a block: what runs beside it needs some */
-constexpr int MAX_N = 1 << 22;        /* of y: times GAC_STREAM_MAX_BLOCKS it is an unsigned */
-constexpr int MAX_FLOAT_WIDTH = 8192; /* of F32 rows that are normed here */
+constexpr int MAX_BYTES = 192 << 10;  /* of shared memory; kernels beside it need the rest */
+constexpr int MAX_N = 1 << 22;        /* times GAC_GEMV_MAX_BLOCKS it fits an unsigned */
+constexpr int MAX_FLOAT_WIDTH = 8192; /* longest F32 row that is normed here */
 constexpr int N_FLOATS = MAX_FLOAT_WIDTH / (4 * N_THREADS);
 
-/* The product of a piece and the same numbers of x. Lane (g, t) of the warp has
- * 8 numbers of either at a time, as words 0 to 3; those of x lie in shared
- * memory in the order 0, 2, 1, 3. Given to m16n8k16 so, words 0 and 1 of group g
- * are row g of one matrix, words 2 and 3 row g + 8; the words of the weights are
- * column g of the other. Wanted is the diagonal of the product in which the
- * words are the same. */
+/* Multiplies a piece of weights by x with mma.m16n8k16. Lane (g, t) holds 8 numbers of
+ * each, words 0 to 3. In shared memory the words of x are in the order 0, 2, 1, 3. As an
+ * operand of the mma, words 0 and 1 of x from group g are row g, and words 2 and 3 are
+ * row g + 8. The words of the weights are column g. Only the entries that multiply equal
+ * words are wanted: a diagonal of the result. */
 template <typename T> struct product {
     float low[4] = {}, high[4] = {};
 
@@ -40,7 +37,7 @@ template <typename T> struct product {
         mma_16816<T>(high, x.x, x.y, x.z, x.w, w.z, w.w);
     }
 
-    /* In every lane. */
+    /* Returns the dot product in every lane. */
     __device__ __forceinline__ float total() const
     {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -49,13 +46,13 @@ template <typename T> struct product {
     }
 };
 
-/* Eight numbers of x where product::add wants them. */
+/* Stores numbers 8 c to 8 c + 7 of x in the order that product::add needs. */
 template <typename T> __device__ __forceinline__ void put_eight(T *xs, int c, uint4 v)
 {
     ((uint4 *)xs)[c] = uint4{ v.x, v.z, v.y, v.w };
 }
 
-/* Four of them, from number c on. */
+/* Stores numbers c to c + 3 of x in that order. */
 template <typename T> __device__ __forceinline__ void put_four(T *xs, int c, uint2 v)
 {
     uint32_t *to = (uint32_t *)xs + c / 8 * 4 + c % 8 / 4;
@@ -63,16 +60,16 @@ template <typename T> __device__ __forceinline__ void put_four(T *xs, int c, uin
     to[2] = v.y;
 }
 
-/* A lane's numbers of a piece; n are from its first on. */
+/* Loads this lane's part of a piece. n: numbers left from the lane's first. */
 template <typename T>
-__device__ __forceinline__ void take(uint4 (&w)[N_CHUNKS], uint32_t place, int n)
+__device__ __forceinline__ void load_piece(uint4 (&w)[N_CHUNKS], uint32_t slot_data, int n)
 {
 #pragma unroll
     for (int u = 0; u < N_CHUNKS; u++)
-        w[u] = u * CHUNK < n ? load_shared(place + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 };
+        w[u] = u * CHUNK < n ? load_shared(slot_data + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 };
 }
 
-/* Adds their products with the same numbers of x. */
+/* Adds the products of w with the same numbers of x. */
 template <typename T>
 __device__ __forceinline__ void multiply(product<T> &y, const uint4 (&w)[N_CHUNKS], uint32_t x,
                                          int n)
@@ -82,7 +79,7 @@ __device__ __forceinline__ void multiply(product<T> &y, const uint4 (&w)[N_CHUNK
         y.add(w[u], u * CHUNK < n ? load_shared(x + 2 * u * CHUNK) : uint4{ 0, 0, 0, 0 });
 }
 
-/* Half x to shared memory. */
+/* Copies half x to shared memory. */
 template <typename T> __device__ __forceinline__ void stage_half(const one_product &p, T *xs)
 {
     const uint4 *x = (const uint4 *)p.x;
@@ -90,7 +87,7 @@ template <typename T> __device__ __forceinline__ void stage_half(const one_produ
         put_eight(xs, c, __ldcg(x + c));
 }
 
-/* The norm, before x is there to be normed. */
+/* Loads the norm weights. x may not be written yet. */
 __device__ __forceinline__ void read_norm(const one_product &p, float4 (&norm)[N_FLOATS])
 {
 #pragma unroll
@@ -105,7 +102,7 @@ __device__ __forceinline__ void read_norm(const one_product &p, float4 (&norm)[N
     }
 }
 
-/* F32 x to shared memory, normed, as half. */
+/* Norms F32 x and stores it in shared memory as half. */
 template <typename T>
 __device__ __forceinline__ void stage_float(const one_product &p, T *xs,
                                             const float4 (&norm)[N_FLOATS], float *spare)
@@ -135,8 +132,9 @@ __device__ __forceinline__ void stage_float(const one_product &p, T *xs,
     }
 }
 
-/* Adds up the pieces of a row of weights. */
-__device__ __forceinline__ float add_up(const segment &s, const run &r, int row, const float *sums)
+/* Adds the sums of the pieces of one row of weights. */
+__device__ __forceinline__ float sum_pieces(const segment &s, const row_range &r, int row,
+                                            const float *sums)
 {
     float y = s.bias ? s.bias[row] : 0.0f;
     for (int q = 0; q < s.n_pieces; q++)
@@ -144,65 +142,66 @@ __device__ __forceinline__ float add_up(const segment &s, const run &r, int row,
     return y;
 }
 
-/* What the block has of y, from the pieces' sums. */
+/* Writes the block's part of y. */
 template <typename T>
-__device__ void finish(const params &p, const one_product &one, const run *runs, const float *sums)
+__device__ void finish(const params &p, const one_product &one, const row_range *ranges,
+                       const float *sums)
 {
     const bool gated = one.mode == GAC_SKINNY_GATED;
     for (int s = one.first; s < (gated ? one.first + 1 : one.end); s++) {
-        const run r = runs[s];
+        const row_range r = ranges[s];
         for (int i = threadIdx.x; i < r.n_rows; i += N_THREADS) {
             const int row = r.row + i, to = p.segments[s].y_start + row;
-            const float y = add_up(p.segments[s], r, row, sums);
+            const float y = sum_pieces(p.segments[s], r, row, sums);
             if (gated)
-                ((T *)one.y)[to] =
-                    from_float<T>(silu(y) * add_up(p.segments[s + 1], runs[s + 1], row, sums));
+                ((T *)one.y)[to] = from_float<T>(
+                    silu(y) * sum_pieces(p.segments[s + 1], ranges[s + 1], row, sums));
             else if (one.mode == GAC_SKINNY_SET)
                 ((T *)one.y)[to] = from_float<T>(y);
             else if (one.mode == GAC_SKINNY_ADD)
-                atomicAdd((float *)one.y + to, y); /* nobody else does: it is only not waited for */
+                atomicAdd((float *)one.y + to, y); /* only to not wait for the load */
             else
                 ((float *)one.y)[to] = y;
         }
     }
 }
 
-/* All in one function: the compiler makes slower code of its parts, and keeps
- * registers that attention needs beside it. */
+/* One large function on purpose: split into parts it compiles to slower code with more
+ * registers, which the attention kernel beside it needs. */
 template <typename T>
-__global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_constant__ params p)
+__global__ void __launch_bounds__(N_THREADS, 2) gac_gemv_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(128) char memory[];
-    __shared__ ticket tickets[N_WARPS][MAX_SLOTS];
-    __shared__ run runs[MAX_SEGMENTS];
-    __shared__ int n_pieces[GAC_STREAM_MAX_PRODUCTS];
+    __shared__ slot_state slot_states[N_WARPS][MAX_SLOTS];
+    __shared__ row_range ranges[MAX_SEGMENTS];
+    __shared__ int n_pieces[GAC_GEMV_MAX_PRODUCTS];
     __shared__ float spare[N_WARPS];
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
     T *xs = (T *)memory + N_WARPS * p.n_slots * PIECE;
     float *sums = (float *)(xs + p.max_width);
-    /* A lane's part of the warp's ring; that of lane 0 is where pieces go. */
+    /* This lane's part of the warp's ring. Lane 0's address is the start of the ring. */
     const uint32_t ring = shared_address((T *)memory + warp * p.n_slots * PIECE + 8 * lane);
-    const uint32_t barriers = shared_address(tickets[warp]);
+    const uint32_t barriers = shared_address(slot_states[warp]);
     const uint32_t x_at = shared_address(xs + 8 * lane);
 
     let_next_start();
     if (threadIdx.x < p.n_products)
-        n_pieces[threadIdx.x] = divide(p, (int)threadIdx.x, blockIdx.x, gridDim.x, runs);
+        n_pieces[threadIdx.x] = divide(p, (int)threadIdx.x, blockIdx.x, gridDim.x, ranges);
     if (lane == 0) {
         for (int i = 0; i < p.n_slots; i++)
-            start_barrier(barriers + i * sizeof(ticket), 1);
+            start_barrier(barriers + i * sizeof(slot_state), 1);
         publish_barriers();
     }
     __syncthreads();
     cursor<T> ahead;
     ahead.s = 0;
     ahead.piece = warp;
-    enter(p, runs, warp, ahead);
+    enter_segment(p, ranges, warp, ahead);
     for (int i = 0; i < p.n_slots && ahead.s < p.n_segments; i++) {
         if (lane == 0)
-            send_for(p, ahead, ring + i * PIECE * 2, barriers + i * sizeof(ticket),
-                     &tickets[warp][i]);
-        advance(p, runs, warp, ahead);
+            start_copy(p, ahead, ring + i * PIECE * 2, barriers + i * sizeof(slot_state),
+                       &slot_states[warp][i]);
+        advance(p, ranges, warp, ahead);
     }
     int slot = 0;
     uint32_t phase = 0;
@@ -216,7 +215,7 @@ __global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_c
             wait_for_previous();
             done = __ldcg(p.done + blockIdx.x);
         } else {
-            await(p.arrived, (done + j) * gridDim.x);
+            wait_grid(p.arrived, (done + j) * gridDim.x);
         }
         if (one.from_float)
             stage_float(one, xs, norm, spare);
@@ -224,19 +223,19 @@ __global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_c
             stage_half(one, xs);
         __syncthreads();
         for (int i = warp; i < n_pieces[j]; i += N_WARPS) {
-            const uint32_t ticket_at = barriers + slot * sizeof(ticket);
-            const uint32_t place = ring + slot * PIECE * 2;
-            const uint4 t = load_shared(ticket_at);
+            const uint32_t slot_at = barriers + slot * sizeof(slot_state);
+            const uint32_t slot_data = ring + slot * PIECE * 2;
+            const uint4 t = load_shared(slot_at);
             const uint32_t x_first = x_at + t.z * 2;
             const int n = (int)t.w;
             uint4 w[N_CHUNKS];
-            wait_for(ticket_at, phase);
-            take<T>(w, place, n - 8 * lane);
+            wait_for(slot_at, phase);
+            load_piece<T>(w, slot_data, n - 8 * lane);
             __syncwarp();
             if (ahead.s < p.n_segments) {
                 if (lane == 0)
-                    send_for(p, ahead, place, ticket_at, &tickets[warp][slot]);
-                advance(p, runs, warp, ahead);
+                    start_copy(p, ahead, slot_data, slot_at, &slot_states[warp][slot]);
+                advance(p, ranges, warp, ahead);
             }
             product<T> y;
             multiply(y, w, x_first, n - 8 * lane);
@@ -248,14 +247,14 @@ __global__ void __launch_bounds__(N_THREADS, 2) gac_stream_kernel(const __grid_c
             __syncwarp();
         }
         __syncthreads();
-        finish<T>(p, one, runs, sums);
-        arrive(p.arrived);
+        finish<T>(p, one, ranges, sums);
+        arrive_grid(p.arrived);
     }
     if (threadIdx.x == 0)
         p.done[blockIdx.x] = done + p.n_products;
 }
 
-/* Adds a segment; false for what makes no sense. */
+/* Adds a segment. Returns false if its sizes are not supported. */
 bool add_segment(const gac_skinny_args *a, const gac_skinny_segment &from,
                  const gac_skinny_weights &w, params &p, one_product &to)
 {
@@ -278,10 +277,10 @@ bool add_segment(const gac_skinny_args *a, const gac_skinny_segment &from,
     return true;
 }
 
-/* Adds a product; false for what makes no sense. */
+/* Adds a product. Returns false if its sizes are not supported. */
 bool add_product(const gac_skinny_args *a, params &p)
 {
-    if (p.n_products == GAC_STREAM_MAX_PRODUCTS)
+    if (p.n_products == GAC_GEMV_MAX_PRODUCTS)
         return false;
     one_product &to = p.products[p.n_products++];
     bool ok = a->m == 1 && a->n_segments >= 1 && a->width >= 8 && a->width % 8 == 0 &&
@@ -305,7 +304,7 @@ bool add_product(const gac_skinny_args *a, params &p)
     return ok;
 }
 
-/* Pieces of a product that a block has, at most. */
+/* Returns an upper bound on a block's pieces of a product. */
 int64_t bound_pieces(const params &p, const one_product &one, int n_blocks)
 {
     int64_t n = 0;
@@ -318,14 +317,14 @@ int64_t bound_pieces(const params &p, const one_product &one, int n_blocks)
     return n;
 }
 
-/* Divides the products among the blocks, and the memory of a block; false where
- * that is not two places for each ring. */
-bool divide_work(params &p, const facts &f, size_t *n_bytes)
+/* Divides the products among the blocks and the shared memory of a block. Returns false
+ * if there is no room for two slots per warp. */
+bool divide_work(params &p, const device_facts &f, size_t *n_bytes)
 {
     int64_t most = 0;
     for (int j = 0; j < p.n_products; j++) {
         one_product &one = p.products[j];
-        if (one.cost > INT32_MAX || f.n_units > GAC_STREAM_MAX_BLOCKS)
+        if (one.cost > INT32_MAX || f.n_units > GAC_GEMV_MAX_BLOCKS)
             return false;
         one.block_cost = (unsigned)((one.cost + f.n_units - 1) / f.n_units);
         most = max(most, bound_pieces(p, one, f.n_units));
@@ -340,10 +339,11 @@ bool divide_work(params &p, const facts &f, size_t *n_bytes)
     return true;
 }
 
-/* Fills in params for n products; false where they cannot go together. */
-bool make_params(const gac_skinny_args *args, int n, const facts &f, params &p, size_t *n_bytes)
+/* Fills params for n products. Returns false if one launch cannot run them. */
+bool make_params(const gac_skinny_args *args, int n, const device_facts &f, params &p,
+                 size_t *n_bytes)
 {
-    bool ok = f.version >= 9 && f.together;
+    bool ok = f.version >= 9 && f.cooperative;
     for (int i = 0; i < n; i++)
         ok = ok && args[i].dtype == args->dtype && add_product(&args[i], p);
     return ok && divide_work(p, f, n_bytes);
@@ -352,31 +352,31 @@ bool make_params(const gac_skinny_args *args, int n, const facts &f, params &p, 
 template <typename T>
 cudaError_t launch(params &p, int n_blocks, size_t n_bytes, bool overlap, cudaStream_t stream)
 {
-    /* Nothing here lives in L1, as loads under way elsewhere do. */
+    /* The kernel needs no L1 cache, so all of it can be shared memory. */
     cudaError_t code =
-        cudaFuncSetAttribute(gac_stream_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
+        cudaFuncSetAttribute(gac_gemv_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared);
     if (code != cudaSuccess)
         return code;
-    return launch_kernel(gac_stream_kernel<T>, dim3((unsigned)n_blocks), N_THREADS, n_bytes,
-                         overlap, stream, p, true);
+    return launch_kernel(gac_gemv_kernel<T>, dim3((unsigned)n_blocks), N_THREADS, n_bytes, overlap,
+                         stream, p, true);
 }
 
 } /* namespace */
 
-extern "C" bool gac_stream_takes(const gac_skinny_args *args, int n)
+extern "C" bool gac_gemv_takes(const gac_skinny_args *args, int n)
 {
     params p = {};
-    facts f = {};
+    device_facts f = {};
     size_t n_bytes = 0;
     return ask_device(f) == cudaSuccess && make_params(args, n, f, p, &n_bytes);
 }
 
-extern "C" gac_status gac_stream_launch(const gac_skinny_args *args, int n, void *state,
-                                        bool overlap, cudaStream_t stream, gac_error *err)
+extern "C" gac_status gac_gemv_launch(const gac_skinny_args *args, int n, void *state, bool overlap,
+                                      cudaStream_t stream, gac_error *err)
 {
     params p = {};
-    facts f = {};
+    device_facts f = {};
     size_t n_bytes = 0;
     cudaError_t code = ask_device(f);
     if (code == cudaSuccess && !make_params(args, n, f, p, &n_bytes))
