@@ -145,6 +145,22 @@ static gac_status solve_time(plan_problem *p, gac_plan *plan, plan_answer *out, 
     return status;
 }
 
+/* The same, until no candidate pays as the only change to the answer. */
+static gac_status solve_time_settled(plan_problem *p, gac_plan *plan, plan_answer *out,
+                                     gac_error *err)
+{
+    enum { MAX_ROUNDS = 16 };
+    gac_status status = solve_time(p, plan, out, err);
+    for (int round = 1; round < MAX_ROUNDS && status == GAC_OK &&
+                        gac_problem_take_in(p, gac_problem_limit(p), out) > 0;
+         round++) {
+        status = gac_problem_divide(p, err);
+        if (status == GAC_OK)
+            status = solve_time(p, plan, out, err);
+    }
+    return status;
+}
+
 static gac_status solve(const gac_model *model, const gac_plan_options *options, gac_plan *out,
                         gac_error *err)
 {
@@ -155,7 +171,7 @@ static gac_status solve(const gac_model *model, const gac_plan_options *options,
     if (status != GAC_OK)
         return status;
     status = least_bytes ? gac_problem_least_bytes(&p, options->max_time_ms, &a, err)
-                         : solve_time(&p, out, &a, err);
+                         : solve_time_settled(&p, out, &a, err);
     out->margin_pct = p.margin_pct;
     out->margin_stated = p.margin_stated;
     out->optimal = a.proved;

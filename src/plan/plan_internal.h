@@ -160,6 +160,8 @@ typedef struct plan_answer {
  * operators are faster than with every smaller one, or the whole plan is faster and with
  * no smaller one is. Returns how many. The classes are then to be found anew. */
 int32_t gac_problem_take_in(plan_problem *p, int64_t limit_bytes, plan_answer *a);
+/* Finds the classes of the candidates as they are now. */
+gac_status gac_problem_divide(plan_problem *p, gac_error *err);
 
 /* Takes back, while a takes at most most_ms, the sizes that do not pay in it: a group gets
  * the smallest candidate with which its operators are within the margin of now. */

@@ -247,8 +247,7 @@ static void classes_dispose(plan_problem *p)
     p->priced = false;
 }
 
-/* The classes of the candidates as they are now. */
-static gac_status divide(plan_problem *p, gac_error *err)
+gac_status gac_problem_divide(plan_problem *p, gac_error *err)
 {
     classes_dispose(p);
     gac_status status = find_classes(p, err);
@@ -270,7 +269,7 @@ static gac_status take_in_16(plan_problem *p, plan_answer *a, gac_error *err)
     if (status == GAC_OK)
         status = gac_problem_settle(p, a, err);
     if (status == GAC_OK && gac_problem_take_in(p, INT64_MAX, a) > 0)
-        status = divide(p, err);
+        status = gac_problem_divide(p, err);
     return status;
 }
 
@@ -298,7 +297,7 @@ static gac_status take_in(plan_problem *p, gac_error *err)
         if (status == GAC_OK)
             n_new += gac_problem_take_in(p, limit, &a);
         if (status == GAC_OK && n_new > 0)
-            status = divide(p, err);
+            status = gac_problem_divide(p, err);
     }
     free(a.sizes);
     return status;
@@ -318,7 +317,7 @@ gac_status gac_problem_create(const gac_model *model, const gac_plan_options *op
         status = link_tensors(out, err);
     if (status == GAC_OK) {
         gac_problem_keep_paying(out);
-        status = divide(out, err);
+        status = gac_problem_divide(out, err);
     }
     if (status == GAC_OK)
         status = take_in(out, err);
