@@ -209,19 +209,21 @@ typedef struct gac_plan {
     double margin_pct;  /* solve: what a larger size must gain to be chosen */
     bool margin_stated; /* by the contract; else the default */
     double limit_pct;   /* solve for time: the growth that bound is of, at most max_overhead_pct */
-    double best_ms;     /* solve for time: the least predicted time found within max_overhead_pct */
+    double best_ms;     /* solve for time: of the fastest plan found within max_overhead_pct; below
+                         * bound only if limit_pct is less than that */
 } gac_plan;
 
 /* Chooses sizes. Dimensions that must stay equal move together.
  *
  * solve prices sizes together, never one by one, and counts a gain below
  * margin_pct as none. A larger size is chosen from only if the operators that
- * see its dimension gain more than that over the smaller ones. Of these sizes it
- * finds the least planned_ms with at most limit_pct more bytes: that is
- * max_overhead_pct, or the growth of a plain plan (no change, or the next multiple
- * of 8 or of 16 where a size is misaligned) that is within margin_pct of best_ms.
- * optimal: no such sizes, nor plain plan, are faster. docs/repair.md says it at
- * length. Dispose of *out. */
+ * see its dimension gain more than that over the smaller ones. The fastest
+ * combination of these sizes is compared with no change, minimal and optimal. Among
+ * those within margin_pct of the fastest (best_ms), the one with the fewest bytes is
+ * the plan. If it is not the fastest, its growth becomes limit_pct, and the search
+ * is done again within that. optimal: none of these sizes, nor of these plans, with
+ * at most limit_pct more bytes is faster. docs/repair.md says it at length. Dispose
+ * of *out. */
 gac_status gac_plan_create(const gac_model *model, const gac_plan_options *options, gac_plan *out,
                            gac_error *err);
 void gac_plan_dispose(gac_plan *plan);

@@ -133,22 +133,27 @@ static bool add_size(plan_group *group, int64_t size)
     return true;
 }
 
-/* The size as it is, then multiples of the best unit step by step, then of
- * ever larger units, up to a quarter more than now. */
+/* The size as it is, the next multiples of 8 and of 16, then multiples of the best unit
+ * step by step, then of ever larger units, up to a quarter more than now. */
 static gac_status add_candidates(const grouping *g, plan_group *group, const group_facts *f)
 {
-    int64_t next, limit = f->largest + f->largest / 4;
+    int64_t first, next, limit = f->largest + f->largest / 4;
     if (f->equal && (f->largest % f->hard == 0 || !f->movable))
         add_size(group, f->largest);
     group->reference = f->largest;
     if (!f->movable)
         return group->n_sizes ? GAC_OK
                               : cannot(g, group, "cannot be changed, and is not", f->largest);
-    if (!gac_round_up_i64(f->largest, f->best, &next) || !add_size(group, next))
+    if (!gac_round_up_i64(f->largest, f->best, &first))
         return cannot(g, group, "no aligned size follows", f->largest);
-    group->reference = next;
-    for (int i = 1; i < N_STEPS && next + i * f->best <= limit; i++)
-        add_size(group, next + i * f->best);
+    for (int64_t unit = 8; unit <= 16; unit *= 2) /* these may pay without being aligned */
+        if (gac_round_up_i64(f->largest, unit, &next) && next < first && next % f->hard == 0)
+            add_size(group, next);
+    if (!add_size(group, first))
+        return cannot(g, group, "no aligned size follows", f->largest);
+    group->reference = first;
+    for (int i = 1; i < N_STEPS && first + i * f->best <= limit; i++)
+        add_size(group, first + i * f->best);
     for (int64_t unit = f->best * 2; unit <= f->best * 64; unit *= 2)
         if (gac_round_up_i64(f->largest, unit, &next) && next <= limit)
             add_size(group, next);

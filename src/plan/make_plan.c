@@ -6,8 +6,8 @@
 #include "plan/plan_internal.h"
 
 gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_options *options,
-                                   gac_strategy strategy, bool only_misaligned,
-                                   const plan_groups *groups, int64_t *sizes, gac_error *err)
+                                   gac_strategy strategy, const plan_groups *groups, int64_t *sizes,
+                                   gac_error *err)
 {
     dim_units *units = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *units);
     gac_status status =
@@ -15,8 +15,7 @@ gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_option
     for (int32_t i = 0; i < groups->n_groups && status == GAC_OK; i++) {
         const plan_group *group = &groups->groups[i];
         int64_t size = group->sizes[0];
-        bool stays = group->locked || (only_misaligned && group->reference == size);
-        for (int32_t k = 0; k < group->n_dims && !stays && status == GAC_OK; k++) {
+        for (int32_t k = 0; k < group->n_dims && !group->locked && status == GAC_OK; k++) {
             int64_t to = 0, from = gac_model_dim(model, group->dims[k])->size;
             status = gac_strategy_apply(strategy, from, options->max_overhead_pct, &to, err);
             if (status == GAC_OK && !gac_round_up_i64(to, units[group->dims[k]].hard, &to))
@@ -30,78 +29,135 @@ gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_option
     return status;
 }
 
-/* Of the plain plans that keep to the limit (the least growth, minimal and
- * multiples of 16 where a size is misaligned), and of out, the one with the fewest
- * bytes among those that are within the margin of the fastest. out becomes that
- * plan; *best_ms is the fastest. */
-static gac_status prefer_fewer_bytes(const plan_problem *p, int64_t limit_bytes, plan_answer *out,
-                                     double *best_ms, gac_error *err)
+/* The plans that are compared. */
+enum {
+    LEAST, /* the least growth */
+    BY_8,  /* as minimal */
+    BY_16, /* as optimal */
+    N_PLAIN,
+    SOLVED = N_PLAIN, /* the fastest combination within the limit */
+    TRIMMED,          /* the choice without the sizes that do not pay in it */
+    PICKED,           /* the choice at the limit before */
+    N_PLANS
+};
+
+static gac_status price_plain(const plan_problem *p, plan_answer *plans, gac_error *err)
 {
-    enum { N_PLAIN = 3 };
-    size_t n_dims = (size_t)gac_model_n_dims(p->model);
-    plan_answer plain[N_PLAIN] = { { 0 } };
-    plan_groups groups; /* with all candidates: the reference is the first aligned size */
-    gac_status status = gac_plan_groups(p->model, p->options, &groups, err);
-    if (status != GAC_OK)
-        return status;
-    *best_ms = out->ms;
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < p->groups.n_groups; i++)
+        gac_plan_set_group(&p->groups.groups[i], p->groups.groups[i].sizes[0], plans[LEAST].sizes);
     for (int i = 0; i < N_PLAIN && status == GAC_OK; i++) {
-        plan_answer *a = &plain[i];
-        a->sizes = calloc(n_dims + 1, sizeof *a->sizes);
-        if (!a->sizes)
-            status = gac_error_no_memory(err);
-        for (int32_t k = 0; k < groups.n_groups && status == GAC_OK; k++)
-            gac_plan_set_group(&groups.groups[k], groups.groups[k].sizes[0], a->sizes);
-        if (status == GAC_OK && i > 0)
-            status = gac_plan_apply_strategy(p->model, p->options,
-                                             i == 1 ? GAC_STRATEGY_MINIMAL : GAC_STRATEGY_OPTIMAL,
-                                             true, &groups, a->sizes, err);
+        if (i != LEAST)
+            status = gac_plan_apply_strategy(
+                p->model, p->options, i == BY_8 ? GAC_STRATEGY_MINIMAL : GAC_STRATEGY_OPTIMAL,
+                &p->groups, plans[i].sizes, err);
         if (status == GAC_OK)
-            status = gac_problem_settle(p, a, err);
-        if (a->bytes <= (double)limit_bytes)
-            *best_ms = fmin(*best_ms, a->ms);
+            status = gac_problem_settle(p, &plans[i], err);
     }
-    for (int i = 0; i < N_PLAIN && status == GAC_OK; i++)
-        if (plain[i].bytes <= (double)limit_bytes && plain[i].bytes < out->bytes &&
-            *best_ms >= (1 - p->margin_pct / 100) * plain[i].ms) {
-            memcpy(out->sizes, plain[i].sizes, n_dims * sizeof *out->sizes);
-            out->ms = plain[i].ms;
-            out->bytes = plain[i].bytes;
-        }
-    for (int i = 0; i < N_PLAIN; i++)
-        free(plain[i].sizes);
-    gac_plan_groups_dispose(&groups);
     return status;
 }
 
-/* Least time within the limit. Where a plain plan with fewer bytes is as good up
- * to the margin, its bytes are the limit. */
-static gac_status solve_time(plan_problem *p, gac_plan *plan, plan_answer *a, gac_error *err)
+static double fastest_ms(const plan_answer *plans, int64_t limit)
+{
+    double least = INFINITY;
+    for (int i = 0; i < N_PLANS; i++)
+        if (plans[i].bytes <= (double)limit)
+            least = fmin(least, plans[i].ms);
+    return least;
+}
+
+/* The plan with the fewest bytes among those that are within the margin of best_ms, and
+ * are the least growth or faster than it by more than the margin. There is one: if
+ * the least growth is not within the margin, the fastest plan is that much faster. */
+static const plan_answer *fewest_bytes(const plan_problem *p, const plan_answer *plans,
+                                       int64_t limit, double best_ms)
+{
+    const plan_answer *pick = NULL;
+    for (int i = 0; i < N_PLANS; i++) {
+        const plan_answer *a = &plans[i];
+        bool pays = i == LEAST || gac_problem_is_faster(p, a->ms, plans[LEAST].ms);
+        if (pays && a->bytes <= (double)limit && !gac_problem_is_faster(p, best_ms, a->ms) &&
+            (!pick || a->bytes < pick->bytes || (a->bytes == pick->bytes && a->ms < pick->ms)))
+            pick = a;
+    }
+    return pick;
+}
+
+/* Sizes and prices, not what is proved. */
+static void copy_answer(const plan_answer *from, size_t n_dims, plan_answer *to)
+{
+    memmove(to->sizes, from->sizes, n_dims * sizeof *to->sizes);
+    to->ms = from->ms;
+    to->bytes = from->bytes;
+}
+
+/* Solves within the limit and chooses among all plans, first without TRIMMED. */
+static gac_status choose(plan_problem *p, int64_t limit, plan_answer *plans, double *best_ms,
+                         const plan_answer **pick, gac_error *err)
+{
+    size_t n_dims = (size_t)gac_model_n_dims(p->model);
+    double share = 1 - p->margin_pct / 100;
+    gac_status status = gac_problem_least_ms(p, limit, &plans[SOLVED], err);
+    if (status != GAC_OK)
+        return status;
+    plans[TRIMMED].bytes = INFINITY;
+    *best_ms = fmin(*best_ms, fastest_ms(plans, limit));
+    *pick = fewest_bytes(p, plans, limit, *best_ms);
+    copy_answer(*pick, n_dims, &plans[TRIMMED]);
+    gac_problem_trim(p, fmin(*best_ms / share, share * plans[LEAST].ms), &plans[TRIMMED]);
+    status = gac_problem_settle(p, &plans[TRIMMED], err);
+    *pick = fewest_bytes(p, plans, limit, *best_ms);
+    return status;
+}
+
+/* Least time within the limit. As long as a plan with fewer bytes is within the margin
+ * of the fastest, its bytes are the next limit; so the limit falls until the plan
+ * is the fastest within it. */
+static gac_status solve_time(plan_problem *p, gac_plan *plan, plan_answer *out, gac_error *err)
 {
     double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(p->model));
+    double fastest = INFINITY;
     int64_t limit = gac_problem_limit(p);
-    gac_status status = gac_problem_least_ms(p, limit, a, err);
-    double solved_bytes = a->bytes;
-    if (status == GAC_OK)
-        status = prefer_fewer_bytes(p, limit, a, &plan->best_ms, err);
+    size_t n_dims = (size_t)plan->n_dims;
+    plan_answer plans[N_PLANS] = { { 0 } };
+    int64_t *sizes = calloc(N_PLANS * n_dims + 1, sizeof *sizes);
+    const plan_answer *pick = NULL;
+    for (size_t i = 0; i < N_PLANS && sizes; i++)
+        plans[i].sizes = sizes + i * n_dims;
+    gac_status status = sizes ? price_plain(p, plans, err) : gac_error_no_memory(err);
     plan->limit_pct = p->options->max_overhead_pct;
-    if (status != GAC_OK || a->bytes >= solved_bytes)
-        return status;
-    plan_answer plain = *a, again = { 0 };
-    again.sizes = calloc((size_t)plan->n_dims + 1, sizeof *again.sizes);
-    status = again.sizes ? gac_problem_least_ms(p, (int64_t)plain.bytes, &again, err)
-                         : gac_error_no_memory(err);
-    if (status == GAC_OK) {
-        bool better = again.ms <= plain.ms;
-        a->ms = better ? again.ms : plain.ms;
-        a->bytes = better ? again.bytes : plain.bytes;
-        a->proved = again.proved;
-        a->bound = again.proved ? a->ms : fmin(again.bound, a->ms);
-        if (better)
-            memcpy(a->sizes, again.sizes, (size_t)plan->n_dims * sizeof *a->sizes);
-        plan->limit_pct = bytes > 0 ? 100 * plain.bytes / bytes : 0;
+    plan->best_ms = plans[PICKED].bytes = INFINITY;
+    while (status == GAC_OK) {
+        status = choose(p, limit, plans, &plan->best_ms, &pick, err);
+        fastest = fastest_ms(plans, limit);
+        if (status != GAC_OK || !(pick->ms > fastest && ceil(pick->bytes) < (double)limit))
+            break;
+        limit = (int64_t)ceil(pick->bytes);
+        plan->limit_pct = 100 * pick->bytes / bytes;
+        copy_answer(pick, n_dims, &plans[PICKED]);
     }
-    free(again.sizes);
+    if (status == GAC_OK) {
+        copy_answer(pick, n_dims, out);
+        out->bound = fmin(plans[SOLVED].bound, fastest);
+        out->proved = out->ms <= out->bound;
+    }
+    free(sizes);
+    return status;
+}
+
+/* The same, until no candidate pays as the only change to the answer. */
+static gac_status solve_time_settled(plan_problem *p, gac_plan *plan, plan_answer *out,
+                                     gac_error *err)
+{
+    enum { MAX_ROUNDS = 16 };
+    gac_status status = solve_time(p, plan, out, err);
+    for (int round = 1; round < MAX_ROUNDS && status == GAC_OK &&
+                        gac_problem_take_in(p, gac_problem_limit(p), out) > 0;
+         round++) {
+        status = gac_problem_divide(p, err);
+        if (status == GAC_OK)
+            status = solve_time(p, plan, out, err);
+    }
     return status;
 }
 
@@ -115,7 +171,7 @@ static gac_status solve(const gac_model *model, const gac_plan_options *options,
     if (status != GAC_OK)
         return status;
     status = least_bytes ? gac_problem_least_bytes(&p, options->max_time_ms, &a, err)
-                         : solve_time(&p, out, &a, err);
+                         : solve_time_settled(&p, out, &a, err);
     out->margin_pct = p.margin_pct;
     out->margin_stated = p.margin_stated;
     out->optimal = a.proved;
@@ -141,7 +197,7 @@ gac_status gac_plan_create(const gac_model *model, const gac_plan_options *optio
         status = gac_error_no_memory(err);
     else
         status = options->solve ? solve(model, options, out, err)
-                                : gac_plan_apply_strategy(model, options, options->strategy, false,
+                                : gac_plan_apply_strategy(model, options, options->strategy,
                                                           &groups, out->sizes, err);
     if (status == GAC_OK)
         status = gac_plan_overhead_pct(model, out->sizes, &out->overhead_pct, err);

@@ -9,6 +9,11 @@ bool gac_problem_is_open(const plan_problem *p, int32_t group)
     return p->groups.groups[group].n_sizes > 1;
 }
 
+bool gac_problem_is_faster(const plan_problem *p, double a_ms, double b_ms)
+{
+    return a_ms < (1 - p->margin_pct / 100) * b_ms;
+}
+
 /* The median error that the contract states for GEMMs, or for attention where
  * that is larger and a head size may grow. */
 static void find_margin(plan_problem *p)
@@ -44,7 +49,7 @@ static void keep_paying(plan_problem *p, int32_t at)
     for (int32_t k = 0; k < group->n_sizes && group->n_sizes > 1; k++) {
         gac_plan_set_group(group, group->sizes[k], p->sizes);
         double ms = gac_problem_group_ms(p, at, p->sizes);
-        if (k > 0 && !(ms < (1 - p->margin_pct / 100) * last_ms))
+        if (k > 0 && !gac_problem_is_faster(p, ms, last_ms))
             continue;
         last_ms = ms;
         group->sizes[kept++] = group->sizes[k];
@@ -88,13 +93,16 @@ int32_t gac_problem_take_in(plan_problem *p, int64_t limit_bytes, plan_answer *a
         plan_group *group = &p->groups.groups[i];
         int64_t size = a->sizes[group->dims[0]];
         double bytes = gac_problem_group_bytes(p, i, a->sizes), least_ms = INFINITY;
+        double now_ms = gac_problem_group_ms(p, i, a->sizes);
         for (int32_t k = 0; k < group->n_all && group->n_all > 1; k++) {
             bool known = has_size(group, group->all[k]);
             gac_plan_set_group(group, group->all[k], a->sizes);
             double ms = gac_problem_group_ms(p, i, a->sizes);
             double growth = a->bytes + gac_problem_group_bytes(p, i, a->sizes) - bytes;
-            if (!known &&
-                (growth > (double)limit_bytes || !(ms < (1 - p->margin_pct / 100) * least_ms)))
+            bool pays = gac_problem_is_faster(p, ms, least_ms) ||
+                        (gac_problem_is_faster(p, a->ms + ms - now_ms, a->ms) &&
+                         !gac_problem_is_faster(p, a->ms + least_ms - now_ms, a->ms));
+            if (!known && (growth > (double)limit_bytes || !pays))
                 continue;
             least_ms = fmin(least_ms, ms);
             if (known)
@@ -105,4 +113,28 @@ int32_t gac_problem_take_in(plan_problem *p, int64_t limit_bytes, plan_answer *a
         gac_plan_set_group(group, size, a->sizes);
     }
     return n_new;
+}
+
+void gac_problem_trim(const plan_problem *p, double most_ms, plan_answer *a)
+{
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int32_t i = 0; i < p->groups.n_groups; i++) {
+            const plan_group *group = &p->groups.groups[i];
+            int64_t to = a->sizes[group->dims[0]];
+            if (to == group->sizes[0])
+                continue;
+            double now_ms = gac_problem_group_ms(p, i, a->sizes), total_ms = a->ms;
+            for (int32_t k = 0; k < group->n_sizes && group->sizes[k] < to; k++) {
+                gac_plan_set_group(group, group->sizes[k], a->sizes);
+                double ms = gac_problem_group_ms(p, i, a->sizes);
+                if (gac_problem_is_faster(p, now_ms, ms) || total_ms + ms - now_ms > most_ms)
+                    continue;
+                to = group->sizes[k];
+                a->ms = total_ms + ms - now_ms;
+                changed = true;
+            }
+            gac_plan_set_group(group, to, a->sizes);
+        }
+    }
 }

@@ -120,6 +120,8 @@ void gac_problem_dispose(plan_problem *p);
 
 /* Whether a group has more than one candidate. */
 bool gac_problem_is_open(const plan_problem *p, int32_t group);
+/* Whether a takes less than b by more than the margin. */
+bool gac_problem_is_faster(const plan_problem *p, double a_ms, double b_ms);
 /* The growth in bytes that the options allow. */
 int64_t gac_problem_limit(const plan_problem *p);
 
@@ -154,9 +156,16 @@ typedef struct plan_answer {
     bool proved;      /* bound is reached */
 } plan_answer;
 
-/* Takes in candidates that pay over all smaller ones as the only change to an
- * answer within the limit; returns how many. The classes are then to be found anew. */
+/* Takes in candidates within the limit that pay as the only change to an answer: their
+ * operators are faster than with every smaller one, or the whole plan is faster and with
+ * no smaller one is. Returns how many. The classes are then to be found anew. */
 int32_t gac_problem_take_in(plan_problem *p, int64_t limit_bytes, plan_answer *a);
+/* Finds the classes of the candidates as they are now. */
+gac_status gac_problem_divide(plan_problem *p, gac_error *err);
+
+/* Takes back, while a takes at most most_ms, the sizes that do not pay in it: a group gets
+ * the smallest candidate with which its operators are within the margin of now. */
+void gac_problem_trim(const plan_problem *p, double most_ms, plan_answer *a);
 
 /* Prices the sizes of an answer together. */
 gac_status gac_problem_settle(const plan_problem *p, plan_answer *a, gac_error *err);
@@ -168,10 +177,9 @@ gac_status gac_problem_least_ms(plan_problem *p, int64_t limit_bytes, plan_answe
 gac_status gac_problem_least_bytes(plan_problem *p, double limit_ms, plan_answer *out,
                                    gac_error *err);
 
-/* The strategy's size for the largest of each group, fitted to the deployment; with
- * only_misaligned, aligned groups keep theirs. */
+/* The strategy's size for the largest of each group, fitted to the deployment. */
 gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_options *options,
-                                   gac_strategy strategy, bool only_misaligned,
-                                   const plan_groups *groups, int64_t *sizes, gac_error *err);
+                                   gac_strategy strategy, const plan_groups *groups, int64_t *sizes,
+                                   gac_error *err);
 
 #endif

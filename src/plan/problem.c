@@ -247,8 +247,7 @@ static void classes_dispose(plan_problem *p)
     p->priced = false;
 }
 
-/* The classes of the candidates as they are now. */
-static gac_status divide(plan_problem *p, gac_error *err)
+gac_status gac_problem_divide(plan_problem *p, gac_error *err)
 {
     classes_dispose(p);
     gac_status status = find_classes(p, err);
@@ -261,6 +260,19 @@ static int64_t search_limit(const plan_problem *p)
     return p->options->max_time_ms > 0 ? INT64_MAX / 4 : gac_problem_limit(p);
 }
 
+/* Takes in what pays with all others at the next multiple of 16: two sizes of one operator
+ * may gain only together. */
+static gac_status take_in_16(plan_problem *p, plan_answer *a, gac_error *err)
+{
+    gac_status status = gac_plan_apply_strategy(p->model, p->options, GAC_STRATEGY_OPTIMAL,
+                                                &p->groups, a->sizes, err);
+    if (status == GAC_OK)
+        status = gac_problem_settle(p, a, err);
+    if (status == GAC_OK && gac_problem_take_in(p, INT64_MAX, a) > 0)
+        status = gac_problem_divide(p, err);
+    return status;
+}
+
 /* What pays with all others at their first aligned size may miss what pays in a
  * plan: as long as a candidate pays as the only change to the best plan, or to the
  * least growth, it is taken in. */
@@ -270,10 +282,8 @@ static gac_status take_in(plan_problem *p, gac_error *err)
     int32_t n_new = 1;
     int64_t limit = search_limit(p);
     plan_answer a = { 0 };
-    gac_status status = GAC_OK;
     a.sizes = calloc((size_t)gac_model_n_dims(p->model) + 1, sizeof *a.sizes);
-    if (!a.sizes)
-        status = gac_error_no_memory(err);
+    gac_status status = a.sizes ? take_in_16(p, &a, err) : gac_error_no_memory(err);
     if (limit < p->base_bytes) /* which those who solve will say */
         n_new = 0;
     for (int round = 0; round < MAX_ROUNDS && n_new > 0 && status == GAC_OK; round++) {
@@ -287,7 +297,7 @@ static gac_status take_in(plan_problem *p, gac_error *err)
         if (status == GAC_OK)
             n_new += gac_problem_take_in(p, limit, &a);
         if (status == GAC_OK && n_new > 0)
-            status = divide(p, err);
+            status = gac_problem_divide(p, err);
     }
     free(a.sizes);
     return status;
@@ -307,7 +317,7 @@ gac_status gac_problem_create(const gac_model *model, const gac_plan_options *op
         status = link_tensors(out, err);
     if (status == GAC_OK) {
         gac_problem_keep_paying(out);
-        status = divide(out, err);
+        status = gac_problem_divide(out, err);
     }
     if (status == GAC_OK)
         status = take_in(out, err);

@@ -129,7 +129,7 @@ static gac_status add_plan(shape_list *l, const plan_groups *groups, gac_strateg
                            int64_t *sizes)
 {
     gac_status status =
-        gac_plan_apply_strategy(l->model, l->options, strategy, true, groups, sizes, l->err);
+        gac_plan_apply_strategy(l->model, l->options, strategy, groups, sizes, l->err);
     for (int32_t i = 0; i < gac_model_n_ops(l->model) && status == GAC_OK; i++)
         status = add_op(l, gac_model_op(l->model, i), sizes);
     settle(l);

@@ -73,24 +73,40 @@ static inline void small_layer(small_list *list, const small_llama *s, int layer
                      linears[i].n_in, s->rank < 0 ? -1 : s->rank + (7 * layer + i) * s->rank_step);
 }
 
-/* Writes the model in F16 under name. */
-static inline void small_llama_write(const char *name, const small_llama *s)
+static inline const scratch_tensor *small_tensors(const small_llama *s)
 {
     static small_list list;
-    char config[512];
     memset(&list, 0, sizeof list);
     small_add(&list, s->vocab, s->hidden, "model.embed_tokens.weight");
     for (int i = 0; i < s->n_layers; i++)
         small_layer(&list, s, i);
     small_add(&list, s->hidden, 0, "model.norm.weight");
     small_add(&list, s->vocab, s->hidden, "lm_head.weight");
+    return list.tensors;
+}
+
+static inline const char *small_config(const small_llama *s)
+{
+    static char config[512];
     snprintf(config, sizeof config,
              "{\"model_type\":\"llama\",\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
              "\"num_key_value_heads\":%lld,\"head_dim\":%lld,\"intermediate_size\":%lld,"
              "\"num_hidden_layers\":%d,\"vocab_size\":%lld}",
              (long long)s->hidden, (long long)s->n_heads, (long long)s->n_kv_heads,
              (long long)s->head, (long long)s->width, s->n_layers, (long long)s->vocab);
-    scratch_checkpoint(name, config, GAC_DTYPE_F16, list.tensors);
+    return config;
+}
+
+/* Writes the model in F16 under name. */
+static inline void small_llama_write(const char *name, const small_llama *s)
+{
+    scratch_checkpoint(name, small_config(s), GAC_DTYPE_F16, small_tensors(s));
+}
+
+/* The same as a file with a hole for its zeros, so that shapes of real models fit. */
+static inline void small_llama_outline(const char *name, const small_llama *s)
+{
+    scratch_outline(name, small_config(s), GAC_DTYPE_F16, small_tensors(s));
 }
 
 /* A checkpoint with its model. */
