@@ -108,12 +108,15 @@ bool gac_is_weights(const char *name);
 
 uint64_t gac_hash_bytes(const void *data, size_t n_bytes);
 
-/* The hash of a tensor's bytes, made by another thread while this one goes on.
- * Until gac_tensor_hash_finish, which frees it, this thread may read only tensors
- * of the same file from the checkpoint. NULL can be finished, and sets nothing. */
+/* The hash of a tensor: of the text "DTYPE SHAPE NAME" and a NUL, where SHAPE is
+ * its sizes with commas between, and of its bytes. Whoever has the bytes in memory
+ * feeds them; what was not fed in order, from the first byte on, is read from the
+ * checkpoint in gac_tensor_hash_finish, which frees the hash. NULL can be fed and
+ * finished, and sets nothing. */
 typedef struct gac_tensor_hash gac_tensor_hash;
 gac_status gac_tensor_hash_start(gac_checkpoint *checkpoint, int32_t tensor, gac_tensor_hash **out,
                                  gac_error *err);
+void gac_tensor_hash_feed(gac_tensor_hash *hash, uint64_t offset, const void *data, size_t n_bytes);
 gac_status gac_tensor_hash_finish(gac_tensor_hash *hash, uint64_t *out, gac_error *err);
 
 /* ---- Writing ----------------------------------------------------------- */

@@ -257,7 +257,7 @@ static gac_status move_tensor(rewrite *w, int32_t i)
     if (status == GAC_OK && w->hashes)
         status = gac_tensor_hash_start(w->checkpoint, i, &hash, w->err);
     if (status == GAC_OK)
-        status = gac_transfer(w->checkpoint, i, &map, w->writer, i, w->err);
+        status = gac_transfer(w->checkpoint, i, &map, w->writer, i, hash, w->err);
     gac_status hashed = gac_tensor_hash_finish(hash, w->hashes ? &w->hashes[i] : NULL,
                                                status == GAC_OK ? w->err : NULL);
     if (status == GAC_OK)

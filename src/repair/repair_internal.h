@@ -91,9 +91,10 @@ void gac_map_scatter(const tensor_map *map, const char *source, char *target, ui
 gac_status gac_pads_are_zero(gac_checkpoint *checkpoint, int32_t tensor, const tensor_map *map,
                              bool *out, gac_error *err);
 
-/* Copies a tensor through its map into the writer. */
+/* Copies a tensor through its map into the writer, and feeds hash (or NULL) with
+ * the bytes that are read. */
 gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_map *map,
-                        gac_writer *writer, int32_t to, gac_error *err);
+                        gac_writer *writer, int32_t to, gac_tensor_hash *hash, gac_error *err);
 
 /* The config of the repaired model; the caller owns *out. */
 gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,

@@ -133,6 +133,9 @@ static gac_status check_long_row(row_check *k, uint64_t from_row, uint64_t to_ro
                 gac_checkpoint_read(k->c->original, k->from, from_row * k->row_from + from + at,
                                     k->c->expected, n, err);
             if (status == GAC_OK)
+                gac_tensor_hash_feed(k->c->hash, from_row * k->row_from + from + at, k->c->expected,
+                                     n);
+            if (status == GAC_OK)
                 status = gac_checkpoint_read(k->c->repaired, k->to, offset, k->c->found, n, err);
             if (status == GAC_OK) {
                 scale_expected(k, k->c->expected, offset, n);
@@ -158,6 +161,9 @@ static gac_status check_rows(void *user, uint64_t from_row, uint64_t to_row, uin
         uint64_t n = n_rows < at_once ? n_rows : at_once;
         status = gac_checkpoint_read(k->c->original, k->from, from_row * k->row_from, k->c->source,
                                      (size_t)(n * k->row_from), err);
+        if (status == GAC_OK)
+            gac_tensor_hash_feed(k->c->hash, from_row * k->row_from, k->c->source,
+                                 (size_t)(n * k->row_from));
         if (status == GAC_OK)
             status = gac_checkpoint_read(k->c->repaired, k->to, to_row * k->row_to, k->c->found,
                                          (size_t)(n * k->row_to), err);
@@ -226,6 +232,8 @@ static gac_status check_same(comparison *c, int32_t from, int32_t to)
         uint64_t left = t->size_bytes - at;
         size_t n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES, i = 0;
         status = gac_checkpoint_read(c->original, from, at, c->source, n, c->err);
+        if (status == GAC_OK)
+            gac_tensor_hash_feed(c->hash, at, c->source, n);
         if (status == GAC_OK)
             status = gac_checkpoint_read(c->repaired, to, at, c->found, n, c->err);
         while (status == GAC_OK && i < n && c->source[i] == c->found[i])
@@ -305,13 +313,13 @@ static gac_status open_kept(comparison *c)
 static gac_status check_hashed(comparison *c, int32_t i)
 {
     uint64_t found = 0;
-    gac_tensor_hash *hash = NULL;
     gac_status status = GAC_OK;
     if (c->ranks)
-        status = gac_tensor_hash_start(c->original, i, &hash, c->err);
+        status = gac_tensor_hash_start(c->original, i, &c->hash, c->err);
     if (status == GAC_OK)
         status = check_tensor(c, i);
-    gac_status hashed = gac_tensor_hash_finish(hash, &found, status == GAC_OK ? c->err : NULL);
+    gac_status hashed = gac_tensor_hash_finish(c->hash, &found, status == GAC_OK ? c->err : NULL);
+    c->hash = NULL;
     if (status == GAC_OK)
         status = hashed;
     if (status == GAC_OK && c->ranks && !gac_record_hash_is(c->step, c->ranks[i], found)) {

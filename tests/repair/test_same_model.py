@@ -25,6 +25,12 @@ def xxh3(data):
     return xxhash.xxh3_64_hexdigest(data)
 
 
+def tensor_xxh3(name, dtype, shape, data):
+    """As a record has it: what a tensor is called, what it is, and its bytes."""
+    head = f"{dtype} {','.join(map(str, shape))} {name}\0"
+    return xxh3(head.encode() + data)
+
+
 def other_value(value):
     """A value of the same kind that is not the same."""
     if isinstance(value, bool):
@@ -241,7 +247,7 @@ class Records(SameModelCase):
         support.write_tensors(self.file, self.tensors, metadata)
 
     def test_checksums(self):
-        """They are XXH3 of the record, of the config and of each tensor by name."""
+        """They are XXH3 of the record, of the config and of each tensor, by the order of names."""
         self.assertEqual(self.record["schema"], "gac.record/2")
         self.assertEqual(self.metadata["gac_repair_xxh3"],
                          xxh3(self.metadata["gac_repair"].encode()))
@@ -249,7 +255,7 @@ class Records(SameModelCase):
             self.assertEqual(self.record["config_xxh3"], xxh3(file.read()))
         before = support.read_folder(self.original)
         self.assertEqual(self.record["tensors_xxh3"],
-                         "".join(xxh3(before[name][2]) for name in sorted(before)))
+                         "".join(tensor_xxh3(name, *before[name]) for name in sorted(before)))
 
     def edits(self):
         """Changed records by what was changed."""
@@ -333,6 +339,30 @@ class Records(SameModelCase):
         self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
                      says=(name, "checksum"))
         self.nothing_left(self.others)
+
+    def test_what_a_tensor_is(self):
+        """The same bytes under another name, dtype or shape are another model."""
+        norm, up = "model.norm.weight", "model.layers.0.mlp.up_proj.weight"
+        query = "model.layers.0.self_attn.q_proj.weight"
+        (dtype, (n,), data), (_, (rows, columns), weights) = self.tensors[norm], self.tensors[query]
+        self.assertEqual(dtype, "BF16")
+
+        def with_tensor(name, *tensor):
+            return {**self.tensors, name: tensor}
+        renamed = {("model.norm.weighs" if k == norm else k): t for k, t in self.tensors.items()}
+        for what, tensors in (("dtype", with_tensor(norm, "F16", (n,), data)),
+                              ("shape", with_tensor(norm, dtype, (n // 2, 2), data)),
+                              ("more axes", with_tensor(norm, dtype, (n, 1), data)),
+                              ("transposed", with_tensor(query, dtype, (columns * 2, rows // 2),
+                                                         weights)),
+                              ("a changed one's dtype", with_tensor(up, "F16",
+                                                                    *self.tensors[up][1:])),
+                              ("name", renamed)):
+            with self.subTest(what):
+                support.write_tensors(self.file, tensors, self.metadata)
+                self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
+                             says="checksum")
+                self.nothing_left(self.others)
 
     def old_record(self):
         return {**{k: v for k, v in self.record.items() if not k.endswith("_xxh3")
