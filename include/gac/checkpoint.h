@@ -52,6 +52,13 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
                                gac_checkpoint **out, gac_error *err);
 void gac_checkpoint_close(gac_checkpoint *checkpoint); /* NULL is fine */
 
+/* A checkpoint that is not on disk: the tensors of like with other shapes, one list
+ * of sizes for each of them, and another config (or NULL). It tells what a model
+ * would be; its data cannot be read. like must outlive it. Errors: GAC_BAD_INPUT
+ * when a tensor's size overflows. */
+gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *const *shapes,
+                                 const struct json_t *config, gac_checkpoint **out, gac_error *err);
+
 /* What is returned below belongs to the checkpoint and lives as long. */
 const char *gac_checkpoint_path(const gac_checkpoint *checkpoint);
 bool gac_checkpoint_is_directory(const gac_checkpoint *checkpoint);

@@ -315,11 +315,20 @@ const char *gac_checkpoint_note(const gac_checkpoint *c, int32_t index)
     return c->notes[index];
 }
 
+static gac_status no_data(const gac_tensor *t, gac_error *err)
+{
+    char q[160];
+    return gac_error_set(err, GAC_USAGE, "tensor \"%s\": a sketch has no data",
+                         gac_quote(q, sizeof q, t->name));
+}
+
 /* Makes a tensor's file the one whose descriptor is open. */
 static gac_status turn_to(gac_checkpoint *c, const gac_tensor *t, uint64_t offset, uint64_t n_bytes,
                           gac_error *err)
 {
     char q[160];
+    if (t->file < 0)
+        return no_data(t, err);
     if (offset > t->size_bytes || n_bytes > t->size_bytes - offset)
         return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %llu bytes at %llu are beyond its end",
                              gac_quote(q, sizeof q, t->name), (unsigned long long)n_bytes,
@@ -364,8 +373,10 @@ static gac_status map_tensor(const gac_checkpoint *c, int32_t tensor, const void
                              gac_error *err)
 {
     const gac_tensor *t = &c->tensors[tensor];
-    checkpoint_file *file = &c->files[t->file];
     const void *start;
+    if (t->file < 0)
+        return no_data(t, err);
+    checkpoint_file *file = &c->files[t->file];
     gac_status status = gac_file_map(file->file, &start, err);
     if (status != GAC_OK)
         return status;

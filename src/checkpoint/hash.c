@@ -39,8 +39,8 @@ gac_status gac_tensor_hash_start(gac_checkpoint *c, int32_t tensor, gac_tensor_h
 {
     *out = NULL;
 #ifdef GAC_NO_HASH /* only to measure what hashing costs (bench/bench_hash.py) */
-    (void)c, (void)tensor, (void)err;
-#else
+    return GAC_OK;
+#endif
     gac_tensor_hash *h = calloc(1, sizeof *h);
     XXH3_state_t *state = XXH3_createState();
     if (!h || !state) {
@@ -52,7 +52,6 @@ gac_status gac_tensor_hash_start(gac_checkpoint *c, int32_t tensor, gac_tensor_h
     hash_description(state, &c->tensors[tensor]);
     *h = (gac_tensor_hash){ .checkpoint = c, .tensor = tensor, .state = state };
     *out = h;
-#endif
     return GAC_OK;
 }
 

@@ -93,6 +93,24 @@ int32_t gac_record_n_dims(const json_t *record)
     return (int32_t)json_array_size(json_object_get(record, "dims"));
 }
 
+bool gac_record_apply(const json_t *record, const gac_model *model, int64_t *sizes)
+{
+    size_t i;
+    json_t *dim;
+    bool fits = true;
+    json_array_foreach(json_object_get(record, "dims"), i, dim) {
+        const char *name = json_string_value(json_object_get(dim, "name"));
+        int32_t index = name ? gac_model_find_dim(model, name) : -1;
+        json_int_t from = json_integer_value(json_object_get(dim, "from"));
+        json_int_t to = json_integer_value(json_object_get(dim, "to"));
+        bool good = index >= 0 && from == sizes[index] && to > 0 && to <= INT32_MAX;
+        if (good)
+            sizes[index] = to;
+        fits = fits && good;
+    }
+    return fits;
+}
+
 /* ---- Writing a record ---------------------------------------------------- */
 
 /* config.json to the byte, as a string; JSON null without one. */

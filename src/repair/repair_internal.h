@@ -143,6 +143,9 @@ gac_widths gac_record_widths(const json_t *record);
 /* The first record of a chain: what was done to the very original. */
 const json_t *gac_record_oldest(const json_t *record);
 int32_t gac_record_n_dims(const json_t *record);
+/* Brings sizes (of model's dimensions) to those after the repair; false when the
+ * record has dimensions or sizes that do not fit them, which are passed over. */
+bool gac_record_apply(const json_t *record, const gac_model *model, int64_t *sizes);
 
 /* Where each tensor stands in the order of names, which is the order of hashes
  * in a record. *out is malloc'ed. */

@@ -463,6 +463,81 @@ class Chains(SameModelCase):
                     self.refused(5, "verify", original, self.out, says="record")
                 self.assertEqual(self.undo().returncode, 3)
                 self.nothing_left(others)
+        record = json.loads(metadata["gac_repair"])
+        first = record["before"]
+        first["config"] = first["config"].replace("silu", "gelu")
+        first["config_xxh3"] = xxh3(first["config"].encode())
+        support.write_tensors(path, tensors, sealed(metadata, record))
+        self.refused(5, "verify", self.original, self.out, says=("record", "config"))
+
+
+class ChainConfigs(SameModelCase):
+    """After several repairs the config is what they make of it, one after the other."""
+
+    def chain(self, ck):
+        """Two repairs: self.original, self.path("middle") and self.out."""
+        self.original, self.out = self.write(ck), self.path("out")
+        self.ok("repair", self.original, "-o", self.path("middle"), "--no-sync")
+        widths = {n: (d["size"], d["size"] + 16 + 16 * (i % 2)) for i, (n, d) in enumerate(
+            self.gac.graph(self.path("middle")).items())
+            if d["role"] == "mlp_width" and d["exactness"] == "exact" and not d["tied_to"]}
+        result = self.gac("repair", self.path("middle"), "-o", self.out, "--no-sync", "--plan",
+                          self.write_plan(widths))
+        if result.returncode:  # a config that has one width for all layers
+            self.ok("repair", self.path("middle"), "-o", self.out, "--no-sync", "--strategy",
+                    "optimal")
+        return support.read_config(self.out)
+
+    def test_every_model_verifies(self):
+        for model in MODELS:
+            with self.subTest(model):
+                self.fresh()
+                self.chain(MODELS[model](support.seeded(model, 2)))
+                self.verified()
+                self.original = self.path("middle")
+                self.verified()
+
+    def edited(self, config, what):
+        """Verifying notices, or the config is of no model any more."""
+        self.put("config.json", config)
+        result = self.gac("verify", self.original, self.out, "-q")
+        self.assertIn(result.returncode, (3, 5), f"{what}: {result.stdout}")
+        self.assertTrue(support.one_line(result.stderr), result.stderr)
+
+    def test_what_was_accepted(self):
+        override = {"rms_norm_eps": 0.5, "rope_theta": 1.0, "num_attention_heads": 8}
+        good = self.chain(mk.build("llama"))
+        for key, value in (("per_layer_config", {"0": override}), ("per_layer_config", {}),
+                           ("block_configs", [1, 2, 3]), ("block_configs", [])):
+            with self.subTest(key, value=value):
+                merged = {**good.get(key, {}), **value} if isinstance(value, dict) else value
+                if merged != good.get(key):
+                    self.put("config.json", {**good, key: merged})
+                    self.differs(key)
+        self.put("config.json", good)
+        self.verified()
+
+    def test_every_value(self):
+        def paths(value, path=()):
+            for key in value if isinstance(value, dict) else range(len(value)):
+                yield (*path, key)
+                if isinstance(value[key], (dict, list)):
+                    yield from paths(value[key], (*path, key))
+        for model in ("deci", "per-layer-config", "pruned-mlp"):
+            self.fresh()
+            good = self.chain(MODELS[model](support.seeded(model, 3)))
+            for path in paths(good):
+                for remove in (False, True):
+                    config = copy.deepcopy(good)
+                    at = config
+                    for key in path[:-1]:
+                        at = at[key]
+                    if remove:
+                        del at[path[-1]]
+                    else:
+                        at[path[-1]] = other_value(at[path[-1]])
+                    with self.subTest(model, path=path, remove=remove):
+                        self.edited(config, path)
 
 
 class Undo(SameModelCase):
