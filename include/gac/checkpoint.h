@@ -97,11 +97,16 @@ gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint6
 gac_status gac_checkpoint_map(const gac_checkpoint *checkpoint, int32_t tensor, const void **data,
                               gac_error *err);
 
-/* Calls visit for each file and folder of a checkpoint's directory, tensor files
- * too, with its path inside the directory and its permissions; a folder comes
- * before what is in it. Hidden folders and links to folders are passed over; a
- * link that leads nowhere is an error. A checkpoint that is one file has none. */
-typedef gac_status (*gac_file_visit)(void *user, const char *path, bool folder, unsigned mode,
+/* What there is in a checkpoint's directory: files, links to files included; folders;
+ * and what a repair leaves behind, which are hidden folders, links to folders,
+ * devices and the like. */
+typedef enum gac_entry { GAC_ENTRY_FILE, GAC_ENTRY_FOLDER, GAC_ENTRY_OTHER } gac_entry;
+
+/* Calls visit for each entry of a checkpoint's directory and of the folders in it,
+ * tensor files too, with its path inside the directory and its permissions; a folder
+ * comes before what is in it. A link that leads nowhere is an error. A checkpoint
+ * that is one file has none. */
+typedef gac_status (*gac_file_visit)(void *user, const char *path, gac_entry entry, unsigned mode,
                                      gac_error *err);
 gac_status gac_checkpoint_each_file(const gac_checkpoint *checkpoint, gac_file_visit visit,
                                     void *user, gac_error *err);

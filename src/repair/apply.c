@@ -42,6 +42,7 @@ typedef struct rewrite {
     place_list places;
     gac_writer *writer;
     gac_checkpoint *originals; /* undoing: tensors that were scaled; or NULL */
+    int32_t *kept;             /* (n_tensors) their indices there, else -1; or NULL */
     json_t *record;            /* what goes into the metadata, or what is undone */
     uint64_t *hashes;          /* repairing: of the tensors as they were */
     bool scale;                /* repairing: values change too */
@@ -248,7 +249,7 @@ static gac_status move_tensor(rewrite *w, int32_t i)
     tensor_map map;
     tensor_scaling scaling;
     const gac_tensor *t = gac_checkpoint_tensor(w->checkpoint, i);
-    int32_t kept = w->originals ? gac_checkpoint_find(w->originals, t->name) : -1;
+    int32_t kept = w->kept ? w->kept[i] : -1;
     gac_status status = w->undone ? check_pads(w, i) : GAC_OK;
     if (status != GAC_OK || kept >= 0)
         return status == GAC_OK ? take_kept(w, i, kept) : status;
@@ -452,6 +453,7 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
     gac_places_dispose(&w->places);
     gac_checkpoint_close(w->originals);
     json_decref(w->record);
+    free(w->kept);
     free(w->hashes);
     if (status == GAC_OK && result)
         *result = w->result;
@@ -542,6 +544,43 @@ static gac_status open_originals(rewrite *w)
     return status;
 }
 
+/* Finds the kept original of a tensor that was scaled. */
+static gac_status find_kept(rewrite *w, const char *name)
+{
+    char q[160];
+    int32_t tensor = gac_checkpoint_find(w->checkpoint, name);
+    int32_t kept = gac_checkpoint_find(w->originals, name);
+    if (kept < 0)
+        return gac_error_set(w->err, GAC_BAD_INPUT,
+                             "tensor \"%s\": was scaled, and its original is not kept",
+                             gac_quote(q, sizeof q, name));
+    if (tensor >= 0)
+        w->kept[tensor] = kept;
+    return GAC_OK;
+}
+
+/* The kept originals of all tensors that were scaled. Records of version 0.1 do not
+ * name them: there it is all that are kept. */
+static gac_status find_all_kept(rewrite *w)
+{
+    size_t k;
+    json_t *name;
+    int32_t n = gac_checkpoint_n_tensors(w->checkpoint);
+    bool named = gac_record_has_checksums(w->record);
+    gac_status status = GAC_OK;
+    w->kept = malloc(((size_t)n + 1) * sizeof *w->kept);
+    if (!w->kept)
+        return gac_error_no_memory(w->err);
+    for (int32_t i = 0; i < n; i++)
+        w->kept[i] = named ? -1
+                           : gac_checkpoint_find(w->originals,
+                                                 gac_checkpoint_tensor(w->checkpoint, i)->name);
+    json_array_foreach(json_object_get(w->record, "scaled"), k, name)
+        if (named && status == GAC_OK && json_is_string(name))
+            status = find_kept(w, json_string_value(name));
+    return status;
+}
+
 gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
                            const gac_repair_options *options, gac_repair_result *result,
                            gac_error *err)
@@ -561,6 +600,8 @@ gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
         status = gac_history_create(w.record, NULL, checkpoint, &done, err);
     if (status == GAC_OK && gac_record_is_rescaled(w.record))
         status = open_originals(&w);
+    if (status == GAC_OK && w.originals)
+        status = find_all_kept(&w);
     if (status == GAC_OK)
         status = begin(&w, out);
     const json_t *oldest = gac_record_oldest(w.record);

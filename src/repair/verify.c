@@ -277,15 +277,22 @@ static gac_status check_changed(comparison *c, int32_t i, int32_t to, const tens
 static gac_status check_tensor(comparison *c, int32_t i)
 {
     tensor_map map;
+    gac_error why = GAC_ERROR_INIT;
     const gac_tensor *t = gac_checkpoint_tensor(c->original, i);
     int32_t to = gac_checkpoint_find(c->repaired, t->name);
     if (to < 0)
         return GAC_OK;
-    gac_status status = gac_map_create(&c->places, i, t->shape, c->sizes, &map, c->err);
-    if (status == GAC_OK && !same_shape(gac_checkpoint_tensor(c->repaired, to), &map)) {
+    gac_status status = gac_map_create(&c->places, i, t->shape, c->sizes, &map, &why);
+    if (status == GAC_USAGE) { /* a size that its elements cannot have */
+        c->out->lossless = false;
+        gac_differ(c->out, "no repair gives these sizes: %s", why.text);
+        status = GAC_OK;
+    } else if (status != GAC_OK) {
+        gac_error_set(c->err, status, "%s", why.text);
+    } else if (!same_shape(gac_checkpoint_tensor(c->repaired, to), &map)) {
         c->out->lossless = false;
         differ(c->out, t->name, "its shape or dtype is not the original's with larger sizes", 0);
-    } else if (status == GAC_OK) {
+    } else {
         status = map.last < 0 ? check_same(c, i, to) : check_changed(c, i, to, &map);
     }
     gac_map_dispose(&map);

@@ -59,14 +59,14 @@ static gac_status compare_bytes(comparison *c, const char *path, gac_file *a, ga
 }
 
 /* A file of the original must have been carried over. */
-static gac_status check_carried(void *user, const char *path, bool folder, unsigned mode,
+static gac_status check_carried(void *user, const char *path, gac_entry entry, unsigned mode,
                                 gac_error *err)
 {
     (void)mode;
     comparison *c = user;
     gac_file *before = NULL, *after = NULL;
-    if (folder || gac_is_weights(path) || is_beside_the_point(path) || is_kept_original(path) ||
-        strcmp(path, "config.json") == 0)
+    if (entry != GAC_ENTRY_FILE || gac_is_weights(path) || is_beside_the_point(path) ||
+        is_kept_original(path) || strcmp(path, "config.json") == 0)
         return GAC_OK;
     gac_status status = gac_checkpoint_open_file(c->original, path, &before, err);
     if (status == GAC_OK)
@@ -80,36 +80,59 @@ static gac_status check_carried(void *user, const char *path, bool folder, unsig
     return status;
 }
 
+/* Whether a file is one of those that make up a checkpoint's tensors. */
+static bool is_part_of(const gac_checkpoint *checkpoint, const char *name)
+{
+    int32_t n_files = gac_checkpoint_n_files(checkpoint);
+    for (int32_t i = 0; i < n_files; i++)
+        if (strcmp(name, gac_checkpoint_file_name(checkpoint, i)) == 0)
+            return true;
+    bool lone =
+        n_files == 1 && strcmp(gac_checkpoint_file_name(checkpoint, 0), "model.safetensors") == 0;
+    return !lone && strcmp(name, "model.safetensors.index.json") == 0;
+}
+
 /* Whether the repair itself wrote a file. */
 static bool is_ours(const comparison *c, const char *path)
 {
-    int32_t n_files = gac_checkpoint_n_files(c->repaired);
-    for (int32_t i = 0; i < n_files; i++)
-        if (strcmp(path, gac_checkpoint_file_name(c->repaired, i)) == 0)
-            return true;
-    bool lone =
-        n_files == 1 && strcmp(gac_checkpoint_file_name(c->repaired, 0), "model.safetensors") == 0;
-    return (!lone && strcmp(path, "model.safetensors.index.json") == 0) ||
-           strcmp(path, "config.json") == 0 ||
-           (gac_record_is_rescaled(c->record) && is_kept_original(path));
+    const char *kept = is_kept_original(path) ? strchr(path, '/') : NULL;
+    return is_part_of(c->repaired, path) || strcmp(path, "config.json") == 0 ||
+           (kept && c->kept && is_part_of(c->kept, kept + 1));
 }
 
 /* A file of the repaired checkpoint must come from somewhere. */
-static gac_status check_origin(void *user, const char *path, bool folder, unsigned mode,
+static gac_status check_origin(void *user, const char *path, gac_entry entry, unsigned mode,
                                gac_error *err)
 {
     (void)mode;
     comparison *c = user;
     gac_file *before = NULL;
-    if (folder || is_ours(c, path) || is_beside_the_point(path))
+    if (entry == GAC_ENTRY_FOLDER || is_ours(c, path) || is_beside_the_point(path))
         return GAC_OK;
     gac_status status = GAC_OK;
-    if (gac_checkpoint_is_directory(c->original) && !gac_is_weights(path))
+    if (entry == GAC_ENTRY_FILE && gac_checkpoint_is_directory(c->original) &&
+        !gac_is_weights(path))
         status = open_if_there(c->original, path, &before, err);
     if (status == GAC_OK && !before)
         file_differs(c, path, "is extra");
     gac_file_close(before);
     return status;
+}
+
+/* Only the originals of scaled tensors are kept. */
+static void check_kept_tensors(comparison *c)
+{
+    char q[160], what[256];
+    tensor_scaling scaling;
+    for (int32_t i = 0; c->kept && i < gac_checkpoint_n_tensors(c->kept); i++) {
+        const char *name = gac_checkpoint_tensor(c->kept, i)->name;
+        int32_t tensor = gac_checkpoint_find(c->original, name);
+        if (tensor >= 0 && gac_scaling_of(&c->places, tensor, c->sizes, &scaling))
+            continue;
+        snprintf(what, sizeof what, "has tensor \"%s\", which was not scaled",
+                 gac_quote(q, sizeof q, name));
+        file_differs(c, GAC_ORIGINALS_NAME, what);
+    }
 }
 
 /* What a tensor file says of itself, apart from the record and its format. */
@@ -165,7 +188,9 @@ gac_status gac_verify_files(comparison *c)
     gac_status status = gac_checkpoint_each_file(c->original, check_carried, c, c->err);
     if (status == GAC_OK)
         status = gac_checkpoint_each_file(c->repaired, check_origin, c, c->err);
-    if (status == GAC_OK)
+    if (status == GAC_OK) {
         check_metadata(c);
+        check_kept_tensors(c);
+    }
     return status;
 }

@@ -214,6 +214,18 @@ class Files(SameModelCase):
             tensors, "model.safetensors")})
         self.differs("model.safetensors.index.json", "extra")
 
+    def test_links_to_folders(self):
+        """A repair carries none, so one that is there was put there."""
+        self.repair()
+        os.mkdir(self.path("elsewhere"))
+        for name in ("more", "extra/more"):
+            with self.subTest(name):
+                os.symlink(self.path("elsewhere"), os.path.join(self.out, name))
+                self.differs(name, "extra")
+                os.unlink(os.path.join(self.out, name))
+        os.symlink(self.path("elsewhere"), os.path.join(self.out, ".cache"))
+        self.verified()
+
     def test_tensors_and_metadata(self):
         self.repair()
         path, tensors, metadata = self.header()
@@ -288,6 +300,7 @@ class Records(SameModelCase):
             "no config": edit(lambda r: r.update(config=None)),
             "config's hash": edit(lambda r: r.update(config_xxh3="0" * 16)),
             "rescaled": edit(lambda r: r.update(rescaled=True)),
+            "scaled": edit(lambda r: r.update(scaled=["model.norm.weight"])),
             "a record before": edit(lambda r: r.update(before=self.record)),
         }
 
@@ -609,6 +622,40 @@ class Rescaled(SameModelCase):
                 self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
                              says=(name, "shape"))
                 self.nothing_left(["in", "out"])
+
+    def test_more_is_kept_than_was_scaled(self):
+        """Only scaled tensors are kept, and only their files are there."""
+        tensors = support.read_tensors(self.kept)
+        for name in ("model.layers.0.mlp.down_proj.weight", "lm_head.weight", "new.weight"):
+            dtype, shape, data = support.read_folder(self.original).get(name, ("F32", (1,), bytes(4)))
+            with self.subTest(name):
+                support.write_tensors(self.kept, {**tensors, name: (dtype, shape, bytes(len(data)))})
+                self.differs("gac_originals", name)
+                self.assertEqual(self.undo().returncode, 0)
+                self.assertEqual(support.read_folder(self.path("back")),
+                                 support.read_folder(self.original))
+                shutil.rmtree(self.path("back"))
+        support.write_tensors(self.kept, tensors)
+        self.verified()
+        for name in ("tokenizer.json", "config.json", "model.safetensors.index.json",
+                     "pytorch_model.bin", "more/vocab.txt"):
+            with self.subTest(name):
+                path = os.path.join(os.path.dirname(self.kept), name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("{}")
+                self.differs("gac_originals/" + name, "extra")
+                os.unlink(path)
+        self.verified()
+
+    def test_a_kept_original_is_gone(self):
+        tensors = support.read_tensors(self.kept)
+        name = "model.norm.weight"
+        support.write_tensors(self.kept, {n: t for n, t in tensors.items() if n != name})
+        self.differs(name, "not kept")
+        self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
+                     says=(name, "not kept"))
+        self.nothing_left(["in", "out"])
 
     def test_kept_originals_are_gone(self):
         shutil.rmtree(os.path.dirname(self.kept))
