@@ -53,7 +53,7 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
 void gac_checkpoint_close(gac_checkpoint *checkpoint); /* NULL is fine */
 
 /* A checkpoint that is not on disk: the tensors of like with other shapes, one list
- * of sizes for each of them, and another config (or NULL). It tells what a model
+ * of sizes for each of them, and another exact config (or NULL). It tells what a model
  * would be; its data cannot be read. like must outlive it. Errors: GAC_BAD_INPUT
  * when a tensor's size overflows. */
 gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *const *shapes,
@@ -80,6 +80,8 @@ const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *checkpoint, i
 
 /* config.json as it was, unknown keys and order included; NULL without one. */
 const struct json_t *gac_checkpoint_config(const gac_checkpoint *checkpoint);
+/* Likewise, as gac_json_parse_exact reads it. */
+const struct json_t *gac_checkpoint_config_exact(const gac_checkpoint *checkpoint);
 
 /* Oddities that are no error: a total_size that is off, files left aside. */
 int32_t gac_checkpoint_n_notes(const gac_checkpoint *checkpoint);
@@ -142,15 +144,17 @@ typedef struct gac_writer_options {
     uint64_t max_shard_bytes;      /* tensor bytes a shard may hold */
     uint64_t data_alignment;       /* where the data of a file starts: a multiple of this */
     const struct json_t *metadata; /* strings for __metadata__, beside "format":"pt"; or NULL */
+    const struct json_t *first_metadata; /* likewise, of the first file only; or NULL */
     bool replace; /* an existing target is replaced on finish: an empty folder or a checkpoint */
     bool no_sync; /* finish does not wait for the disk */
-    const gac_checkpoint *like; /* whose permissions the target gets; NULL: by the umask */
+    const gac_checkpoint *like; /* whose permissions the target gets, file by file; a file made
+                                 * of several gets the strictest. NULL: by the umask */
 } gac_writer_options;
 
 #define GAC_DEFAULT_SHARD_BYTES 5000000000u
 #define GAC_WRITER_OPTIONS_INIT \
     { \
-        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, false, false, NULL \
+        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, NULL, false, false, NULL \
     }
 
 /* Starts a directory at path. options may be NULL. */

@@ -3,7 +3,7 @@
  * jansson's own parser writes outside its buffers when an allocation fails in
  * the middle of a string, and refuses integers beyond 64 bits, which Hugging
  * Face writes. This one returns every failure, and reads such an integer as a
- * real number. */
+ * real number, or keeps its digits. */
 #ifndef GAC_BASE_JSON_PARSE_H
 #define GAC_BASE_JSON_PARSE_H
 
@@ -19,6 +19,7 @@ typedef struct gac_json_source {
     uint64_t base_offset; /* of text inside the file, for errors */
     size_t limit;         /* what the current value may not reach beyond */
     size_t max_bytes;     /* of one value, for the message about limit */
+    bool exact;           /* as gac_json_parse_exact reads integers */
     char *buffer;         /* the last decoded string; the caller frees it */
     size_t buffer_bytes;  /* room there */
 } gac_json_source;

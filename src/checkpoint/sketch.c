@@ -37,9 +37,11 @@ gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *cons
     pthread_mutex_init(&c->map_lock, NULL);
     c->is_directory = like->is_directory;
     c->path = like->path;
-    c->config = json_incref((json_t *)(uintptr_t)config);
+    c->config_exact = json_incref((json_t *)(uintptr_t)config);
+    c->config = config ? gac_json_rounded(config) : NULL;
     c->tensors = calloc((size_t)like->n_tensors + 1, sizeof *c->tensors);
-    gac_status status = c->tensors ? gac_namemap_init(&c->by_name, err) : gac_error_no_memory(err);
+    bool ok = c->tensors && (c->config || !config);
+    gac_status status = ok ? gac_namemap_init(&c->by_name, err) : gac_error_no_memory(err);
     for (int32_t i = 0; i < like->n_tensors && status == GAC_OK; i++)
         status = add_tensor(c, &like->tensors[i], shapes[i], err);
     if (status != GAC_OK) {

@@ -50,29 +50,29 @@ typedef struct rewrite {
     gac_error *err;
 } rewrite;
 
-/* The record and its checksum as they go into a file's metadata. */
-static gac_status add_record(const rewrite *w, json_t *metadata)
+/* The record and its checksum as they go into the first file's metadata. */
+static gac_status record_metadata(const rewrite *w, json_t **out)
 {
     char sum[17];
     char *text = NULL;
     gac_status status = gac_record_text(w->record, &text, sum, w->err);
-    json_t *as_string = json_string(text);
+    json_t *as_string = status == GAC_OK ? json_string(text) : NULL;
     size_t n_bytes = as_string ? json_dumpb(as_string, NULL, 0, JSON_ENCODE_ANY) : 0;
     if (status == GAC_OK && n_bytes > MAX_RECORD_BYTES)
         status = gac_error_set(w->err, GAC_USAGE,
                                "the record of this repair would take %zu bytes of metadata, more "
                                "than the %d that readers accept",
                                n_bytes, MAX_RECORD_BYTES);
-    if (status == GAC_OK &&
-        (json_object_set(metadata, GAC_RECORD_KEY, as_string) != 0 ||
-         json_object_set_new(metadata, GAC_RECORD_SUM_KEY, json_string(sum)) != 0))
-        status = gac_error_no_memory(w->err);
+    if (status == GAC_OK) {
+        *out = json_pack("{s:O, s:s}", GAC_RECORD_KEY, as_string, GAC_RECORD_SUM_KEY, sum);
+        status = *out ? GAC_OK : gac_error_no_memory(w->err);
+    }
     json_decref(as_string);
     free(text);
     return status;
 }
 
-/* What a file will say of itself: as before, with the record or without. */
+/* What a file says of itself, without a record. */
 static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
 {
     const json_t *before = gac_checkpoint_metadata(w->checkpoint, file);
@@ -81,7 +81,7 @@ static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
         return gac_error_no_memory(w->err);
     json_object_del(*out, GAC_RECORD_KEY);
     json_object_del(*out, GAC_RECORD_SUM_KEY);
-    return w->hashes && file == 0 ? add_record(w, *out) : GAC_OK;
+    return GAC_OK;
 }
 
 /* Counts a tensor and what becomes of it. */
@@ -431,7 +431,7 @@ static gac_status check_target(const rewrite *w, const char *out)
 static gac_status begin(rewrite *w, const char *out)
 {
     gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
-    json_t *common = NULL;
+    json_t *common = NULL, *first = NULL;
     gac_status status = check_target(w, out);
     options.replace = w->options->replace;
     options.no_sync = w->options->no_sync;
@@ -441,9 +441,14 @@ static gac_status begin(rewrite *w, const char *out)
         status = file_metadata(w, 0, &common);
         options.metadata = common;
     }
+    if (status == GAC_OK && w->hashes) {
+        status = record_metadata(w, &first);
+        options.first_metadata = first;
+    }
     if (status == GAC_OK)
         status = gac_writer_create(out, &options, &w->writer, w->err);
     json_decref(common);
+    json_decref(first);
     return status;
 }
 
@@ -470,7 +475,7 @@ static gac_status config_text(const json_t *config, char **out, gac_error *err)
         gac_status status = gac_json_text(
             config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits), &text, &n_bytes, err);
         if (status == GAC_OK)
-            status = gac_json_parse(text, n_bytes, "config.json", &again, err);
+            status = gac_json_parse_exact(text, n_bytes, "config.json", &again, err);
         bool same = status == GAC_OK && json_equal(again, config);
         json_decref(again);
         if (same || digits == 17) {
@@ -493,7 +498,8 @@ static gac_status new_config(const rewrite *w, const gac_model *model, char **ou
     json_t *config = NULL;
     *out = NULL;
     gac_status status = gac_repair_config(model, w->sizes, w->options->widths, &config, w->err);
-    if (status == GAC_OK && config && !json_equal(config, gac_checkpoint_config(w->checkpoint)))
+    if (status == GAC_OK && config &&
+        !json_equal(config, gac_checkpoint_config_exact(w->checkpoint)))
         status = config_text(config, out, w->err);
     json_decref(config);
     return status;

@@ -39,6 +39,18 @@ static void compare_objects(comparison *c, const char *path, const json_t *expec
         }
 }
 
+/* A number, or an integer whose digits are kept. */
+static bool is_number(const json_t *value)
+{
+    return json_is_number(value) || gac_json_digits(value);
+}
+
+static double to_double(const json_t *value)
+{
+    const char *digits = gac_json_digits(value);
+    return digits ? strtod(digits, NULL) : json_number_value(value);
+}
+
 /* Values are compared, not their spelling: 10000 is 10000.0. Doubles cannot tell
  * large integers apart. */
 static void compare_numbers(comparison *c, const char *path, const json_t *expected,
@@ -50,8 +62,11 @@ static void compare_numbers(comparison *c, const char *path, const json_t *expec
         snprintf(what, sizeof what, "is %lld and must be %lld", b, a);
         if (a != b)
             config_differs(c, path, what);
+    } else if (gac_json_digits(expected) && gac_json_digits(found)) {
+        if (!json_equal(expected, found))
+            config_differs(c, path, "is another large integer");
     } else {
-        double a = json_number_value(expected), b = json_number_value(found);
+        double a = to_double(expected), b = to_double(found);
         snprintf(what, sizeof what, "is %.17g and must be %.17g", b, a);
         if (a != b)
             config_differs(c, path, what);
@@ -70,7 +85,7 @@ static void compare_values(comparison *c, const char *path, const json_t *expect
             snprintf(below, sizeof below, "%s[%zu]", path, i);
             compare_values(c, below, json_array_get(expected, i), json_array_get(found, i));
         }
-    } else if (json_is_number(expected) && json_is_number(found)) {
+    } else if (is_number(expected) && is_number(found)) {
         compare_numbers(c, path, expected, found);
     } else if (!json_equal(expected, found)) {
         config_differs(c, path, "has another value than the repair gives it");
@@ -167,7 +182,7 @@ static gac_status follow_chain(const comparison *c, const json_t *record, int64_
 static gac_status expected_config(const comparison *c, json_t **out, gac_error *err)
 {
     if (!c->step && !c->record && !c->out->n_dims_changed) { /* a plain copy */
-        *out = json_incref((json_t *)(uintptr_t)gac_checkpoint_config(c->original));
+        *out = json_incref((json_t *)(uintptr_t)gac_checkpoint_config_exact(c->original));
         return GAC_OK;
     }
     if (!c->step)
@@ -186,7 +201,7 @@ gac_status gac_verify_config(comparison *c)
 {
     json_t *expected = NULL;
     gac_error why = GAC_ERROR_INIT;
-    const json_t *found = gac_checkpoint_config(c->repaired);
+    const json_t *found = gac_checkpoint_config_exact(c->repaired);
     /* Sizes that no repair gives have no config. */
     if (!c->out->lossless)
         return GAC_OK;

@@ -154,6 +154,39 @@ class Config(SameModelCase):
                 at[path[-1]] = value
                 self.edited(config, path[0])
 
+    def test_large_integers(self):
+        """Integers beyond 64 bits keep their value and their spelling."""
+        big = {"seed": 2 ** 63, "low": -2 ** 63 - 1, "max_length": 10 ** 30, "last": 2 ** 64 + 1,
+               "list": [2 ** 70, {"deep": 3 ** 60}], "name": "\\u0000123", "largest": 2 ** 63 - 1}
+        ck = MODELS["llama"](self.rng)
+        ck.config.update(big)
+        self.repair(ck)
+        self.assertNotEqual(support.read_config(self.out), ck.config)  # it was written anew
+        for key, value in big.items():
+            found = support.read_config(self.out)[key]
+            self.assertEqual(repr(found), repr(value), key)
+        self.verified()
+        good = support.read_config(self.out)
+        for change in ({"last": 2 ** 64}, {"list": [2 ** 70, {"deep": 3 ** 60 + 1}]},
+                       {"seed": "9223372036854775808"}, {"seed": float(2 ** 63)}):
+            with self.subTest(change):
+                if change != {"seed": float(2 ** 63)}:
+                    self.edited({**good, **change}, next(iter(change)))
+        self.put("config.json", good)
+        self.assertEqual(self.undo().returncode, 0)
+        self.ok("repair", self.out, "-o", self.path("again"), "--no-sync", "--set",
+                "layers.*.mlp.width=400")
+        self.assertEqual(support.read_config(self.path("again"))["list"], big["list"])
+        self.ok("verify", self.original, self.path("again"))
+
+    def test_blocks_that_cannot_state_a_width(self):
+        for i, block in enumerate((None, 7, {}, {"ffn": None}, {"ffn": []})):
+            with self.subTest(block):
+                ck = mk.llama_like(n_layers=1, mlp=100, block_configs=[block])
+                original = self.write(ck, f"in{i}")
+                self.refused(3, "repair", original, "-o", self.path("out"), says="block_configs")
+                self.assertFalse(os.path.exists(self.path("out")))
+
     def test_what_may_differ(self):
         ck = MODELS["llama"](self.rng)
         ck.config.update(rope_theta=10000, transformers_version="4.40.0", _name_or_path="a/b")
@@ -579,6 +612,18 @@ class Undo(SameModelCase):
                                  says=(name, "zeros were put in"))
                     self.nothing_left(["in", "out"])
 
+    def test_record_in_new_files(self):
+        """Where files are divided anew, the first one has the record."""
+        self.repair(None, "--max-shard-size", "20KB")
+        files = support.tensor_files(self.out)
+        self.assertGreater(len(files), 2)
+        having = [f for f in files if "gac_repair" in
+                  support.read_header(os.path.join(self.out, f))[0]["__metadata__"]]
+        self.assertEqual(having, files[:1])
+        self.assertTrue(self.verified()["has_record"])
+        self.assertEqual(self.undo().returncode, 0)
+        self.assertEqual(support.read_folder(self.path("back")), support.read_folder(self.original))
+
     def test_record_in_the_second_file(self):
         self.repair(n_files=2)
         path, tensors, metadata = self.header(0)
@@ -685,6 +730,39 @@ class Folders(SameModelCase):
                     wanted = folder_mode if os.path.isdir(os.path.join(folder, path)) else file_mode
                     self.assertEqual(mode, wanted, f"{folder}/{path}")
 
+    def test_permissions_of_each_file(self):
+        """Each file has those of its source; one that is made of several has the strictest."""
+        original = self.write(mk.llama_like(n_layers=1, mlp=100), n_files=2)
+        shards = support.tensor_files(original)
+        special = {"config.json": 0o600, shards[0]: 0o644, shards[1]: 0o600, "LICENSE": 0o640,
+                   "model.safetensors.index.json": 0o664}
+        for name in contents(original):
+            os.chmod(os.path.join(original, name), special.get(name, 0o644))
+        wanted = modes(original)
+        for args in (["--set", "hidden=80"], ["--max-shard-size", "20KB", "--set", "hidden=80"]):
+            with self.subTest(args):
+                self.out = self.path(f"out{len(args)}")
+                self.ok("repair", original, "-o", self.out, "--allow", "rescaled", "--no-sync", *args)
+                found = modes(self.out)
+                self.assertEqual(found["gac_originals/model.safetensors"], 0o600)
+                for name in contents(self.out):
+                    new = name.endswith(".safetensors") and len(args) > 2
+                    if not name.startswith("gac_originals/"):
+                        self.assertEqual(found[name], 0o600 if new else wanted[name], name)
+        self.out = self.path("out2")
+        self.assertEqual(self.undo().returncode, 0)
+        self.assertEqual(modes(self.path("back")), wanted)
+
+    def test_permissions_of_a_lone_file(self):
+        """Its config lies beside it and has its own."""
+        original = self.write(mk.llama_like(n_layers=1))
+        lone = os.path.join(original, "model.safetensors")
+        os.chmod(os.path.join(original, "config.json"), 0o600)
+        os.chmod(lone, 0o644)
+        self.ok("repair", lone, "-o", self.path("out"), "--no-sync")
+        found = modes(self.path("out"))
+        self.assertEqual((found["config.json"], found["model.safetensors"]), (0o600, 0o644))
+
     def test_dangling_link(self):
         original = self.write(mk.llama_like(n_layers=1))
         os.symlink("gone.json", os.path.join(original, "extra", "vocab.json"))
@@ -699,8 +777,14 @@ class Folders(SameModelCase):
         self.refused(1, "repair", original, "-o", self.path("mine"), "--force", says="no checkpoint")
         self.nothing_left(["in", "mine"])
         self.assertEqual(contents(self.path("mine")), {"thesis.txt": b"years of work"})
+        with open(self.path("mine/a.safetensors"), "w", encoding="utf-8"):
+            pass  # a name is no checkpoint
+        self.refused(1, "repair", original, "-o", self.path("mine"), "--force", says="no checkpoint")
+        self.assertEqual(sorted(contents(self.path("mine"))), ["a.safetensors", "thesis.txt"])
+        os.unlink(self.path("mine/a.safetensors"))
         os.unlink(self.path("mine/thesis.txt"))
-        self.ok("repair", original, "-o", self.path("mine"), "--force", "--no-sync")
+        for _ in range(2):  # an empty folder, then a checkpoint
+            self.ok("repair", original, "-o", self.path("mine"), "--force", "--no-sync")
 
     def test_a_lone_file(self):
         """The config beside it describes it, and goes into the folder made of it."""
