@@ -1,7 +1,4 @@
 /* Writing a checkpoint with other sizes: repair and its undoing. */
-#include <errno.h>
-#include <libgen.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -389,50 +386,11 @@ static gac_status carry_out(rewrite *w, const char *config, size_t config_bytes)
     return status;
 }
 
-/* True when a lies in b, or is b; both resolved. */
-static bool lies_in(const char *a, const char *b)
-{
-    size_t n = strlen(b);
-    return strncmp(a, b, n) == 0 && (a[n] == 0 || a[n] == '/' || (n == 1 && *b == '/'));
-}
-
-/* Where out is, or will be once it is made; false when even its parent is not
- * there. target has room for PATH_MAX and a name. */
-static bool resolve_target(const char *out, char target[PATH_MAX + NAME_MAX + 2])
-{
-    if (realpath(out, target))
-        return true;
-    char *for_parent = strdup(out), *for_name = strdup(out);
-    bool found = for_parent && for_name && realpath(dirname(for_parent), target);
-    size_t n = found ? strlen(target) : 0;
-    if (found)
-        snprintf(target + n, NAME_MAX + 2, "/%s", basename(for_name));
-    free(for_parent);
-    free(for_name);
-    return found;
-}
-
-/* The target must not touch the input: not be it, lie in it or hold it. */
-static gac_status check_target(const rewrite *w, const char *out)
-{
-    char q[256], input[PATH_MAX], target[PATH_MAX + NAME_MAX + 2];
-    const char *from = gac_checkpoint_path(w->checkpoint);
-    if (!realpath(from, input))
-        return gac_error_set(w->err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, from),
-                             strerror(errno));
-    if (!resolve_target(out, target))
-        return GAC_OK; /* creating it will say what is wrong */
-    if (!lies_in(target, input) && !lies_in(input, target))
-        return GAC_OK;
-    return gac_error_set(w->err, GAC_USAGE, "%s: the target must lie outside of the input",
-                         gac_quote(q, sizeof q, out));
-}
-
 static gac_status begin(rewrite *w, const char *out)
 {
     gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
     json_t *common = NULL, *first = NULL;
-    gac_status status = check_target(w, out);
+    gac_status status = gac_check_target(gac_checkpoint_path(w->checkpoint), out, w->err);
     options.replace = w->options->replace;
     options.no_sync = w->options->no_sync;
     options.like = w->checkpoint;

@@ -96,6 +96,10 @@ gac_status gac_pads_are_zero(gac_checkpoint *checkpoint, int32_t tensor, const t
 gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_map *map,
                         gac_writer *writer, int32_t to, gac_tensor_hash *hash, gac_error *err);
 
+/* The target must not touch the input: not be it, lie in it or hold it. Errors:
+ * GAC_USAGE. */
+gac_status gac_check_target(const char *from, const char *out, gac_error *err);
+
 /* The config of the repaired model, exact (gac_json_parse_exact); the caller owns
  * *out. */
 gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,

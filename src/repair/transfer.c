@@ -6,7 +6,7 @@
 /* Rows of at most ROW_BYTES are gathered in memory, unless their runs are of
  * LONG_RUN_BYTES: these are worth a system call of their own. What goes through
  * memory does so in pieces that a core's own cache holds. */
-enum { ROW_BYTES = 4 << 20, LONG_RUN_BYTES = 128 << 10, PIECE_BYTES = 256 << 10 };
+enum { ROW_BYTES = 4 << 20, LONG_RUN_BYTES = 128 << 10, PIECE_BYTES = 128 << 10 };
 
 typedef struct transfer {
     gac_checkpoint *checkpoint;
