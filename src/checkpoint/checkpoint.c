@@ -255,9 +255,9 @@ bool gac_checkpoint_is_directory(const gac_checkpoint *c)
     return c->is_directory;
 }
 
-/* The permissions of a file beside the tensors, or others where there is none. Where
- * this cannot be told, they are its owner's alone. */
-static unsigned mode_beside(const gac_checkpoint *c, const char *name, unsigned others)
+/* The permissions of a file beside the tensors; *out stays where there is none. */
+static gac_status mode_beside(const gac_checkpoint *c, const char *name, unsigned *out,
+                              gac_error *err)
 {
     struct stat s;
     char *path;
@@ -266,21 +266,28 @@ static unsigned mode_beside(const gac_checkpoint *c, const char *name, unsigned 
     int made = c->is_directory ? asprintf(&path, "%s/%s", c->path, name)
                                : asprintf(&path, "%.*s%s", n_folder, c->path, name);
     if (made < 0)
-        return 0600;
-    unsigned mode = stat(path, &s) == 0 ? s.st_mode & 0777 : errno == ENOENT ? others : 0600;
+        return gac_error_no_memory(err);
+    bool found = stat(path, &s) == 0;
+    gac_status status = found || errno == ENOENT ? GAC_OK : gac_error_errno(err, path);
+    if (found)
+        *out = s.st_mode & 0777;
     free(path);
-    return mode;
+    return status;
 }
 
-unsigned gac_checkpoint_file_mode(const gac_checkpoint *c, const char *name)
+gac_status gac_checkpoint_file_mode(const gac_checkpoint *c, const char *name, unsigned *out,
+                                    gac_error *err)
 {
-    unsigned mode = c->n_files > 0 ? 0777 : 0666;
+    *out = c->n_files > 0 ? 0777 : 0666;
     for (int32_t i = 0; i < c->n_files; i++) {
-        if (name && strcmp(c->files[i].name, name) == 0)
-            return gac_file_mode(c->files[i].file);
-        mode &= gac_file_mode(c->files[i].file);
+        unsigned mode = gac_file_mode(c->files[i].file);
+        if (name && strcmp(c->files[i].name, name) == 0) {
+            *out = mode;
+            return GAC_OK;
+        }
+        *out &= mode;
     }
-    return name ? mode_beside(c, name, mode) : mode;
+    return name ? mode_beside(c, name, out, err) : GAC_OK;
 }
 
 unsigned gac_checkpoint_folder_mode(const gac_checkpoint *c)

@@ -50,7 +50,8 @@ struct gac_checkpoint {
  * its file of that name; and of a file that is made of all its tensor files (name is
  * NULL, or of no file), which are what every one of them allows. */
 unsigned gac_checkpoint_folder_mode(const gac_checkpoint *checkpoint);
-unsigned gac_checkpoint_file_mode(const gac_checkpoint *checkpoint, const char *name);
+gac_status gac_checkpoint_file_mode(const gac_checkpoint *checkpoint, const char *name,
+                                    unsigned *out, gac_error *err);
 
 /* Appends a file that was just opened (taken over, also on failure), reads
  * and validates its header, and appends its tensors. */

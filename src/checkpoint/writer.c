@@ -205,8 +205,11 @@ static gac_status create_inside(const gac_writer *w, const char *name, const cha
     free(path);
     if (*fd < 0)
         return failed(w, name, err);
-    unsigned mode = w->options.like ? gac_checkpoint_file_mode(w->options.like, source) : 0;
-    return set_mode(w, *fd, name, mode, err);
+    unsigned mode = 0;
+    gac_status status = GAC_OK;
+    if (w->options.like)
+        status = gac_checkpoint_file_mode(w->options.like, source, &mode, err);
+    return status == GAC_OK ? set_mode(w, *fd, name, mode, err) : status;
 }
 
 static gac_status write_all(const gac_writer *w, int fd, const char *name, uint64_t offset,
@@ -454,10 +457,9 @@ gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data
         return gac_error_set(err, GAC_USAGE, "\"%s\" is not a file name",
                              gac_quote(q, sizeof q, name));
     gac_status status = create_inside(w, name, name, &fd, err);
-    if (status != GAC_OK)
-        return status;
-    status = write_all(w, fd, name, 0, data, n_bytes, err);
-    if (close(fd) != 0 && status == GAC_OK)
+    if (status == GAC_OK)
+        status = write_all(w, fd, name, 0, data, n_bytes, err);
+    if (fd >= 0 && close(fd) != 0 && status == GAC_OK)
         status = failed(w, name, err);
     return status;
 }
