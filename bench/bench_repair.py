@@ -27,11 +27,11 @@ import make_checkpoint as mk  # noqa: E402
 from bench_inspect import machine, peak_bytes  # noqa: E402
 
 
-def make_model(directory, gigabytes):
+def make_model(directory, gigabytes, vocab=128256):
     """Odd ranks everywhere; as many layers as fit beside the embeddings."""
-    n_layers = max(1, round((gigabytes - 2.1) / 0.371))
+    n_layers = max(1, round((gigabytes - 2.1 * vocab / 128256) / 0.371))
     ck = mk.llama_like(n_layers=n_layers, hidden=4096, n_heads=32, n_kv_heads=8, mlp=14336,
-                       vocab=128256, dtype="F16")
+                       vocab=vocab, dtype="F16")
     for _, module in list(mk.layer_linears(ck)):
         out, inner = ck.shape(module + ".weight")
         stem = module[:-len("_proj")]

@@ -139,14 +139,6 @@ gac_status cli_open_gpu(cli *c, const char *name, gac_device **out)
     return gac_device_open(name, out, &c->error);
 }
 
-gac_status cli_check_target(cli *c, const char *path, bool force)
-{
-    gac_new_file *file = NULL;
-    gac_status status = gac_new_file_create(path, force, &file, &c->error);
-    gac_new_file_discard(file);
-    return status;
-}
-
 /* value as three digits with the largest prefix that fits. */
 static char *scaled(char buffer[32], double value, const char *unit, const char *const *prefixes)
 {
@@ -218,6 +210,9 @@ gac_status cli_dtype(cli *c, const char *name, const gac_model *model, const gac
 }
 
 static volatile int interrupted;
+static const int caught[] = { SIGINT, SIGTERM, SIGHUP };
+enum { N_CAUGHT = sizeof caught / sizeof *caught };
+static struct sigaction uncaught[N_CAUGHT]; /* what they did before */
 
 static void note_signal(int number)
 {
@@ -228,8 +223,57 @@ static void note_signal(int number)
 const volatile int *cli_catch_signals(void)
 {
     struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    for (int i = 0; i < N_CAUGHT; i++) {
+        sigaction(caught[i], NULL, &uncaught[i]);
+        if (uncaught[i].sa_handler != SIG_IGN) /* as nohup leaves it */
+            sigaction(caught[i], &action, NULL);
+    }
     return &interrupted;
+}
+
+/* Interrupts do again what they did; one that came meanwhile is a failure. */
+static gac_status release_signals(cli *c, gac_status status, const char *what)
+{
+    for (int i = 0; i < N_CAUGHT; i++)
+        sigaction(caught[i], &uncaught[i], NULL);
+    return status == GAC_OK && interrupted
+               ? gac_error_set(&c->error, GAC_FAILED, "interrupted; %s", what)
+               : status;
+}
+
+gac_status cli_new_file(cli *c, const char *path, bool force, gac_new_file **out)
+{
+    cli_catch_signals();
+    gac_status status = gac_new_file_create(path, force, out, &c->error);
+    return status == GAC_OK ? GAC_OK : release_signals(c, status, "");
+}
+
+gac_status cli_finish_file(cli *c, gac_new_file *file, gac_status status)
+{
+    bool wanted = status == GAC_OK && !interrupted;
+    if (wanted)
+        status = gac_new_file_commit(file, &c->error);
+    else
+        gac_new_file_discard(file);
+    return release_signals(c, status,
+                           wanted ? "what was written is complete" : "nothing was left behind");
+}
+
+gac_status cli_write_file(cli *c, const char *path, bool force, const char *text)
+{
+    gac_new_file *file = NULL;
+    gac_status status = cli_new_file(c, path, force, &file);
+    if (status != GAC_OK)
+        return status;
+    return cli_finish_file(c, file, gac_new_file_write(file, text, strlen(text), &c->error));
+}
+
+gac_status cli_check_target(cli *c, const char *path, bool force)
+{
+    gac_new_file *file = NULL;
+    gac_status status = cli_new_file(c, path, force, &file);
+    if (status != GAC_OK)
+        return status;
+    gac_new_file_discard(file);
+    return release_signals(c, GAC_OK, "nothing was left behind");
 }

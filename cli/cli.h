@@ -66,13 +66,22 @@ gac_status cli_contract_named(cli *c, const char *name, gac_contract **out);
  * reference would run for ever. */
 gac_status cli_open_gpu(cli *c, const char *name, gac_device **out);
 
+/* From now on the first interrupt sets what is returned, for the command to end in
+ * an orderly way; a second one ends the program at once. Interrupts that are ignored
+ * stay so. */
+const volatile int *cli_catch_signals(void);
+
+/* Starts a file that appears complete or not at all. Until cli_finish_file an
+ * interrupt is only noted. */
+gac_status cli_new_file(cli *c, const char *path, bool force, gac_new_file **out);
+/* Gives the file its name. If status says that writing it failed, or after an
+ * interrupt, removes it instead, and returns the failure. */
+gac_status cli_finish_file(cli *c, gac_new_file *file, gac_status status);
+/* Writes a whole file. */
+gac_status cli_write_file(cli *c, const char *path, bool force, const char *text);
 /* Whether a file could be written to path, to refuse a target before minutes of
  * measuring and not after. Leaves nothing behind. */
 gac_status cli_check_target(cli *c, const char *path, bool force);
-
-/* From now on the first interrupt sets what is returned, for the command to end in
- * an orderly way; a second one ends the program at once. */
-const volatile int *cli_catch_signals(void);
 
 /* "15.7 GB", "7.24 B": into buffer, which is returned. */
 char *cli_bytes(char buffer[32], uint64_t n_bytes);

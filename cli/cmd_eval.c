@@ -219,27 +219,15 @@ static gac_status write_lm_eval(cli *c, const eval_command *o)
     size_t n_bytes;
     gac_status status = gac_json_text(json, JSON_INDENT(2), &text, &n_bytes, &c->error);
     if (status == GAC_OK)
-        status = gac_new_file_create(o->lm_eval, o->force, &file, &c->error);
-    if (status == GAC_OK)
+        status = cli_new_file(c, o->lm_eval, o->force, &file);
+    if (status == GAC_OK) {
         status = gac_new_file_write(file, text, n_bytes, &c->error);
-    if (status == GAC_OK)
-        status = gac_new_file_write(file, "\n", 1, &c->error);
-    if (status == GAC_OK)
-        status = gac_new_file_commit(file, &c->error);
-    else
-        gac_new_file_discard(file);
+        if (status == GAC_OK)
+            status = gac_new_file_write(file, "\n", 1, &c->error);
+        status = cli_finish_file(c, file, status);
+    }
     free(text);
     json_decref(json);
-    return status;
-}
-
-/* Refuses an existing target before the work, not after. */
-static gac_status check_target(cli *c, const eval_command *o)
-{
-    gac_new_file *file = NULL;
-    gac_status status =
-        o->lm_eval ? gac_new_file_create(o->lm_eval, o->force, &file, &c->error) : GAC_OK;
-    gac_new_file_discard(file);
     return status;
 }
 
@@ -275,8 +263,8 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
                                "%s: a text of %zu tokens; perplexity needs two",
                                gac_quote(q, sizeof q, o->text), n_ids);
     }
-    if (status == GAC_OK)
-        status = check_target(c, o);
+    if (status == GAC_OK && o->lm_eval) /* refused before the work, not after */
+        status = cli_check_target(c, o->lm_eval, o->force);
     if (status == GAC_OK)
         status = engine_args_start(c, &o->engine);
     if (status == GAC_OK && o->text)

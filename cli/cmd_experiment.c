@@ -164,22 +164,18 @@ static gac_status load_experiments(cli *c, const request *r, int n_ids, char **i
 
 static gac_status write_json(cli *c, const char *path, bool force, const json_t *value)
 {
-    gac_new_file *file;
-    char *text;
+    gac_new_file *file = NULL;
+    char *text = NULL;
     size_t n_bytes;
     gac_status status =
         gac_json_text(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9), &text, &n_bytes, &c->error);
-    if (status != GAC_OK)
-        return status;
-    status = gac_new_file_create(path, force, &file, &c->error);
+    if (status == GAC_OK)
+        status = cli_new_file(c, path, force, &file);
     if (status == GAC_OK) {
         status = gac_new_file_write(file, text, n_bytes, &c->error);
         if (status == GAC_OK)
             status = gac_new_file_write(file, "\n", 1, &c->error);
-        if (status == GAC_OK)
-            status = gac_new_file_commit(file, &c->error);
-        else
-            gac_new_file_discard(file);
+        status = cli_finish_file(c, file, status);
     }
     free(text);
     return status;
@@ -256,11 +252,15 @@ static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_st
                        const json_t *result)
 {
     char path[PATH_MAX];
-    bool made;
+    bool made = false;
     gac_status status = name_file(c, r, e, (int)stack, path);
     if (status == GAC_OK)
         status = make_folder(c, r->out, &made);
-    return status == GAC_OK ? write_json(c, path, r->force, result) : status;
+    if (status == GAC_OK)
+        status = write_json(c, path, r->force, result);
+    if (status != GAC_OK && made)
+        rmdir(r->out); /* stays where it has a file */
+    return status;
 }
 
 /* Runs one experiment under one stack, then prints and stores the result. */

@@ -95,7 +95,7 @@ static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
         gac_json_text(result, JSON_INDENT(1) | JSON_REAL_PRECISION(12), &head, NULL, &c->error);
     json_object_set_new(result, "dims", dims);
     if (status == GAC_OK)
-        status = gac_new_file_create(o->out, o->force, &file, &c->error);
+        status = cli_new_file(c, o->out, o->force, &file);
     if (status != GAC_OK) {
         free(head);
         return status;
@@ -115,11 +115,7 @@ static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
     if (status == GAC_OK)
         status = gac_new_file_write(file, "\n ]\n}\n", 6, &c->error);
     free(head);
-    if (status != GAC_OK) {
-        gac_new_file_discard(file);
-        return status;
-    }
-    return gac_new_file_commit(file, &c->error);
+    return cli_finish_file(c, file, status);
 }
 
 /* What solve went by, and what is proved of its answer. */
@@ -178,7 +174,7 @@ static gac_status write_data(cli *c, const plan_command *o, const gac_front *fro
 {
     char line[160];
     gac_new_file *file;
-    gac_status status = gac_new_file_create(o->data, o->force, &file, &c->error);
+    gac_status status = cli_new_file(c, o->data, o->force, &file);
     if (status != GAC_OK)
         return status;
     int n = snprintf(line, sizeof line, "# extra_bytes overhead_pct time_ms\n");
@@ -188,11 +184,7 @@ static gac_status write_data(cli *c, const plan_command *o, const gac_front *fro
                      100.0 * (double)front->points[i].cost / bytes, front->points[i].value);
         status = gac_new_file_write(file, line, (size_t)n, &c->error);
     }
-    if (status != GAC_OK) {
-        gac_new_file_discard(file);
-        return status;
-    }
-    return gac_new_file_commit(file, &c->error);
+    return cli_finish_file(c, file, status);
 }
 
 static gac_status print_front_json(cli *c, const plan_command *o, const gac_front *front,

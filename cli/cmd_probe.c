@@ -189,18 +189,11 @@ static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *d
 
 static gac_status write_file(cli *c, const char *path, bool force, const json_t *value)
 {
-    gac_new_file *file = NULL;
     char *text = gac_probe_text(value);
     gac_status status =
-        text ? gac_new_file_create(path, force, &file, &c->error) : gac_error_no_memory(&c->error);
-    if (status == GAC_OK)
-        status = gac_new_file_write(file, text, strlen(text), &c->error);
+        text ? cli_write_file(c, path, force, text) : gac_error_no_memory(&c->error);
     free(text);
-    if (status != GAC_OK) {
-        gac_new_file_discard(file);
-        return status;
-    }
-    return gac_new_file_commit(file, &c->error);
+    return status;
 }
 
 static gac_status load_runtime(cli *c, const char *path, json_t **out)

@@ -180,6 +180,22 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
     return GAC_OK;
 }
 
+/* Likewise after the work: if the report fails, the message must not leave the user in
+ * doubt about what is on disk. */
+static gac_status report_written(cli *c, const repair_command *o, const gac_model *model,
+                                 const int64_t *sizes, const gac_repair_result *r)
+{
+    char q[256], why[400];
+    gac_status status = report(c, o, model, sizes, r);
+    if (status == GAC_OK)
+        status = gac_memory_check(&c->error);
+    if (status == GAC_OK)
+        return GAC_OK;
+    snprintf(why, sizeof why, "%s", c->error.text);
+    return gac_error_set(&c->error, status, "%s: is complete, but telling of it failed: %s",
+                         gac_quote(q, sizeof q, o->out), why);
+}
+
 static gac_status dry_run(cli *c, const repair_command *o, const gac_model *model,
                           const gac_plan *plan)
 {
@@ -202,7 +218,7 @@ static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, con
             gac_log_write(&c->log, 0,
                           "the record is of version 0.1 and has no checksums: the result could "
                           "not be compared with the original");
-        return undone == GAC_OK ? report(c, o, model, NULL, &result) : undone;
+        return undone == GAC_OK ? report_written(c, o, model, NULL, &result) : undone;
     }
     gac_status status = choose(c, o, model, &plan);
     if (status != GAC_OK)
@@ -213,7 +229,7 @@ static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, con
         status = gac_repair_apply(checkpoint, model, plan.sizes, o->out, &o->options, &result,
                                   &c->error);
         if (status == GAC_OK)
-            status = report(c, o, model, plan.sizes, &result);
+            status = report_written(c, o, model, plan.sizes, &result);
     }
     gac_plan_dispose(&plan);
     return status;

@@ -194,6 +194,17 @@ void gac_new_dir_discard(gac_new_dir *dir);
 gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
                           gac_error *err);
 
+/* Likewise, and integers beyond 64 bits keep their digits: gac_json_parse makes real
+ * numbers of them, this one strings of a NUL and the digits. No other string has a
+ * NUL, and gac_json_text writes these as the integers they are. */
+gac_status gac_json_parse_exact(const char *text, size_t n_bytes, const char *source,
+                                struct json_t **out, gac_error *err);
+/* The digits of such an integer, or NULL for any other value. */
+const char *gac_json_digits(const struct json_t *value);
+/* What gac_json_parse gives for the same text; the caller owns it. NULL when out of
+ * memory. */
+struct json_t *gac_json_rounded(const struct json_t *exact);
+
 /* Reads and parses a file of at most max_bytes. */
 gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, gac_error *err);
 
@@ -222,6 +233,7 @@ typedef struct gac_json_walk {
     size_t string_bytes;  /* room there */
     int depth;            /* objects entered and not yet left */
     bool fresh;           /* no member of the current object read yet */
+    bool exact;           /* as gac_json_parse_exact reads integers */
 } gac_json_walk;
 
 /* Starts on text, which must hold one object and white space. It and source

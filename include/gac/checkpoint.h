@@ -52,6 +52,13 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
                                gac_checkpoint **out, gac_error *err);
 void gac_checkpoint_close(gac_checkpoint *checkpoint); /* NULL is fine */
 
+/* A checkpoint that is not on disk: the tensors of like with other shapes, one list
+ * of sizes for each of them, and another exact config (or NULL). It tells what a model
+ * would be; its data cannot be read. like must outlive it. Errors: GAC_BAD_INPUT
+ * when a tensor's size overflows. */
+gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *const *shapes,
+                                 const struct json_t *config, gac_checkpoint **out, gac_error *err);
+
 /* What is returned below belongs to the checkpoint and lives as long. */
 const char *gac_checkpoint_path(const gac_checkpoint *checkpoint);
 bool gac_checkpoint_is_directory(const gac_checkpoint *checkpoint);
@@ -73,6 +80,8 @@ const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *checkpoint, i
 
 /* config.json as it was, unknown keys and order included; NULL without one. */
 const struct json_t *gac_checkpoint_config(const gac_checkpoint *checkpoint);
+/* Likewise, as gac_json_parse_exact reads it. */
+const struct json_t *gac_checkpoint_config_exact(const gac_checkpoint *checkpoint);
 
 /* Oddities that are no error: a total_size that is off, files left aside. */
 int32_t gac_checkpoint_n_notes(const gac_checkpoint *checkpoint);
@@ -90,11 +99,16 @@ gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint6
 gac_status gac_checkpoint_map(const gac_checkpoint *checkpoint, int32_t tensor, const void **data,
                               gac_error *err);
 
-/* Calls visit for each file and folder of a checkpoint's directory, tensor files
- * too, with its path inside the directory and its permissions; a folder comes
- * before what is in it. Hidden folders and links to folders are passed over; a
- * link that leads nowhere is an error. A checkpoint that is one file has none. */
-typedef gac_status (*gac_file_visit)(void *user, const char *path, bool folder, unsigned mode,
+/* What there is in a checkpoint's directory: files, links to files included; folders;
+ * and what a repair leaves behind, which are hidden folders, links to folders,
+ * devices and the like. */
+typedef enum gac_entry { GAC_ENTRY_FILE, GAC_ENTRY_FOLDER, GAC_ENTRY_OTHER } gac_entry;
+
+/* Calls visit for each entry of a checkpoint's directory and of the folders in it,
+ * tensor files too, with its path inside the directory and its permissions; a folder
+ * comes before what is in it. A link that leads nowhere is an error. A checkpoint
+ * that is one file has none. */
+typedef gac_status (*gac_file_visit)(void *user, const char *path, gac_entry entry, unsigned mode,
                                      gac_error *err);
 gac_status gac_checkpoint_each_file(const gac_checkpoint *checkpoint, gac_file_visit visit,
                                     void *user, gac_error *err);
@@ -108,12 +122,15 @@ bool gac_is_weights(const char *name);
 
 uint64_t gac_hash_bytes(const void *data, size_t n_bytes);
 
-/* The hash of a tensor's bytes, made by another thread while this one goes on.
- * Until gac_tensor_hash_finish, which frees it, this thread may read only tensors
- * of the same file from the checkpoint. NULL can be finished, and sets nothing. */
+/* The hash of a tensor: of the text "DTYPE SHAPE NAME" and a NUL, where SHAPE is
+ * its sizes with commas between, and of its bytes. Whoever has the bytes in memory
+ * feeds them; what was not fed in order, from the first byte on, is read from the
+ * checkpoint in gac_tensor_hash_finish, which frees the hash. NULL can be fed and
+ * finished, and sets nothing. */
 typedef struct gac_tensor_hash gac_tensor_hash;
 gac_status gac_tensor_hash_start(gac_checkpoint *checkpoint, int32_t tensor, gac_tensor_hash **out,
                                  gac_error *err);
+void gac_tensor_hash_feed(gac_tensor_hash *hash, uint64_t offset, const void *data, size_t n_bytes);
 gac_status gac_tensor_hash_finish(gac_tensor_hash *hash, uint64_t *out, gac_error *err);
 
 /* ---- Writing ----------------------------------------------------------- */
@@ -127,15 +144,17 @@ typedef struct gac_writer_options {
     uint64_t max_shard_bytes;      /* tensor bytes a shard may hold */
     uint64_t data_alignment;       /* where the data of a file starts: a multiple of this */
     const struct json_t *metadata; /* strings for __metadata__, beside "format":"pt"; or NULL */
+    const struct json_t *first_metadata; /* likewise, of the first file only; or NULL */
     bool replace; /* an existing target is replaced on finish: an empty folder or a checkpoint */
     bool no_sync; /* finish does not wait for the disk */
-    const gac_checkpoint *like; /* whose permissions the target gets; NULL: by the umask */
+    const gac_checkpoint *like; /* whose permissions the target gets, file by file; a file made
+                                 * of several gets the strictest. NULL: by the umask */
 } gac_writer_options;
 
 #define GAC_DEFAULT_SHARD_BYTES 5000000000u
 #define GAC_WRITER_OPTIONS_INIT \
     { \
-        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, false, false, NULL \
+        GAC_DEFAULT_SHARD_BYTES, 4096, NULL, NULL, false, false, NULL \
     }
 
 /* Starts a directory at path. options may be NULL. */

@@ -60,10 +60,10 @@ __attribute__((constructor)) static void watch_jansson(void)
     json_set_alloc_funcs(watched_malloc, real_free);
 }
 
-gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
-                          gac_error *err)
+static gac_status parse(const char *text, size_t n_bytes, const char *source, bool exact,
+                        json_t **out, gac_error *err)
 {
-    gac_json_walk walk = { .text = text, .n_bytes = n_bytes, .source = source };
+    gac_json_walk walk = { .text = text, .n_bytes = n_bytes, .source = source, .exact = exact };
     json_t *value = NULL;
     skip_space(&walk);
     char first = walk.position < n_bytes ? text[walk.position] : 0;
@@ -82,6 +82,46 @@ gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, 
     }
     *out = value;
     return GAC_OK;
+}
+
+gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
+                          gac_error *err)
+{
+    return parse(text, n_bytes, source, false, out, err);
+}
+
+gac_status gac_json_parse_exact(const char *text, size_t n_bytes, const char *source,
+                                struct json_t **out, gac_error *err)
+{
+    return parse(text, n_bytes, source, true, out, err);
+}
+
+const char *gac_json_digits(const struct json_t *value)
+{
+    const char *text = json_string_value(value);
+    return text && !*text && json_string_length(value) > 1 ? text + 1 : NULL;
+}
+
+struct json_t *gac_json_rounded(const struct json_t *exact)
+{
+    size_t i;
+    const char *key;
+    json_t *child, *same = (json_t *)(uintptr_t)exact;
+    const char *digits = gac_json_digits(exact);
+    if (digits)
+        return json_real(strtod(digits, NULL));
+    if (!json_is_object(exact) && !json_is_array(exact))
+        return json_incref(same);
+    json_t *copy = json_is_object(exact) ? json_object() : json_array();
+    bool ok = copy != NULL;
+    json_object_foreach(same, key, child)
+        ok = ok && json_object_set_new_nocheck(copy, key, gac_json_rounded(child)) == 0;
+    json_array_foreach(same, i, child)
+        ok = ok && json_array_append_new(copy, gac_json_rounded(child)) == 0;
+    if (ok)
+        return copy;
+    json_decref(copy);
+    return NULL;
 }
 
 gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, gac_error *err)
@@ -120,6 +160,25 @@ static int append(const char *bytes, size_t n_bytes, void *user)
     return 0;
 }
 
+/* Turns strings of a NUL and digits into the integers that they stand for. */
+static void put_digits(growing_text *t)
+{
+    static const char mark[] = "\"\\u0000";
+    char *to = t->bytes;
+    const char *from = to, *at;
+    while ((at = strstr(from, mark))) {
+        const char *digits = at + sizeof mark - 1;
+        size_t n_before = (size_t)(at - from), n_digits = strcspn(digits, "\"");
+        memmove(to, from, n_before);
+        memmove(to + n_before, digits, n_digits);
+        to += n_before + n_digits;
+        from = digits + n_digits + 1;
+    }
+    size_t n = t->n_bytes - (size_t)(from - t->bytes);
+    memmove(to, from, n + 1);
+    t->n_bytes = (size_t)(to - t->bytes) + n;
+}
+
 gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, size_t *n_bytes,
                          gac_error *err)
 {
@@ -132,6 +191,7 @@ gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, 
         free(t.bytes);
         return status;
     }
+    put_digits(&t);
     *text = t.bytes;
     if (n_bytes)
         *n_bytes = t.n_bytes;
@@ -204,6 +264,7 @@ static gac_json_source borrow(const gac_json_walk *walk)
                               .position = walk->position,
                               .source = walk->source,
                               .base_offset = walk->base_offset,
+                              .exact = walk->exact,
                               .buffer = walk->string,
                               .buffer_bytes = walk->string_bytes };
 }

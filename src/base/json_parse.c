@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <locale.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
@@ -242,13 +243,17 @@ static gac_status scan_number(gac_json_source *t, bool *real, gac_error *err)
     return status;
 }
 
-/* Converts the digits of a number. */
-static json_t *number_value(char *digits, bool real)
+/* The value of a number; its text stands in room behind one byte. */
+static json_t *number_value(char *room, size_t n_bytes, bool real, bool exact)
 {
+    char *digits = room + 1;
     errno = 0;
     long long whole = real ? 0 : strtoll(digits, NULL, 10);
     if (!real && errno != ERANGE)
         return json_integer(whole);
+    room[0] = 0;
+    if (!real && exact && isfinite(strtod(digits, NULL)))
+        return json_stringn_nocheck(room, n_bytes + 1);
     char *point = strchr(digits, '.');
     if (point)
         *point = *localeconv()->decimal_point; /* strtod expects the locale's decimal point */
@@ -264,18 +269,18 @@ static gac_status take_number(gac_json_source *t, json_t **out, gac_error *err)
     if (status != GAC_OK)
         return status;
     size_t n = t->position - start;
-    char *digits = n < sizeof shorter ? shorter : malloc(n + 1);
-    if (!digits)
+    char *room = n + 1 < sizeof shorter ? shorter : malloc(n + 2);
+    if (!room)
         return gac_error_no_memory(err);
-    memcpy(digits, t->text + start, n);
-    digits[n] = 0;
-    *out = number_value(digits, real);
+    memcpy(room + 1, t->text + start, n);
+    room[n + 1] = 0;
+    *out = number_value(room, n, real, t->exact);
     if (!*out)
         status = gac_memory_check(NULL) != GAC_OK
                      ? gac_error_no_memory(err)
                      : bad(t, start, "a number that is too large", err);
-    if (digits != shorter)
-        free(digits);
+    if (room != shorter)
+        free(room);
     return status;
 }
 

@@ -2,8 +2,8 @@
  *
  * We do not use jansson's parser. It writes outside its buffers when an
  * allocation fails in the middle of a string, and it refuses integers beyond 64
- * bits, which Hugging Face writes. This parser returns every failure, and reads
- * such an integer as a real number. */
+ * bits, which Hugging Face writes. This parser returns every failure. It reads
+ * such an integer as a real number, or keeps its digits. */
 #ifndef GAC_BASE_JSON_PARSE_H
 #define GAC_BASE_JSON_PARSE_H
 
@@ -19,6 +19,7 @@ typedef struct gac_json_source {
     uint64_t base_offset; /* offset of text in its file, for errors */
     size_t limit;         /* end of the text that the current value may use */
     size_t max_bytes;     /* size limit of one value, for the error message */
+    bool exact;           /* large integers keep their digits: gac_json_parse_exact */
     char *buffer;         /* the last decoded string; the caller frees it */
     size_t buffer_bytes;  /* size of buffer */
 } gac_json_source;

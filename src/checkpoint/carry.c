@@ -59,12 +59,12 @@ static gac_status look_at(const char *path, struct stat *s, bool *link, gac_erro
                                            gac_quote(q, sizeof q, path));
 }
 
-/* Visits the entry inside/name. Hidden folders and links to folders are passed over. */
+/* Visits the entry inside/name, and all that is in it. */
 static gac_status walk_entry(const walk *w, const char *inside, const char *name, int depth,
                              gac_error *err)
 {
     struct stat s;
-    bool link;
+    bool link = false;
     char *path = NULL, *whole = NULL;
     gac_status status = GAC_OK;
     if (asprintf(&path, "%s%s%s", inside, *inside ? "/" : "", name) < 0)
@@ -78,8 +78,11 @@ static gac_status walk_entry(const walk *w, const char *inside, const char *name
     if (folder && depth >= MAX_DEPTH)
         status = gac_error_set(err, GAC_BAD_INPUT, "%s: folders are nested more than %d deep",
                                w->root, MAX_DEPTH);
-    if (status == GAC_OK && (folder || S_ISREG(s.st_mode)))
-        status = w->visit(w->user, path, folder, s.st_mode & 0777, err);
+    gac_entry entry = folder                                   ? GAC_ENTRY_FOLDER
+                      : status == GAC_OK && S_ISREG(s.st_mode) ? GAC_ENTRY_FILE
+                                                               : GAC_ENTRY_OTHER;
+    if (status == GAC_OK)
+        status = w->visit(w->user, path, entry, s.st_mode & 0777, err);
     if (status == GAC_OK && folder)
         status = walk_folder(w, path, depth + 1, err);
     free(path);
@@ -153,17 +156,19 @@ static gac_status copy_file(gac_file *file, const char *to, unsigned mode, gac_e
     return status;
 }
 
-static gac_status carry(void *user, const char *path, bool folder, unsigned mode, gac_error *err)
+static gac_status carry(void *user, const char *path, gac_entry entry, unsigned mode,
+                        gac_error *err)
 {
     const carrier *c = user;
     gac_file *file = NULL;
     char *to;
-    if (is_skipped(c, path) || (!folder && gac_is_weights(path)))
+    if (is_skipped(c, path) || entry == GAC_ENTRY_OTHER ||
+        (entry == GAC_ENTRY_FILE && gac_is_weights(path)))
         return GAC_OK;
     if (asprintf(&to, "%s/%s", c->to, path) < 0)
         return gac_error_no_memory(err);
     gac_status status = GAC_OK;
-    if (folder) {
+    if (entry == GAC_ENTRY_FOLDER) {
         /* Its owner must be able to fill it. */
         if (mkdir(to, 0777) != 0 || chmod(to, mode | 0700) != 0)
             status = gac_error_errno(err, to);

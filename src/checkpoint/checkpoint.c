@@ -58,20 +58,6 @@ static gac_status list_directory(const char *path, listing *out, gac_error *err)
     return status;
 }
 
-gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err)
-{
-    struct stat s;
-    listing found;
-    *out = true;
-    if (lstat(path, &s) != 0)
-        return errno == ENOENT ? GAC_OK : gac_error_errno(err, path);
-    if (!S_ISDIR(s.st_mode))
-        return GAC_OK; /* making the directory refuses it */
-    gac_status status = list_directory(path, &found, err);
-    *out = status == GAC_OK && (found.n_entries <= 2 || found.n_safetensors > 0);
-    return status;
-}
-
 static gac_status open_single(gac_checkpoint *c, const char *name, gac_error *err)
 {
     gac_file *file;
@@ -149,12 +135,20 @@ static gac_status read_config(gac_checkpoint *c, gac_error *err)
     if (!directory)
         return gac_error_no_memory(err);
     gac_file *file = NULL;
+    char *text = NULL;
+    size_t n_bytes;
     bool found = false;
     gac_status status = look_inside(directory, "config.json", &found, err);
     if (found) {
         status = gac_file_open_inside(directory, "config.json", &file, err);
         if (status == GAC_OK)
-            status = gac_json_load(file, GAC_MAX_CONFIG_BYTES, &c->config, err);
+            status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, err);
+        if (status == GAC_OK)
+            status =
+                gac_json_parse_exact(text, n_bytes, gac_file_path(file), &c->config_exact, err);
+        if (status == GAC_OK && !(c->config = gac_json_rounded(c->config_exact)))
+            status = gac_error_no_memory(err);
+        free(text);
         if (status == GAC_OK && !json_is_object(c->config))
             status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a JSON object",
                                    gac_quote(q, sizeof q, gac_file_path(file)));
@@ -195,6 +189,27 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
     return GAC_OK;
 }
 
+gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err)
+{
+    struct stat s;
+    listing found;
+    gac_error why = GAC_ERROR_INIT;
+    gac_checkpoint *checkpoint = NULL;
+    *out = true;
+    if (lstat(path, &s) != 0)
+        return errno == ENOENT ? GAC_OK : gac_error_errno(err, path);
+    if (!S_ISDIR(s.st_mode))
+        return GAC_OK; /* making the directory refuses it */
+    gac_status status = list_directory(path, &found, err);
+    if (status != GAC_OK || found.n_entries <= 2)
+        return status;
+    status = gac_checkpoint_open(path, NULL, &checkpoint, &why);
+    gac_checkpoint_close(checkpoint);
+    *out = status == GAC_OK;
+    return status == GAC_OK || status == GAC_BAD_INPUT ? GAC_OK
+                                                       : gac_error_set(err, status, "%s", why.text);
+}
+
 struct aligned_copy {
     struct aligned_copy *next;
     int32_t tensor;
@@ -220,6 +235,7 @@ void gac_checkpoint_close(gac_checkpoint *c)
         free_copies(c->files[i].copies);
     }
     json_decref(c->config);
+    json_decref(c->config_exact);
     gac_namemap_dispose(&c->by_name);
     free(c->files);
     free(c->tensors);
@@ -239,9 +255,39 @@ bool gac_checkpoint_is_directory(const gac_checkpoint *c)
     return c->is_directory;
 }
 
-unsigned gac_checkpoint_file_mode(const gac_checkpoint *c)
+/* The permissions of a file beside the tensors; *out stays where there is none. */
+static gac_status mode_beside(const gac_checkpoint *c, const char *name, unsigned *out,
+                              gac_error *err)
 {
-    return c->n_files > 0 ? gac_file_mode(c->files[0].file) : 0666;
+    struct stat s;
+    char *path;
+    const char *slash = strrchr(c->path, '/');
+    int n_folder = slash ? (int)(slash + 1 - c->path) : 0;
+    int made = c->is_directory ? asprintf(&path, "%s/%s", c->path, name)
+                               : asprintf(&path, "%.*s%s", n_folder, c->path, name);
+    if (made < 0)
+        return gac_error_no_memory(err);
+    bool found = stat(path, &s) == 0;
+    gac_status status = found || errno == ENOENT ? GAC_OK : gac_error_errno(err, path);
+    if (found)
+        *out = s.st_mode & 0777;
+    free(path);
+    return status;
+}
+
+gac_status gac_checkpoint_file_mode(const gac_checkpoint *c, const char *name, unsigned *out,
+                                    gac_error *err)
+{
+    *out = c->n_files > 0 ? 0777 : 0666;
+    for (int32_t i = 0; i < c->n_files; i++) {
+        unsigned mode = gac_file_mode(c->files[i].file);
+        if (name && strcmp(c->files[i].name, name) == 0) {
+            *out = mode;
+            return GAC_OK;
+        }
+        *out &= mode;
+    }
+    return name ? mode_beside(c, name, out, err) : GAC_OK;
 }
 
 unsigned gac_checkpoint_folder_mode(const gac_checkpoint *c)
@@ -305,6 +351,11 @@ const struct json_t *gac_checkpoint_config(const gac_checkpoint *c)
     return c->config;
 }
 
+const struct json_t *gac_checkpoint_config_exact(const gac_checkpoint *c)
+{
+    return c->config_exact;
+}
+
 int32_t gac_checkpoint_n_notes(const gac_checkpoint *c)
 {
     return c->n_notes;
@@ -315,11 +366,20 @@ const char *gac_checkpoint_note(const gac_checkpoint *c, int32_t index)
     return c->notes[index];
 }
 
+static gac_status no_data(const gac_tensor *t, gac_error *err)
+{
+    char q[160];
+    return gac_error_set(err, GAC_USAGE, "tensor \"%s\": a sketch has no data",
+                         gac_quote(q, sizeof q, t->name));
+}
+
 /* Makes a tensor's file the one whose descriptor is open. */
 static gac_status turn_to(gac_checkpoint *c, const gac_tensor *t, uint64_t offset, uint64_t n_bytes,
                           gac_error *err)
 {
     char q[160];
+    if (t->file < 0)
+        return no_data(t, err);
     if (offset > t->size_bytes || n_bytes > t->size_bytes - offset)
         return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %llu bytes at %llu are beyond its end",
                              gac_quote(q, sizeof q, t->name), (unsigned long long)n_bytes,
@@ -364,8 +424,10 @@ static gac_status map_tensor(const gac_checkpoint *c, int32_t tensor, const void
                              gac_error *err)
 {
     const gac_tensor *t = &c->tensors[tensor];
-    checkpoint_file *file = &c->files[t->file];
     const void *start;
+    if (t->file < 0)
+        return no_data(t, err);
+    checkpoint_file *file = &c->files[t->file];
     gac_status status = gac_file_map(file->file, &start, err);
     if (status != GAC_OK)
         return status;

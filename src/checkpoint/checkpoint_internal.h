@@ -41,15 +41,17 @@ struct gac_checkpoint {
     int32_t reading;          /* the file whose descriptor is open, or -1 */
     unsigned mode;            /* permissions of path */
     pthread_mutex_t map_lock; /* over maps and copies of tensors */
-    json_t *config;
+    json_t *config, *config_exact;
     const char **notes;
     int32_t n_notes, note_capacity;
 };
 
-/* Permissions for what is written in the place of a checkpoint: of its folder
- * and of its tensor files. */
+/* Permissions for what is written in the place of a checkpoint: of its folder; of
+ * its file of that name; and of a file that is made of all its tensor files (name is
+ * NULL, or of no file), which are what every one of them allows. */
 unsigned gac_checkpoint_folder_mode(const gac_checkpoint *checkpoint);
-unsigned gac_checkpoint_file_mode(const gac_checkpoint *checkpoint);
+gac_status gac_checkpoint_file_mode(const gac_checkpoint *checkpoint, const char *name,
+                                    unsigned *out, gac_error *err);
 
 /* Appends a file that was just opened (taken over, also on failure), reads
  * and validates its header, and appends its tensors. */
@@ -71,7 +73,7 @@ bool gac_has_suffix(const char *text, const char *suffix);
 bool gac_is_foreign_weights(const char *name);
 
 /* Whether what is at path may be replaced by a checkpoint: nothing, an empty
- * folder, or a folder with a safetensors file. */
+ * folder, or a folder that opens as a checkpoint. */
 gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err);
 
 /* A name that stays in its directory. */

@@ -10,6 +10,7 @@
 
 typedef struct new_shard {
     const char *name;
+    const char *source; /* its file in the checkpoint that the target is like; NULL: several */
     json_t *metadata;
 } new_shard;
 
@@ -59,17 +60,20 @@ static bool merge_metadata(json_t *into, const json_t *from)
 }
 
 /* A new shard; "format" is what tells transformers that the file is for it. */
-static gac_status add_shard(gac_writer *w, const char *name, const json_t *metadata, gac_error *err)
+static gac_status add_shard(gac_writer *w, const char *name, bool has_source,
+                            const json_t *metadata, gac_error *err)
 {
     int32_t existing;
     json_t *all = json_pack("{s:s}", "format", "pt");
     const char *copy = gac_arena_strdup(&w->arena, name);
+    const json_t *first = w->n_shards == 0 ? w->options.first_metadata : NULL;
     if (!copy || !merge_metadata(all, metadata) || !merge_metadata(all, w->options.metadata) ||
+        !merge_metadata(all, first) ||
         !gac_grow((void **)&w->shards, w->n_shards, &w->shard_capacity, sizeof *w->shards)) {
         json_decref(all);
         return gac_error_no_memory(err);
     }
-    w->shards[w->n_shards] = (new_shard){ copy, all };
+    w->shards[w->n_shards] = (new_shard){ copy, has_source ? copy : NULL, all };
     return gac_namemap_add(&w->by_file, copy, w->n_shards++, &existing, err);
 }
 
@@ -109,6 +113,7 @@ gac_status gac_writer_create(const char *path, const gac_writer_options *options
     w->fd = w->fd_shard = -1;
     w->options = options ? *options : defaults;
     json_incref((json_t *)w->options.metadata);
+    json_incref((json_t *)w->options.first_metadata);
     w->path = strdup(path);
     gac_status status = w->path ? gac_namemap_init(&w->by_name, err) : gac_error_no_memory(err);
     if (status == GAC_OK && (w->options.max_shard_bytes == 0 || w->options.data_alignment < 8 ||
@@ -178,7 +183,7 @@ gac_status gac_writer_set_file(gac_writer *w, int32_t tensor, const char *file,
     gac_status status = GAC_OK;
     if (shard < 0) {
         shard = w->n_shards;
-        status = add_shard(w, file, metadata, err);
+        status = add_shard(w, file, true, metadata, err);
     }
     w->tensors[tensor].shard = shard;
     return status;
@@ -189,7 +194,9 @@ const char *gac_writer_directory(const gac_writer *w)
     return gac_new_dir_path(w->dir);
 }
 
-static gac_status create_inside(const gac_writer *w, const char *name, int *fd, gac_error *err)
+/* Creates a file with the permissions of source, as gac_checkpoint_file_mode has them. */
+static gac_status create_inside(const gac_writer *w, const char *name, const char *source, int *fd,
+                                gac_error *err)
 {
     char *path;
     if (asprintf(&path, "%s/%s", gac_new_dir_path(w->dir), name) < 0)
@@ -198,8 +205,11 @@ static gac_status create_inside(const gac_writer *w, const char *name, int *fd, 
     free(path);
     if (*fd < 0)
         return failed(w, name, err);
-    unsigned mode = w->options.like ? gac_checkpoint_file_mode(w->options.like) : 0;
-    return set_mode(w, *fd, name, mode, err);
+    unsigned mode = 0;
+    gac_status status = GAC_OK;
+    if (w->options.like)
+        status = gac_checkpoint_file_mode(w->options.like, source, &mode, err);
+    return status == GAC_OK ? set_mode(w, *fd, name, mode, err) : status;
 }
 
 static gac_status write_all(const gac_writer *w, int fd, const char *name, uint64_t offset,
@@ -228,7 +238,7 @@ static gac_status write_shard(gac_writer *w, const new_shard *shard, new_tensor 
     gac_status status = gac_header_make(shard->metadata, w->options.data_alignment, tensors, n,
                                         &text, &n_bytes, err);
     if (status == GAC_OK)
-        status = create_inside(w, shard->name, &fd, err);
+        status = create_inside(w, shard->name, shard->source, &fd, err);
     uint64_t size = n_bytes;
     for (int32_t i = 0; i < n && status == GAC_OK; i++)
         if (!gac_add_u64(size, tensors[i]->size_bytes, &size) || size > INT64_MAX)
@@ -268,10 +278,10 @@ static gac_status assign_shards(gac_writer *w, gac_error *err)
     for (int32_t i = 0; i < w->n_tensors; i = shard_end(w, i))
         n++;
     if (n <= 1)
-        status = add_shard(w, GAC_SINGLE_NAME, NULL, err);
+        status = add_shard(w, GAC_SINGLE_NAME, false, NULL, err);
     for (int32_t shard = 0; shard < n && n > 1 && status == GAC_OK; shard++) {
         snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", shard + 1, n);
-        status = add_shard(w, name, NULL, err);
+        status = add_shard(w, name, false, NULL, err);
     }
     int32_t first = 0;
     for (int32_t shard = 0; shard < n && status == GAC_OK; shard++)
@@ -446,11 +456,10 @@ gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data
     if (!gac_is_file_name(name))
         return gac_error_set(err, GAC_USAGE, "\"%s\" is not a file name",
                              gac_quote(q, sizeof q, name));
-    gac_status status = create_inside(w, name, &fd, err);
-    if (status != GAC_OK)
-        return status;
-    status = write_all(w, fd, name, 0, data, n_bytes, err);
-    if (close(fd) != 0 && status == GAC_OK)
+    gac_status status = create_inside(w, name, name, &fd, err);
+    if (status == GAC_OK)
+        status = write_all(w, fd, name, 0, data, n_bytes, err);
+    if (fd >= 0 && close(fd) != 0 && status == GAC_OK)
         status = failed(w, name, err);
     return status;
 }
@@ -545,6 +554,7 @@ void gac_writer_discard(gac_writer *w)
     gac_namemap_dispose(&w->by_name);
     gac_namemap_dispose(&w->by_file);
     json_decref((json_t *)w->options.metadata);
+    json_decref((json_t *)w->options.first_metadata);
     for (int32_t i = 0; i < w->n_shards; i++)
         json_decref(w->shards[i].metadata);
     free(w->shards);

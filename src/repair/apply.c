@@ -1,7 +1,4 @@
 /* Writing a checkpoint with other sizes: repair and its undoing. */
-#include <errno.h>
-#include <libgen.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +39,7 @@ typedef struct rewrite {
     place_list places;
     gac_writer *writer;
     gac_checkpoint *originals; /* undoing: tensors that were scaled; or NULL */
+    int32_t *kept;             /* (n_tensors) their indices there, else -1; or NULL */
     json_t *record;            /* what goes into the metadata, or what is undone */
     uint64_t *hashes;          /* repairing: of the tensors as they were */
     bool scale;                /* repairing: values change too */
@@ -49,29 +47,29 @@ typedef struct rewrite {
     gac_error *err;
 } rewrite;
 
-/* The record and its checksum as they go into a file's metadata. */
-static gac_status add_record(const rewrite *w, json_t *metadata)
+/* The record and its checksum as they go into the first file's metadata. */
+static gac_status record_metadata(const rewrite *w, json_t **out)
 {
     char sum[17];
     char *text = NULL;
     gac_status status = gac_record_text(w->record, &text, sum, w->err);
-    json_t *as_string = json_string(text);
+    json_t *as_string = status == GAC_OK ? json_string(text) : NULL;
     size_t n_bytes = as_string ? json_dumpb(as_string, NULL, 0, JSON_ENCODE_ANY) : 0;
     if (status == GAC_OK && n_bytes > MAX_RECORD_BYTES)
         status = gac_error_set(w->err, GAC_USAGE,
                                "the record of this repair would take %zu bytes of metadata, more "
                                "than the %d that readers accept",
                                n_bytes, MAX_RECORD_BYTES);
-    if (status == GAC_OK &&
-        (json_object_set(metadata, GAC_RECORD_KEY, as_string) != 0 ||
-         json_object_set_new(metadata, GAC_RECORD_SUM_KEY, json_string(sum)) != 0))
-        status = gac_error_no_memory(w->err);
+    if (status == GAC_OK) {
+        *out = json_pack("{s:O, s:s}", GAC_RECORD_KEY, as_string, GAC_RECORD_SUM_KEY, sum);
+        status = *out ? GAC_OK : gac_error_no_memory(w->err);
+    }
     json_decref(as_string);
     free(text);
     return status;
 }
 
-/* What a file will say of itself: as before, with the record or without. */
+/* What a file says of itself, without a record. */
 static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
 {
     const json_t *before = gac_checkpoint_metadata(w->checkpoint, file);
@@ -80,7 +78,7 @@ static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
         return gac_error_no_memory(w->err);
     json_object_del(*out, GAC_RECORD_KEY);
     json_object_del(*out, GAC_RECORD_SUM_KEY);
-    return w->hashes && file == 0 ? add_record(w, *out) : GAC_OK;
+    return GAC_OK;
 }
 
 /* Counts a tensor and what becomes of it. */
@@ -248,7 +246,7 @@ static gac_status move_tensor(rewrite *w, int32_t i)
     tensor_map map;
     tensor_scaling scaling;
     const gac_tensor *t = gac_checkpoint_tensor(w->checkpoint, i);
-    int32_t kept = w->originals ? gac_checkpoint_find(w->originals, t->name) : -1;
+    int32_t kept = w->kept ? w->kept[i] : -1;
     gac_status status = w->undone ? check_pads(w, i) : GAC_OK;
     if (status != GAC_OK || kept >= 0)
         return status == GAC_OK ? take_kept(w, i, kept) : status;
@@ -257,7 +255,7 @@ static gac_status move_tensor(rewrite *w, int32_t i)
     if (status == GAC_OK && w->hashes)
         status = gac_tensor_hash_start(w->checkpoint, i, &hash, w->err);
     if (status == GAC_OK)
-        status = gac_transfer(w->checkpoint, i, &map, w->writer, i, w->err);
+        status = gac_transfer(w->checkpoint, i, &map, w->writer, i, hash, w->err);
     gac_status hashed = gac_tensor_hash_finish(hash, w->hashes ? &w->hashes[i] : NULL,
                                                status == GAC_OK ? w->err : NULL);
     if (status == GAC_OK)
@@ -388,50 +386,11 @@ static gac_status carry_out(rewrite *w, const char *config, size_t config_bytes)
     return status;
 }
 
-/* True when a lies in b, or is b; both resolved. */
-static bool lies_in(const char *a, const char *b)
-{
-    size_t n = strlen(b);
-    return strncmp(a, b, n) == 0 && (a[n] == 0 || a[n] == '/' || (n == 1 && *b == '/'));
-}
-
-/* Where out is, or will be once it is made; false when even its parent is not
- * there. target has room for PATH_MAX and a name. */
-static bool resolve_target(const char *out, char target[PATH_MAX + NAME_MAX + 2])
-{
-    if (realpath(out, target))
-        return true;
-    char *for_parent = strdup(out), *for_name = strdup(out);
-    bool found = for_parent && for_name && realpath(dirname(for_parent), target);
-    size_t n = found ? strlen(target) : 0;
-    if (found)
-        snprintf(target + n, NAME_MAX + 2, "/%s", basename(for_name));
-    free(for_parent);
-    free(for_name);
-    return found;
-}
-
-/* The target must not touch the input: not be it, lie in it or hold it. */
-static gac_status check_target(const rewrite *w, const char *out)
-{
-    char q[256], input[PATH_MAX], target[PATH_MAX + NAME_MAX + 2];
-    const char *from = gac_checkpoint_path(w->checkpoint);
-    if (!realpath(from, input))
-        return gac_error_set(w->err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, from),
-                             strerror(errno));
-    if (!resolve_target(out, target))
-        return GAC_OK; /* creating it will say what is wrong */
-    if (!lies_in(target, input) && !lies_in(input, target))
-        return GAC_OK;
-    return gac_error_set(w->err, GAC_USAGE, "%s: the target must lie outside of the input",
-                         gac_quote(q, sizeof q, out));
-}
-
 static gac_status begin(rewrite *w, const char *out)
 {
     gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
-    json_t *common = NULL;
-    gac_status status = check_target(w, out);
+    json_t *common = NULL, *first = NULL;
+    gac_status status = gac_check_target(gac_checkpoint_path(w->checkpoint), out, w->err);
     options.replace = w->options->replace;
     options.no_sync = w->options->no_sync;
     options.like = w->checkpoint;
@@ -440,9 +399,14 @@ static gac_status begin(rewrite *w, const char *out)
         status = file_metadata(w, 0, &common);
         options.metadata = common;
     }
+    if (status == GAC_OK && w->hashes) {
+        status = record_metadata(w, &first);
+        options.first_metadata = first;
+    }
     if (status == GAC_OK)
         status = gac_writer_create(out, &options, &w->writer, w->err);
     json_decref(common);
+    json_decref(first);
     return status;
 }
 
@@ -452,6 +416,7 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
     gac_places_dispose(&w->places);
     gac_checkpoint_close(w->originals);
     json_decref(w->record);
+    free(w->kept);
     free(w->hashes);
     if (status == GAC_OK && result)
         *result = w->result;
@@ -468,7 +433,7 @@ static gac_status config_text(const json_t *config, char **out, gac_error *err)
         gac_status status = gac_json_text(
             config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits), &text, &n_bytes, err);
         if (status == GAC_OK)
-            status = gac_json_parse(text, n_bytes, "config.json", &again, err);
+            status = gac_json_parse_exact(text, n_bytes, "config.json", &again, err);
         bool same = status == GAC_OK && json_equal(again, config);
         json_decref(again);
         if (same || digits == 17) {
@@ -491,7 +456,8 @@ static gac_status new_config(const rewrite *w, const gac_model *model, char **ou
     json_t *config = NULL;
     *out = NULL;
     gac_status status = gac_repair_config(model, w->sizes, w->options->widths, &config, w->err);
-    if (status == GAC_OK && config && !json_equal(config, gac_checkpoint_config(w->checkpoint)))
+    if (status == GAC_OK && config &&
+        !json_equal(config, gac_checkpoint_config_exact(w->checkpoint)))
         status = config_text(config, out, w->err);
     json_decref(config);
     return status;
@@ -542,6 +508,43 @@ static gac_status open_originals(rewrite *w)
     return status;
 }
 
+/* Finds the kept original of a tensor that was scaled. */
+static gac_status find_kept(rewrite *w, const char *name)
+{
+    char q[160];
+    int32_t tensor = gac_checkpoint_find(w->checkpoint, name);
+    int32_t kept = gac_checkpoint_find(w->originals, name);
+    if (kept < 0)
+        return gac_error_set(w->err, GAC_BAD_INPUT,
+                             "tensor \"%s\": was scaled, and its original is not kept",
+                             gac_quote(q, sizeof q, name));
+    if (tensor >= 0)
+        w->kept[tensor] = kept;
+    return GAC_OK;
+}
+
+/* The kept originals of all tensors that were scaled. Records of version 0.1 do not
+ * name them: there it is all that are kept. */
+static gac_status find_all_kept(rewrite *w)
+{
+    size_t k;
+    json_t *name;
+    int32_t n = gac_checkpoint_n_tensors(w->checkpoint);
+    bool named = gac_record_has_checksums(w->record);
+    gac_status status = GAC_OK;
+    w->kept = malloc(((size_t)n + 1) * sizeof *w->kept);
+    if (!w->kept)
+        return gac_error_no_memory(w->err);
+    for (int32_t i = 0; i < n; i++)
+        w->kept[i] = named ? -1
+                           : gac_checkpoint_find(w->originals,
+                                                 gac_checkpoint_tensor(w->checkpoint, i)->name);
+    json_array_foreach(json_object_get(w->record, "scaled"), k, name)
+        if (named && status == GAC_OK && json_is_string(name))
+            status = find_kept(w, json_string_value(name));
+    return status;
+}
+
 gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
                            const gac_repair_options *options, gac_repair_result *result,
                            gac_error *err)
@@ -561,6 +564,8 @@ gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
         status = gac_history_create(w.record, NULL, checkpoint, &done, err);
     if (status == GAC_OK && gac_record_is_rescaled(w.record))
         status = open_originals(&w);
+    if (status == GAC_OK && w.originals)
+        status = find_all_kept(&w);
     if (status == GAC_OK)
         status = begin(&w, out);
     const json_t *oldest = gac_record_oldest(w.record);

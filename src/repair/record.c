@@ -93,6 +93,24 @@ int32_t gac_record_n_dims(const json_t *record)
     return (int32_t)json_array_size(json_object_get(record, "dims"));
 }
 
+bool gac_record_apply(const json_t *record, const gac_model *model, int64_t *sizes)
+{
+    size_t i;
+    json_t *dim;
+    bool fits = true;
+    json_array_foreach(json_object_get(record, "dims"), i, dim) {
+        const char *name = json_string_value(json_object_get(dim, "name"));
+        int32_t index = name ? gac_model_find_dim(model, name) : -1;
+        json_int_t from = json_integer_value(json_object_get(dim, "from"));
+        json_int_t to = json_integer_value(json_object_get(dim, "to"));
+        bool good = index >= 0 && from == sizes[index] && to > 0 && to <= INT32_MAX;
+        if (good)
+            sizes[index] = to;
+        fits = fits && good;
+    }
+    return fits;
+}
+
 /* ---- Writing a record ---------------------------------------------------- */
 
 /* config.json to the byte, as a string; JSON null without one. */
@@ -155,6 +173,23 @@ static json_t *changed_dims(const gac_model *model, const int64_t *sizes, bool *
     return dims;
 }
 
+/* The names of the tensors whose values are scaled. */
+static gac_status scaled_names(const gac_model *model, const int64_t *sizes, json_t **out,
+                               gac_error *err)
+{
+    place_list places;
+    tensor_scaling scaling;
+    const gac_checkpoint *c = gac_model_checkpoint(model);
+    gac_status status = gac_places_create(model, &places, err);
+    *out = json_array();
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(c) && status == GAC_OK; i++)
+        if (gac_scaling_of(&places, i, sizes, &scaling) &&
+            json_array_append_new(*out, json_string(gac_checkpoint_tensor(c, i)->name)) != 0)
+            status = gac_error_no_memory(err);
+    gac_places_dispose(&places);
+    return status;
+}
+
 static const char *const widths_names[] = { "auto", "uniform", "per_layer_config",
                                             "block_configs" };
 
@@ -184,13 +219,16 @@ gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
                              const int64_t *sizes, gac_widths widths, json_t **out, gac_error *err)
 {
     char sum[17];
-    json_t *before = NULL, *config = NULL;
+    json_t *before = NULL, *config = NULL, *scaled = NULL;
     bool rescaled = false;
     gac_status status = gac_record_find(checkpoint, &before, err);
+    if (status == GAC_OK)
+        status = scaled_names(model, sizes, &scaled, err);
     if (status == GAC_OK)
         status = config_text(checkpoint, &config, err);
     if (status != GAC_OK) {
         json_decref(before);
+        json_decref(scaled);
         return status;
     }
     json_t *dims = changed_dims(model, sizes, &rescaled);
@@ -200,15 +238,16 @@ gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
                                gac_checkpoint_path(checkpoint));
     hex(gac_hash_bytes(json_string_value(config), json_string_length(config)), sum);
     if (status == GAC_OK)
-        *out =
-            json_pack("{s:s, s:s, s:b, s:s, s:O, s:O, s:s, s:o, s:o}", "schema", SCHEMA, "version",
-                      GAC_VERSION, "rescaled", rescaled, "widths", widths_names[widths], "dims",
-                      dims, "config", config, "config_xxh3", json_is_string(config) ? sum : "",
-                      "tensors_xxh3", hashes_json(gac_checkpoint_n_tensors(checkpoint)), "before",
-                      before ? json_incref(before) : json_null());
+        *out = json_pack("{s:s, s:s, s:b, s:s, s:O, s:O, s:O, s:s, s:o, s:o}", "schema", SCHEMA,
+                         "version", GAC_VERSION, "rescaled", rescaled, "widths",
+                         widths_names[widths], "dims", dims, "scaled", scaled, "config", config,
+                         "config_xxh3", json_is_string(config) ? sum : "", "tensors_xxh3",
+                         hashes_json(gac_checkpoint_n_tensors(checkpoint)), "before",
+                         before ? json_incref(before) : json_null());
     if (status == GAC_OK && !*out)
         status = gac_error_no_memory(err);
     json_decref(dims);
+    json_decref(scaled);
     json_decref(config);
     json_decref(before);
     return status;

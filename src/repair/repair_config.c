@@ -205,10 +205,15 @@ static gac_status state_blocks(config_edit *e, const layer_widths *w)
         json_t *ffn = json_object_get(json_array_get(blocks, (size_t)i), "ffn");
         if (w->of_layer[i] < 0) {
             json_object_set_new(ffn, "no_op", json_true());
-        } else if (json_is_object(ffn)) {
-            json_object_del(ffn, "ffn_mult");
-            json_object_set_new(ffn, "intermediate_size", json_integer(w->of_layer[i]));
+            continue;
         }
+        if (!json_is_object(ffn))
+            return gac_error_set(e->err, GAC_BAD_INPUT,
+                                 "config.json: block_configs[%d] has no \"ffn\" that could state "
+                                 "the width of its layer",
+                                 i);
+        json_object_del(ffn, "ffn_mult");
+        json_object_set_new(ffn, "intermediate_size", json_integer(w->of_layer[i]));
     }
     return GAC_OK;
 }
@@ -280,6 +285,30 @@ static gac_status edit_all(config_edit *e)
     return status;
 }
 
+/* Gives large integers their digits back, where the value is as it was. */
+static void restore_digits(json_t *value, const json_t *exact)
+{
+    size_t i;
+    const char *key;
+    json_t *was, *own = (json_t *)(uintptr_t)exact;
+    json_object_foreach(own, key, was) {
+        json_t *now = json_object_get(value, key);
+        const char *digits = gac_json_digits(was);
+        if (!digits)
+            restore_digits(now, was);
+        else if (json_is_real(now) && json_real_value(now) == strtod(digits, NULL))
+            json_object_set(value, key, was);
+    }
+    json_array_foreach(own, i, was) {
+        json_t *now = json_array_get(value, i);
+        const char *digits = gac_json_digits(was);
+        if (!digits)
+            restore_digits(now, was);
+        else if (json_is_real(now) && json_real_value(now) == strtod(digits, NULL))
+            json_array_set(value, i, was);
+    }
+}
+
 gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,
                              json_t **out, gac_error *err)
 {
@@ -298,6 +327,7 @@ gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_w
         json_decref(e.root);
         return status;
     }
+    restore_digits(e.root, gac_checkpoint_config_exact(gac_model_checkpoint(model)));
     *out = e.root;
-    return GAC_OK;
+    return gac_memory_check(err);
 }

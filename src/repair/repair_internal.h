@@ -91,11 +91,17 @@ void gac_map_scatter(const tensor_map *map, const char *source, char *target, ui
 gac_status gac_pads_are_zero(gac_checkpoint *checkpoint, int32_t tensor, const tensor_map *map,
                              bool *out, gac_error *err);
 
-/* Copies a tensor through its map into the writer. */
+/* Copies a tensor through its map into the writer, and feeds hash (or NULL) with
+ * the bytes that are read. */
 gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_map *map,
-                        gac_writer *writer, int32_t to, gac_error *err);
+                        gac_writer *writer, int32_t to, gac_tensor_hash *hash, gac_error *err);
 
-/* The config of the repaired model; the caller owns *out. */
+/* The target must not touch the input: not be it, lie in it or hold it. Errors:
+ * GAC_USAGE. */
+gac_status gac_check_target(const char *from, const char *out, gac_error *err);
+
+/* The config of the repaired model, exact (gac_json_parse_exact); the caller owns
+ * *out. */
 gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,
                              json_t **out, gac_error *err);
 
@@ -142,6 +148,9 @@ gac_widths gac_record_widths(const json_t *record);
 /* The first record of a chain: what was done to the very original. */
 const json_t *gac_record_oldest(const json_t *record);
 int32_t gac_record_n_dims(const json_t *record);
+/* Brings sizes (of model's dimensions) to those after the repair; false when the
+ * record has dimensions or sizes that do not fit them, which are passed over. */
+bool gac_record_apply(const json_t *record, const gac_model *model, int64_t *sizes);
 
 /* Where each tensor stands in the order of names, which is the order of hashes
  * in a record. *out is malloc'ed. */

@@ -3,31 +3,56 @@
 
 #include "repair/repair_internal.h"
 
-/* Runs of at least this many bytes are worth a system call of their own. */
-enum { BUFFER_BYTES = 4 << 20, LONG_RUN_BYTES = 128 << 10 };
+/* Rows of at most ROW_BYTES are gathered in memory, unless their runs are of
+ * LONG_RUN_BYTES: these are worth a system call of their own. What goes through
+ * memory does so in pieces that a core's own cache holds. */
+enum { ROW_BYTES = 4 << 20, LONG_RUN_BYTES = 128 << 10, PIECE_BYTES = 128 << 10 };
 
 typedef struct transfer {
     gac_checkpoint *checkpoint;
     gac_writer *writer;
     int32_t from, to;
     const tensor_map *map;
+    gac_tensor_hash *hash;     /* fed with what is read; or NULL */
     uint64_t row_from, row_to; /* bytes */
-    char *source, *target;     /* buffers for many short rows */
+    uint64_t at_once;          /* rows that are gathered in memory; 0: runs go one by one */
+    char *source, *target;     /* (at_once rows) each, or source (PIECE_BYTES) */
     uint64_t n_copied;
 } transfer;
 
-/* Long runs go straight from file to file; what lies between stays zero. */
+/* Copies a run of bytes: straight from file to file, or through memory where it
+ * is hashed. */
+static gac_status copy_run(transfer *t, uint64_t from, uint64_t to, uint64_t n_bytes,
+                           gac_error *err)
+{
+    t->n_copied += n_bytes;
+    if (!t->hash)
+        return gac_writer_copy(t->writer, t->to, to, t->checkpoint, t->from, from, n_bytes, err);
+    gac_status status = GAC_OK;
+    while (n_bytes && status == GAC_OK) {
+        size_t n = n_bytes < PIECE_BYTES ? (size_t)n_bytes : PIECE_BYTES;
+        status = gac_checkpoint_read(t->checkpoint, t->from, from, t->source, n, err);
+        if (status != GAC_OK)
+            break;
+        gac_tensor_hash_feed(t->hash, from, t->source, n);
+        status = gac_writer_write(t->writer, t->to, to, t->source, n, err);
+        from += n;
+        to += n;
+        n_bytes -= n;
+    }
+    return status;
+}
+
+/* The runs of one row; what lies between stays zero. */
 static gac_status copy_runs(transfer *t, uint64_t from_row, uint64_t to_row, gac_error *err)
 {
     const axis_map *axis = &t->map->axes[t->map->last];
     gac_status status = GAC_OK;
     for (int32_t i = 0; i < axis->n_runs && status == GAC_OK; i++) {
         const run *r = &axis->runs[i];
-        uint64_t n = gac_map_bytes(t->map, r->length);
-        status = gac_writer_copy(
-            t->writer, t->to, to_row * t->row_to + gac_map_bytes(t->map, r->to), t->checkpoint,
-            t->from, from_row * t->row_from + gac_map_bytes(t->map, r->from), n, err);
-        t->n_copied += n;
+        status = copy_run(t, from_row * t->row_from + gac_map_bytes(t->map, r->from),
+                          to_row * t->row_to + gac_map_bytes(t->map, r->to),
+                          gac_map_bytes(t->map, r->length), err);
     }
     return status;
 }
@@ -37,19 +62,15 @@ static gac_status copy_rows(void *user, uint64_t from_row, uint64_t to_row, uint
 {
     transfer *t = user;
     gac_status status = GAC_OK;
-    if (!t->source) {
-        for (uint64_t r = 0; r < n_rows && status == GAC_OK; r++)
-            status = copy_runs(t, from_row + r, to_row + r, err);
-        return status;
-    }
-    uint64_t widest = t->row_from > t->row_to ? t->row_from : t->row_to;
-    uint64_t at_once = BUFFER_BYTES / widest;
-    while (n_rows && status == GAC_OK) {
-        uint64_t n = n_rows < at_once ? n_rows : at_once;
+    for (uint64_t r = 0; r < n_rows && t->at_once == 0 && status == GAC_OK; r++)
+        status = copy_runs(t, from_row + r, to_row + r, err);
+    while (n_rows && t->at_once && status == GAC_OK) {
+        uint64_t n = n_rows < t->at_once ? n_rows : t->at_once;
         status = gac_checkpoint_read(t->checkpoint, t->from, from_row * t->row_from, t->source,
                                      (size_t)(n * t->row_from), err);
         if (status != GAC_OK)
             break;
+        gac_tensor_hash_feed(t->hash, from_row * t->row_from, t->source, (size_t)(n * t->row_from));
         gac_map_scatter(t->map, t->source, t->target, n);
         status = gac_writer_write(t->writer, t->to, to_row * t->row_to, t->target,
                                   (size_t)(n * t->row_to), err);
@@ -61,15 +82,26 @@ static gac_status copy_rows(void *user, uint64_t from_row, uint64_t to_row, uint
     return status;
 }
 
-/* Whether rows are to be gathered in memory: they fit, and their runs are too
- * short to be copied one by one. */
-static bool wants_buffer(const transfer *t)
+/* How many rows to gather in memory at once; 0 where their runs are long enough
+ * to be copied one by one. */
+static uint64_t rows_at_once(const transfer *t)
 {
     const axis_map *axis = &t->map->axes[t->map->last];
-    if (t->row_from > BUFFER_BYTES || t->row_to > BUFFER_BYTES || t->row_from == 0 ||
-        t->row_to == 0)
-        return false;
-    return t->row_from / (uint64_t)(axis->n_runs ? axis->n_runs : 1) < LONG_RUN_BYTES;
+    uint64_t widest = t->row_from > t->row_to ? t->row_from : t->row_to;
+    if (widest > ROW_BYTES || t->row_from == 0 || t->row_to == 0 ||
+        t->row_from / (uint64_t)(axis->n_runs ? axis->n_runs : 1) >= LONG_RUN_BYTES)
+        return 0;
+    return widest < PIECE_BYTES ? PIECE_BYTES / widest : 1;
+}
+
+static gac_status get_buffers(transfer *t, gac_error *err)
+{
+    bool rows = t->at_once > 0, ok = true;
+    if (rows || t->hash)
+        ok = (t->source = malloc(rows ? (size_t)(t->at_once * t->row_from) : PIECE_BYTES)) != NULL;
+    if (rows && ok)
+        ok = (t->target = malloc((size_t)(t->at_once * t->row_to))) != NULL;
+    return ok ? GAC_OK : gac_error_no_memory(err);
 }
 
 static uint64_t target_bytes(const tensor_map *map)
@@ -82,23 +114,22 @@ static uint64_t target_bytes(const tensor_map *map)
 }
 
 gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_map *map,
-                        gac_writer *writer, int32_t to, gac_error *err)
+                        gac_writer *writer, int32_t to, gac_tensor_hash *hash, gac_error *err)
 {
-    if (map->last < 0)
-        return gac_writer_copy(writer, to, 0, checkpoint, from, 0,
-                               gac_checkpoint_tensor(checkpoint, from)->size_bytes, err);
-    transfer t = { .checkpoint = checkpoint, .writer = writer, .from = from, .to = to, .map = map };
-    gac_map_row_bytes(map, &t.row_from, &t.row_to);
-    gac_status status = GAC_OK;
-    if (wants_buffer(&t)) {
-        t.source = malloc(BUFFER_BYTES);
-        t.target = malloc(BUFFER_BYTES);
-        if (!t.source || !t.target)
-            status = gac_error_no_memory(err);
+    transfer t = {
+        .checkpoint = checkpoint, .writer = writer, .from = from, .to = to, .map = map, .hash = hash
+    };
+    bool changes = map->last >= 0;
+    if (changes) {
+        gac_map_row_bytes(map, &t.row_from, &t.row_to);
+        t.at_once = rows_at_once(&t);
     }
-    if (status == GAC_OK)
+    gac_status status = get_buffers(&t, err);
+    if (status == GAC_OK && !changes)
+        status = copy_run(&t, 0, 0, gac_checkpoint_tensor(checkpoint, from)->size_bytes, err);
+    if (status == GAC_OK && changes)
         status = gac_map_rows(map, copy_rows, &t, err);
-    if (status == GAC_OK)
+    if (status == GAC_OK && changes)
         status = gac_writer_leave_zero(writer, to, target_bytes(map) - t.n_copied, err);
     free(t.source);
     free(t.target);
@@ -119,7 +150,7 @@ static gac_status check_bytes(pad_check *p, uint64_t from, uint64_t to, gac_erro
 {
     gac_status status = GAC_OK;
     while (from < to && p->zero && status == GAC_OK) {
-        size_t n = to - from < BUFFER_BYTES ? (size_t)(to - from) : BUFFER_BYTES;
+        size_t n = to - from < PIECE_BYTES ? (size_t)(to - from) : PIECE_BYTES;
         status = gac_checkpoint_read(p->checkpoint, p->tensor, from, p->buffer, n, err);
         for (size_t i = 0; i < n && status == GAC_OK; i++)
             p->zero = p->zero && p->buffer[i] == 0;
@@ -156,7 +187,7 @@ gac_status gac_pads_are_zero(gac_checkpoint *checkpoint, int32_t tensor, const t
     *out = true;
     if (map->last < 0)
         return GAC_OK;
-    p.buffer = malloc(BUFFER_BYTES);
+    p.buffer = malloc(PIECE_BYTES);
     if (!p.buffer)
         return gac_error_no_memory(err);
     gac_map_row_bytes(map, &row_from, &p.row);

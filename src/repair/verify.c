@@ -133,6 +133,9 @@ static gac_status check_long_row(row_check *k, uint64_t from_row, uint64_t to_ro
                 gac_checkpoint_read(k->c->original, k->from, from_row * k->row_from + from + at,
                                     k->c->expected, n, err);
             if (status == GAC_OK)
+                gac_tensor_hash_feed(k->c->hash, from_row * k->row_from + from + at, k->c->expected,
+                                     n);
+            if (status == GAC_OK)
                 status = gac_checkpoint_read(k->c->repaired, k->to, offset, k->c->found, n, err);
             if (status == GAC_OK) {
                 scale_expected(k, k->c->expected, offset, n);
@@ -158,6 +161,9 @@ static gac_status check_rows(void *user, uint64_t from_row, uint64_t to_row, uin
         uint64_t n = n_rows < at_once ? n_rows : at_once;
         status = gac_checkpoint_read(k->c->original, k->from, from_row * k->row_from, k->c->source,
                                      (size_t)(n * k->row_from), err);
+        if (status == GAC_OK)
+            gac_tensor_hash_feed(k->c->hash, from_row * k->row_from, k->c->source,
+                                 (size_t)(n * k->row_from));
         if (status == GAC_OK)
             status = gac_checkpoint_read(k->c->repaired, k->to, to_row * k->row_to, k->c->found,
                                          (size_t)(n * k->row_to), err);
@@ -227,6 +233,8 @@ static gac_status check_same(comparison *c, int32_t from, int32_t to)
         size_t n = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES, i = 0;
         status = gac_checkpoint_read(c->original, from, at, c->source, n, c->err);
         if (status == GAC_OK)
+            gac_tensor_hash_feed(c->hash, at, c->source, n);
+        if (status == GAC_OK)
             status = gac_checkpoint_read(c->repaired, to, at, c->found, n, c->err);
         while (status == GAC_OK && i < n && c->source[i] == c->found[i])
             i++;
@@ -269,15 +277,22 @@ static gac_status check_changed(comparison *c, int32_t i, int32_t to, const tens
 static gac_status check_tensor(comparison *c, int32_t i)
 {
     tensor_map map;
+    gac_error why = GAC_ERROR_INIT;
     const gac_tensor *t = gac_checkpoint_tensor(c->original, i);
     int32_t to = gac_checkpoint_find(c->repaired, t->name);
     if (to < 0)
         return GAC_OK;
-    gac_status status = gac_map_create(&c->places, i, t->shape, c->sizes, &map, c->err);
-    if (status == GAC_OK && !same_shape(gac_checkpoint_tensor(c->repaired, to), &map)) {
+    gac_status status = gac_map_create(&c->places, i, t->shape, c->sizes, &map, &why);
+    if (status == GAC_USAGE) { /* a size that its elements cannot have */
+        c->out->lossless = false;
+        gac_differ(c->out, "no repair gives these sizes: %s", why.text);
+        status = GAC_OK;
+    } else if (status != GAC_OK) {
+        gac_error_set(c->err, status, "%s", why.text);
+    } else if (!same_shape(gac_checkpoint_tensor(c->repaired, to), &map)) {
         c->out->lossless = false;
         differ(c->out, t->name, "its shape or dtype is not the original's with larger sizes", 0);
-    } else if (status == GAC_OK) {
+    } else {
         status = map.last < 0 ? check_same(c, i, to) : check_changed(c, i, to, &map);
     }
     gac_map_dispose(&map);
@@ -305,13 +320,13 @@ static gac_status open_kept(comparison *c)
 static gac_status check_hashed(comparison *c, int32_t i)
 {
     uint64_t found = 0;
-    gac_tensor_hash *hash = NULL;
     gac_status status = GAC_OK;
     if (c->ranks)
-        status = gac_tensor_hash_start(c->original, i, &hash, c->err);
+        status = gac_tensor_hash_start(c->original, i, &c->hash, c->err);
     if (status == GAC_OK)
         status = check_tensor(c, i);
-    gac_status hashed = gac_tensor_hash_finish(hash, &found, status == GAC_OK ? c->err : NULL);
+    gac_status hashed = gac_tensor_hash_finish(c->hash, &found, status == GAC_OK ? c->err : NULL);
+    c->hash = NULL;
     if (status == GAC_OK)
         status = hashed;
     if (status == GAC_OK && c->ranks && !gac_record_hash_is(c->step, c->ranks[i], found)) {

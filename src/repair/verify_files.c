@@ -1,143 +1,8 @@
-/* Verifying: the config, and every other file. */
+/* Verifying: every file but the tensors and the config. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "repair/verify_internal.h"
-
-/* ---- The config ------------------------------------------------------------ */
-
-/* Keys that tools write anew and that change nothing about the model. */
-static bool may_differ(const char *key)
-{
-    return strcmp(key, "transformers_version") == 0 || strcmp(key, "_name_or_path") == 0;
-}
-
-/* Keys that state sizes layer by layer. A chain of repairs may state the same
- * sizes in another way than one repair; what they state is compared with the
- * tensors. */
-static bool states_layers(const comparison *c, const char *key)
-{
-    return c->step != c->record &&
-           (strcmp(key, "per_layer_config") == 0 || strcmp(key, "block_configs") == 0);
-}
-
-static void config_differs(comparison *c, const char *path, const char *what)
-{
-    char q[200];
-    c->out->config_ok = false;
-    gac_differ(c->out, "config.json: \"%s\" %s", gac_quote(q, sizeof q, path), what);
-}
-
-static void compare_values(comparison *c, const char *path, const json_t *expected,
-                           const json_t *found);
-
-static void compare_objects(comparison *c, const char *path, const json_t *expected,
-                            const json_t *found)
-{
-    char below[320];
-    const char *key;
-    json_t *value;
-    for (int side = 0; side < 2; side++)
-        json_object_foreach((json_t *)(uintptr_t)(side ? found : expected), key, value) {
-            const json_t *other = json_object_get(side ? expected : found, key);
-            snprintf(below, sizeof below, "%s%s%s", path, *path ? "." : "", key);
-            if (may_differ(key) || states_layers(c, key))
-                continue;
-            if (!other)
-                config_differs(c, below, side ? "was added" : "is missing");
-            else if (side == 0)
-                compare_values(c, below, value, other);
-        }
-}
-
-/* Values are compared, not their spelling: 10000 is 10000.0. Doubles cannot tell
- * large integers apart. */
-static void compare_numbers(comparison *c, const char *path, const json_t *expected,
-                            const json_t *found)
-{
-    char what[120];
-    if (json_is_integer(expected) && json_is_integer(found)) {
-        long long a = json_integer_value(expected), b = json_integer_value(found);
-        snprintf(what, sizeof what, "is %lld and must be %lld", b, a);
-        if (a != b)
-            config_differs(c, path, what);
-    } else {
-        double a = json_number_value(expected), b = json_number_value(found);
-        snprintf(what, sizeof what, "is %.17g and must be %.17g", b, a);
-        if (a != b)
-            config_differs(c, path, what);
-    }
-}
-
-static void compare_values(comparison *c, const char *path, const json_t *expected,
-                           const json_t *found)
-{
-    char below[320];
-    if (json_is_object(expected) && json_is_object(found)) {
-        compare_objects(c, path, expected, found);
-    } else if (json_is_array(expected) && json_is_array(found) &&
-               json_array_size(expected) == json_array_size(found)) {
-        for (size_t i = 0; i < json_array_size(expected); i++) {
-            snprintf(below, sizeof below, "%s[%zu]", path, i);
-            compare_values(c, below, json_array_get(expected, i), json_array_get(found, i));
-        }
-    } else if (json_is_number(expected) && json_is_number(found)) {
-        compare_numbers(c, path, expected, found);
-    } else if (!json_equal(expected, found)) {
-        config_differs(c, path, "has another value than the repair gives it");
-    }
-}
-
-/* A key that states another size than the tensors have is the repair's fault
- * unless it was so before and the size stayed. */
-static void check_sizes(comparison *c)
-{
-    for (int32_t i = 0; i < gac_model_n_dims(c->repaired_model); i++) {
-        const gac_dim *d = gac_model_dim(c->repaired_model, i);
-        int32_t before = gac_model_find_dim(c->model, d->name);
-        if (d->declared < 0 || d->declared == d->size)
-            continue;
-        const gac_dim *old = before < 0 ? NULL : gac_model_dim(c->model, before);
-        if (old && old->size == d->size && old->declared == d->declared)
-            continue;
-        c->out->config_ok = false;
-        gac_differ(c->out, "config.json: %s states %lld for %s, the tensors have %lld",
-                   d->config_key, (long long)d->declared, d->name, (long long)d->size);
-    }
-}
-
-gac_status gac_verify_config(comparison *c)
-{
-    json_t *expected = NULL;
-    const json_t *found = gac_checkpoint_config(c->repaired);
-    /* Sizes that no repair gives have no config. */
-    if (!c->out->lossless)
-        return GAC_OK;
-    gac_status status = GAC_OK;
-    if (c->record || c->out->n_dims_changed)
-        status =
-            gac_repair_config(c->model, c->sizes, gac_record_widths(c->record), &expected, c->err);
-    else /* a plain copy */
-        expected = json_incref((json_t *)(uintptr_t)gac_checkpoint_config(c->original));
-    if (status == GAC_USAGE) {
-        c->out->config_ok = false;
-        gac_differ(c->out, "config.json: %s", c->err ? c->err->text : "cannot state the sizes");
-        return GAC_OK;
-    }
-    if (status != GAC_OK)
-        return status;
-    if (!expected != !found) {
-        c->out->config_ok = false;
-        gac_differ(c->out, "config.json is %s", found ? "extra" : "missing");
-    } else if (expected) {
-        compare_objects(c, "", expected, found);
-    }
-    json_decref(expected);
-    check_sizes(c);
-    return GAC_OK;
-}
-
-/* ---- Other files ------------------------------------------------------------ */
 
 static void file_differs(comparison *c, const char *path, const char *what)
 {
@@ -194,14 +59,14 @@ static gac_status compare_bytes(comparison *c, const char *path, gac_file *a, ga
 }
 
 /* A file of the original must have been carried over. */
-static gac_status check_carried(void *user, const char *path, bool folder, unsigned mode,
+static gac_status check_carried(void *user, const char *path, gac_entry entry, unsigned mode,
                                 gac_error *err)
 {
     (void)mode;
     comparison *c = user;
     gac_file *before = NULL, *after = NULL;
-    if (folder || gac_is_weights(path) || is_beside_the_point(path) || is_kept_original(path) ||
-        strcmp(path, "config.json") == 0)
+    if (entry != GAC_ENTRY_FILE || gac_is_weights(path) || is_beside_the_point(path) ||
+        is_kept_original(path) || strcmp(path, "config.json") == 0)
         return GAC_OK;
     gac_status status = gac_checkpoint_open_file(c->original, path, &before, err);
     if (status == GAC_OK)
@@ -215,36 +80,59 @@ static gac_status check_carried(void *user, const char *path, bool folder, unsig
     return status;
 }
 
+/* Whether a file is one of those that make up a checkpoint's tensors. */
+static bool is_part_of(const gac_checkpoint *checkpoint, const char *name)
+{
+    int32_t n_files = gac_checkpoint_n_files(checkpoint);
+    for (int32_t i = 0; i < n_files; i++)
+        if (strcmp(name, gac_checkpoint_file_name(checkpoint, i)) == 0)
+            return true;
+    bool lone =
+        n_files == 1 && strcmp(gac_checkpoint_file_name(checkpoint, 0), "model.safetensors") == 0;
+    return !lone && strcmp(name, "model.safetensors.index.json") == 0;
+}
+
 /* Whether the repair itself wrote a file. */
 static bool is_ours(const comparison *c, const char *path)
 {
-    int32_t n_files = gac_checkpoint_n_files(c->repaired);
-    for (int32_t i = 0; i < n_files; i++)
-        if (strcmp(path, gac_checkpoint_file_name(c->repaired, i)) == 0)
-            return true;
-    bool lone =
-        n_files == 1 && strcmp(gac_checkpoint_file_name(c->repaired, 0), "model.safetensors") == 0;
-    return (!lone && strcmp(path, "model.safetensors.index.json") == 0) ||
-           strcmp(path, "config.json") == 0 ||
-           (gac_record_is_rescaled(c->record) && is_kept_original(path));
+    const char *kept = is_kept_original(path) ? strchr(path, '/') : NULL;
+    return is_part_of(c->repaired, path) || strcmp(path, "config.json") == 0 ||
+           (kept && c->kept && is_part_of(c->kept, kept + 1));
 }
 
 /* A file of the repaired checkpoint must come from somewhere. */
-static gac_status check_origin(void *user, const char *path, bool folder, unsigned mode,
+static gac_status check_origin(void *user, const char *path, gac_entry entry, unsigned mode,
                                gac_error *err)
 {
     (void)mode;
     comparison *c = user;
     gac_file *before = NULL;
-    if (folder || is_ours(c, path) || is_beside_the_point(path))
+    if (entry == GAC_ENTRY_FOLDER || is_ours(c, path) || is_beside_the_point(path))
         return GAC_OK;
     gac_status status = GAC_OK;
-    if (gac_checkpoint_is_directory(c->original) && !gac_is_weights(path))
+    if (entry == GAC_ENTRY_FILE && gac_checkpoint_is_directory(c->original) &&
+        !gac_is_weights(path))
         status = open_if_there(c->original, path, &before, err);
     if (status == GAC_OK && !before)
         file_differs(c, path, "is extra");
     gac_file_close(before);
     return status;
+}
+
+/* Only the originals of scaled tensors are kept. */
+static void check_kept_tensors(comparison *c)
+{
+    char q[160], what[256];
+    tensor_scaling scaling;
+    for (int32_t i = 0; c->kept && i < gac_checkpoint_n_tensors(c->kept); i++) {
+        const char *name = gac_checkpoint_tensor(c->kept, i)->name;
+        int32_t tensor = gac_checkpoint_find(c->original, name);
+        if (tensor >= 0 && gac_scaling_of(&c->places, tensor, c->sizes, &scaling))
+            continue;
+        snprintf(what, sizeof what, "has tensor \"%s\", which was not scaled",
+                 gac_quote(q, sizeof q, name));
+        file_differs(c, GAC_ORIGINALS_NAME, what);
+    }
 }
 
 /* What a tensor file says of itself, apart from the record and its format. */
@@ -300,7 +188,9 @@ gac_status gac_verify_files(comparison *c)
     gac_status status = gac_checkpoint_each_file(c->original, check_carried, c, c->err);
     if (status == GAC_OK)
         status = gac_checkpoint_each_file(c->repaired, check_origin, c, c->err);
-    if (status == GAC_OK)
+    if (status == GAC_OK) {
         check_metadata(c);
+        check_kept_tensors(c);
+    }
     return status;
 }

@@ -10,11 +10,12 @@ typedef struct comparison {
     gac_checkpoint *original, *repaired;
     const gac_model *model, *repaired_model;
     place_list places;
-    int64_t *sizes;       /* of the repaired model, per dimension of the original */
-    json_t *record;       /* of the repaired checkpoint, or NULL */
-    const json_t *step;   /* the record in its chain that starts at the original, or NULL */
-    int32_t *ranks;       /* of the original's tensors; NULL where the step has no checksums */
-    gac_checkpoint *kept; /* originals of scaled tensors, or NULL */
+    int64_t *sizes;        /* of the repaired model, per dimension of the original */
+    json_t *record;        /* of the repaired checkpoint, or NULL */
+    const json_t *step;    /* the record in its chain that starts at the original, or NULL */
+    int32_t *ranks;        /* of the original's tensors; NULL where the step has no checksums */
+    gac_tensor_hash *hash; /* of the original tensor that is being compared; or NULL */
+    gac_checkpoint *kept;  /* originals of scaled tensors, or NULL */
     gac_verification *out;
     char *source, *expected, *found; /* (BUFFER_BYTES) each */
     gac_error *err;

@@ -11,6 +11,7 @@ import collections
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools", "contract"))
 from accuracy import order  # noqa: E402
 import heldout  # noqa: E402
 import make_checkpoint as mk  # noqa: E402
+import shim  # noqa: E402
 import tally  # noqa: E402
 
 GAC = FAKE = LIBRARY = None
@@ -206,6 +208,20 @@ class Full(Case):
         self.assertEqual([t.get("wave") for t in other["prefill"]], [None, None])
         self.assertEqual(([len(t["head"]) for t in best["prefill"]],
                           [len(t["head"]) for t in other["prefill"]]), ([6, 6], [10, 10]))
+
+    def test_a_signal_while_the_contract_is_written(self):
+        with tempfile.TemporaryDirectory() as holder:
+            library = shim.build(holder)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                with self.subTest(number.name):
+                    env = {**shim.environment(library, call="write", at=1, signal=int(number)),
+                           "GAC_BACKEND_PATH": FAKE, "GAC_FAKE": ""}
+                    done = subprocess.run([GAC, "probe", "-q", "--quick", "--attention", "own", "-o",
+                                           self.path("c.json")], capture_output=True, text=True,
+                                          env=env)
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertIn("interrupted", done.stderr)
+                    self.assertEqual(os.listdir(self.folder.name), [])
 
     def test_attention_needs_pytorch_where_it_was_asked_for(self):
         env = dict(os.environ, GAC_BACKEND_PATH=FAKE, GAC_PYTHON="/nonexistent/python3")

@@ -85,6 +85,34 @@ class Interrupted(ShimCase):
                         self.assertTrue(support.one_line(result.stderr), result.stderr)
                         self.assertIn("interrupted", result.stderr)
 
+    def test_signals_while_a_file_is_written(self):
+        """gac plan, in the middle of each of its files."""
+        out = self.path("out")
+        source = self.checkpoint()
+        before = sorted(os.listdir(self.folder))
+        for job in (("plan", source, "-o", out),
+                    ("plan", source, "--pareto", "--data", out)):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                for call, at in (("write", 1), ("write", 2)):
+                    with self.subTest(job[2:], signal=number.name, call=call, at=at):
+                        result = self.watched(*job, call=call, at=at, signal=int(number))
+                        self.nothing_left(before)
+                        self.assertEqual(result.returncode, 1, result.stderr)
+                        self.assertTrue(support.one_line(result.stderr), result.stderr)
+                        self.assertIn("interrupted", result.stderr)
+
+    def test_ignored_signals(self):
+        """As under nohup: a signal that was ignored when gac began stays so."""
+        for name, job in {**self.jobs(), "plan": ("plan", self.path("in"), "-o",
+                                                  self.path("out"))}.items():
+            with self.subTest(name):
+                result = self.gac(*job, "-q", env=shim.environment(
+                    self.shim, call="write", at=1, signal=int(signal.SIGHUP)),
+                    preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+                self.assertEqual(result.returncode, 0, result.stderr)
+                if os.path.isdir(self.path("out")):
+                    shutil.rmtree(self.path("out"))
+
     def test_file_size_limit(self):
         """The signal of a file that grows too large would end the program half way."""
         def limit():

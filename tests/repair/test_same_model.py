@@ -25,6 +25,12 @@ def xxh3(data):
     return xxhash.xxh3_64_hexdigest(data)
 
 
+def tensor_xxh3(name, dtype, shape, data):
+    """As a record has it: what a tensor is called, what it is, and its bytes."""
+    head = f"{dtype} {','.join(map(str, shape))} {name}\0"
+    return xxh3(head.encode() + data)
+
+
 def other_value(value):
     """A value of the same kind that is not the same."""
     if isinstance(value, bool):
@@ -148,6 +154,39 @@ class Config(SameModelCase):
                 at[path[-1]] = value
                 self.edited(config, path[0])
 
+    def test_large_integers(self):
+        """Integers beyond 64 bits keep their value and their spelling."""
+        big = {"seed": 2 ** 63, "low": -2 ** 63 - 1, "max_length": 10 ** 30, "last": 2 ** 64 + 1,
+               "list": [2 ** 70, {"deep": 3 ** 60}], "name": "\\u0000123", "largest": 2 ** 63 - 1}
+        ck = MODELS["llama"](self.rng)
+        ck.config.update(big)
+        self.repair(ck)
+        self.assertNotEqual(support.read_config(self.out), ck.config)  # it was written anew
+        for key, value in big.items():
+            found = support.read_config(self.out)[key]
+            self.assertEqual(repr(found), repr(value), key)
+        self.verified()
+        good = support.read_config(self.out)
+        for change in ({"last": 2 ** 64}, {"list": [2 ** 70, {"deep": 3 ** 60 + 1}]},
+                       {"seed": "9223372036854775808"}, {"seed": float(2 ** 63)}):
+            with self.subTest(change):
+                if change != {"seed": float(2 ** 63)}:
+                    self.edited({**good, **change}, next(iter(change)))
+        self.put("config.json", good)
+        self.assertEqual(self.undo().returncode, 0)
+        self.ok("repair", self.out, "-o", self.path("again"), "--no-sync", "--set",
+                "layers.*.mlp.width=400")
+        self.assertEqual(support.read_config(self.path("again"))["list"], big["list"])
+        self.ok("verify", self.original, self.path("again"))
+
+    def test_blocks_that_cannot_state_a_width(self):
+        for i, block in enumerate((None, 7, {}, {"ffn": None}, {"ffn": []})):
+            with self.subTest(block):
+                ck = mk.llama_like(n_layers=1, mlp=100, block_configs=[block])
+                original = self.write(ck, f"in{i}")
+                self.refused(3, "repair", original, "-o", self.path("out"), says="block_configs")
+                self.assertFalse(os.path.exists(self.path("out")))
+
     def test_what_may_differ(self):
         ck = MODELS["llama"](self.rng)
         ck.config.update(rope_theta=10000, transformers_version="4.40.0", _name_or_path="a/b")
@@ -208,6 +247,18 @@ class Files(SameModelCase):
             tensors, "model.safetensors")})
         self.differs("model.safetensors.index.json", "extra")
 
+    def test_links_to_folders(self):
+        """A repair carries none, so one that is there was put there."""
+        self.repair()
+        os.mkdir(self.path("elsewhere"))
+        for name in ("more", "extra/more"):
+            with self.subTest(name):
+                os.symlink(self.path("elsewhere"), os.path.join(self.out, name))
+                self.differs(name, "extra")
+                os.unlink(os.path.join(self.out, name))
+        os.symlink(self.path("elsewhere"), os.path.join(self.out, ".cache"))
+        self.verified()
+
     def test_tensors_and_metadata(self):
         self.repair()
         path, tensors, metadata = self.header()
@@ -241,7 +292,7 @@ class Records(SameModelCase):
         support.write_tensors(self.file, self.tensors, metadata)
 
     def test_checksums(self):
-        """They are XXH3 of the record, of the config and of each tensor by name."""
+        """They are XXH3 of the record, of the config and of each tensor, by the order of names."""
         self.assertEqual(self.record["schema"], "gac.record/2")
         self.assertEqual(self.metadata["gac_repair_xxh3"],
                          xxh3(self.metadata["gac_repair"].encode()))
@@ -249,7 +300,7 @@ class Records(SameModelCase):
             self.assertEqual(self.record["config_xxh3"], xxh3(file.read()))
         before = support.read_folder(self.original)
         self.assertEqual(self.record["tensors_xxh3"],
-                         "".join(xxh3(before[name][2]) for name in sorted(before)))
+                         "".join(tensor_xxh3(name, *before[name]) for name in sorted(before)))
 
     def edits(self):
         """Changed records by what was changed."""
@@ -282,6 +333,7 @@ class Records(SameModelCase):
             "no config": edit(lambda r: r.update(config=None)),
             "config's hash": edit(lambda r: r.update(config_xxh3="0" * 16)),
             "rescaled": edit(lambda r: r.update(rescaled=True)),
+            "scaled": edit(lambda r: r.update(scaled=["model.norm.weight"])),
             "a record before": edit(lambda r: r.update(before=self.record)),
         }
 
@@ -333,6 +385,30 @@ class Records(SameModelCase):
         self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
                      says=(name, "checksum"))
         self.nothing_left(self.others)
+
+    def test_what_a_tensor_is(self):
+        """The same bytes under another name, dtype or shape are another model."""
+        norm, up = "model.norm.weight", "model.layers.0.mlp.up_proj.weight"
+        query = "model.layers.0.self_attn.q_proj.weight"
+        (dtype, (n,), data), (_, (rows, columns), weights) = self.tensors[norm], self.tensors[query]
+        self.assertEqual(dtype, "BF16")
+
+        def with_tensor(name, *tensor):
+            return {**self.tensors, name: tensor}
+        renamed = {("model.norm.weighs" if k == norm else k): t for k, t in self.tensors.items()}
+        for what, tensors in (("dtype", with_tensor(norm, "F16", (n,), data)),
+                              ("shape", with_tensor(norm, dtype, (n // 2, 2), data)),
+                              ("more axes", with_tensor(norm, dtype, (n, 1), data)),
+                              ("transposed", with_tensor(query, dtype, (columns * 2, rows // 2),
+                                                         weights)),
+                              ("a changed one's dtype", with_tensor(up, "F16",
+                                                                    *self.tensors[up][1:])),
+                              ("name", renamed)):
+            with self.subTest(what):
+                support.write_tensors(self.file, tensors, self.metadata)
+                self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
+                             says="checksum")
+                self.nothing_left(self.others)
 
     def old_record(self):
         return {**{k: v for k, v in self.record.items() if not k.endswith("_xxh3")
@@ -433,6 +509,81 @@ class Chains(SameModelCase):
                     self.refused(5, "verify", original, self.out, says="record")
                 self.assertEqual(self.undo().returncode, 3)
                 self.nothing_left(others)
+        record = json.loads(metadata["gac_repair"])
+        first = record["before"]
+        first["config"] = first["config"].replace("silu", "gelu")
+        first["config_xxh3"] = xxh3(first["config"].encode())
+        support.write_tensors(path, tensors, sealed(metadata, record))
+        self.refused(5, "verify", self.original, self.out, says=("record", "config"))
+
+
+class ChainConfigs(SameModelCase):
+    """After several repairs the config is what they make of it, one after the other."""
+
+    def chain(self, ck):
+        """Two repairs: self.original, self.path("middle") and self.out."""
+        self.original, self.out = self.write(ck), self.path("out")
+        self.ok("repair", self.original, "-o", self.path("middle"), "--no-sync")
+        widths = {n: (d["size"], d["size"] + 16 + 16 * (i % 2)) for i, (n, d) in enumerate(
+            self.gac.graph(self.path("middle")).items())
+            if d["role"] == "mlp_width" and d["exactness"] == "exact" and not d["tied_to"]}
+        result = self.gac("repair", self.path("middle"), "-o", self.out, "--no-sync", "--plan",
+                          self.write_plan(widths))
+        if result.returncode:  # a config that has one width for all layers
+            self.ok("repair", self.path("middle"), "-o", self.out, "--no-sync", "--strategy",
+                    "optimal")
+        return support.read_config(self.out)
+
+    def test_every_model_verifies(self):
+        for model in MODELS:
+            with self.subTest(model):
+                self.fresh()
+                self.chain(MODELS[model](support.seeded(model, 2)))
+                self.verified()
+                self.original = self.path("middle")
+                self.verified()
+
+    def edited(self, config, what):
+        """Verifying notices, or the config is of no model any more."""
+        self.put("config.json", config)
+        result = self.gac("verify", self.original, self.out, "-q")
+        self.assertIn(result.returncode, (3, 5), f"{what}: {result.stdout}")
+        self.assertTrue(support.one_line(result.stderr), result.stderr)
+
+    def test_what_was_accepted(self):
+        override = {"rms_norm_eps": 0.5, "rope_theta": 1.0, "num_attention_heads": 8}
+        good = self.chain(mk.build("llama"))
+        for key, value in (("per_layer_config", {"0": override}), ("per_layer_config", {}),
+                           ("block_configs", [1, 2, 3]), ("block_configs", [])):
+            with self.subTest(key, value=value):
+                merged = {**good.get(key, {}), **value} if isinstance(value, dict) else value
+                if merged != good.get(key):
+                    self.put("config.json", {**good, key: merged})
+                    self.differs(key)
+        self.put("config.json", good)
+        self.verified()
+
+    def test_every_value(self):
+        def paths(value, path=()):
+            for key in value if isinstance(value, dict) else range(len(value)):
+                yield (*path, key)
+                if isinstance(value[key], (dict, list)):
+                    yield from paths(value[key], (*path, key))
+        for model in ("deci", "per-layer-config", "pruned-mlp"):
+            self.fresh()
+            good = self.chain(MODELS[model](support.seeded(model, 3)))
+            for path in paths(good):
+                for remove in (False, True):
+                    config = copy.deepcopy(good)
+                    at = config
+                    for key in path[:-1]:
+                        at = at[key]
+                    if remove:
+                        del at[path[-1]]
+                    else:
+                        at[path[-1]] = other_value(at[path[-1]])
+                    with self.subTest(model, path=path, remove=remove):
+                        self.edited(config, path)
 
 
 class Undo(SameModelCase):
@@ -460,6 +611,18 @@ class Undo(SameModelCase):
                     self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
                                  says=(name, "zeros were put in"))
                     self.nothing_left(["in", "out"])
+
+    def test_record_in_new_files(self):
+        """Where files are divided anew, the first one has the record."""
+        self.repair(None, "--max-shard-size", "20KB")
+        files = support.tensor_files(self.out)
+        self.assertGreater(len(files), 2)
+        having = [f for f in files if "gac_repair" in
+                  support.read_header(os.path.join(self.out, f))[0]["__metadata__"]]
+        self.assertEqual(having, files[:1])
+        self.assertTrue(self.verified()["has_record"])
+        self.assertEqual(self.undo().returncode, 0)
+        self.assertEqual(support.read_folder(self.path("back")), support.read_folder(self.original))
 
     def test_record_in_the_second_file(self):
         self.repair(n_files=2)
@@ -505,6 +668,40 @@ class Rescaled(SameModelCase):
                              says=(name, "shape"))
                 self.nothing_left(["in", "out"])
 
+    def test_more_is_kept_than_was_scaled(self):
+        """Only scaled tensors are kept, and only their files are there."""
+        tensors = support.read_tensors(self.kept)
+        for name in ("model.layers.0.mlp.down_proj.weight", "lm_head.weight", "new.weight"):
+            dtype, shape, data = support.read_folder(self.original).get(name, ("F32", (1,), bytes(4)))
+            with self.subTest(name):
+                support.write_tensors(self.kept, {**tensors, name: (dtype, shape, bytes(len(data)))})
+                self.differs("gac_originals", name)
+                self.assertEqual(self.undo().returncode, 0)
+                self.assertEqual(support.read_folder(self.path("back")),
+                                 support.read_folder(self.original))
+                shutil.rmtree(self.path("back"))
+        support.write_tensors(self.kept, tensors)
+        self.verified()
+        for name in ("tokenizer.json", "config.json", "model.safetensors.index.json",
+                     "pytorch_model.bin", "more/vocab.txt"):
+            with self.subTest(name):
+                path = os.path.join(os.path.dirname(self.kept), name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("{}")
+                self.differs("gac_originals/" + name, "extra")
+                os.unlink(path)
+        self.verified()
+
+    def test_a_kept_original_is_gone(self):
+        tensors = support.read_tensors(self.kept)
+        name = "model.norm.weight"
+        support.write_tensors(self.kept, {n: t for n, t in tensors.items() if n != name})
+        self.differs(name, "not kept")
+        self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
+                     says=(name, "not kept"))
+        self.nothing_left(["in", "out"])
+
     def test_kept_originals_are_gone(self):
         shutil.rmtree(os.path.dirname(self.kept))
         self.differs("not kept")
@@ -533,6 +730,39 @@ class Folders(SameModelCase):
                     wanted = folder_mode if os.path.isdir(os.path.join(folder, path)) else file_mode
                     self.assertEqual(mode, wanted, f"{folder}/{path}")
 
+    def test_permissions_of_each_file(self):
+        """Each file has those of its source; one that is made of several has the strictest."""
+        original = self.write(mk.llama_like(n_layers=1, mlp=100), n_files=2)
+        shards = support.tensor_files(original)
+        special = {"config.json": 0o600, shards[0]: 0o644, shards[1]: 0o600, "LICENSE": 0o640,
+                   "model.safetensors.index.json": 0o664}
+        for name in contents(original):
+            os.chmod(os.path.join(original, name), special.get(name, 0o644))
+        wanted = modes(original)
+        for args in (["--set", "hidden=80"], ["--max-shard-size", "20KB", "--set", "hidden=80"]):
+            with self.subTest(args):
+                self.out = self.path(f"out{len(args)}")
+                self.ok("repair", original, "-o", self.out, "--allow", "rescaled", "--no-sync", *args)
+                found = modes(self.out)
+                self.assertEqual(found["gac_originals/model.safetensors"], 0o600)
+                for name in contents(self.out):
+                    new = name.endswith(".safetensors") and len(args) > 2
+                    if not name.startswith("gac_originals/"):
+                        self.assertEqual(found[name], 0o600 if new else wanted[name], name)
+        self.out = self.path("out2")
+        self.assertEqual(self.undo().returncode, 0)
+        self.assertEqual(modes(self.path("back")), wanted)
+
+    def test_permissions_of_a_lone_file(self):
+        """Its config lies beside it and has its own."""
+        original = self.write(mk.llama_like(n_layers=1))
+        lone = os.path.join(original, "model.safetensors")
+        os.chmod(os.path.join(original, "config.json"), 0o600)
+        os.chmod(lone, 0o644)
+        self.ok("repair", lone, "-o", self.path("out"), "--no-sync")
+        found = modes(self.path("out"))
+        self.assertEqual((found["config.json"], found["model.safetensors"]), (0o600, 0o644))
+
     def test_dangling_link(self):
         original = self.write(mk.llama_like(n_layers=1))
         os.symlink("gone.json", os.path.join(original, "extra", "vocab.json"))
@@ -547,8 +777,14 @@ class Folders(SameModelCase):
         self.refused(1, "repair", original, "-o", self.path("mine"), "--force", says="no checkpoint")
         self.nothing_left(["in", "mine"])
         self.assertEqual(contents(self.path("mine")), {"thesis.txt": b"years of work"})
+        with open(self.path("mine/a.safetensors"), "w", encoding="utf-8"):
+            pass  # a name is no checkpoint
+        self.refused(1, "repair", original, "-o", self.path("mine"), "--force", says="no checkpoint")
+        self.assertEqual(sorted(contents(self.path("mine"))), ["a.safetensors", "thesis.txt"])
+        os.unlink(self.path("mine/a.safetensors"))
         os.unlink(self.path("mine/thesis.txt"))
-        self.ok("repair", original, "-o", self.path("mine"), "--force", "--no-sync")
+        for _ in range(2):  # an empty folder, then a checkpoint
+            self.ok("repair", original, "-o", self.path("mine"), "--force", "--no-sync")
 
     def test_a_lone_file(self):
         """The config beside it describes it, and goes into the folder made of it."""

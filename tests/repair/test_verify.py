@@ -9,7 +9,7 @@ import sys
 
 import repair_support as support
 from repair_case import main, RepairCase, SEED
-from small_models import mk
+from small_models import MODELS, mk
 
 
 class Detects(RepairCase):
@@ -202,6 +202,48 @@ class ConfigDetects(RepairCase):
         for model, change, *says in cases:
             with self.subTest(model):
                 self.check(model, change, *says)
+
+
+class WithoutRecord(RepairCase):
+    """Sizes that no repair gives are found in a directory without a record, too."""
+
+    def enlarged(self, ck, role, more):
+        """A model, and the same with every dimension of a role grown by hand."""
+        self.fresh()
+        tensors = support.fill(ck, self.rng)
+        support.write_folder(self.path("in"), tensors, json.dumps(ck.config))
+        graph = self.gac.graph(self.path("in"))
+        sizes = {n: d["size"] + more for n, d in graph.items() if d["role"] == role}
+        self.assertTrue(sizes)
+        support.write_folder(self.path("out"), support.enlarged(tensors, graph, sizes),
+                             json.dumps(ck.config))
+
+    def test_heads_that_no_repair_changes(self):
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+        for what, ck, roles in (
+                ("yarn", mk.llama_like(n_layers=1, head_dim=24, rope_scaling=yarn), ("v_head",)),
+                ("qwen3", MODELS["qwen3"](self.rng), ("v_head",)),
+                ("opt", MODELS["opt"](self.rng), ("v_head",)),
+                ("direct", MODELS["direct"](self.rng), ("v_head",)),
+                ("odd", mk.llama_like(n_layers=1, head_dim=21), ("v_head", "qk_head"))):
+            for role in roles:
+                with self.subTest(what, role=role):
+                    self.enlarged(ck, role, 8)
+                    result = self.gac("verify", self.path("in"), self.path("out"), "-q")
+                    self.assertIn(result.returncode, (3, 5), result.stdout + result.stderr)
+                    self.assertTrue(support.one_line(result.stderr), result.stderr)
+
+    def test_odd_heads_are_a_difference(self):
+        self.enlarged(mk.llama_like(n_layers=1, head_dim=21), "qk_head", 3)
+        for pair in (("in", "out"), ("out", "in")):
+            self.refused(5, "verify", *map(self.path, pair), says="head")
+
+    def test_what_a_repair_gives(self):
+        self.enlarged(mk.llama_like(n_layers=1, mlp=100), "mlp_width", 12)
+        config = support.read_config(self.path("in"))
+        with open(self.path("out/config.json"), "w", encoding="utf-8") as file:
+            json.dump({**config, "intermediate_size": 112}, file)
+        self.ok("verify", self.path("in"), self.path("out"))
 
 
 class PlanFiles(RepairCase):

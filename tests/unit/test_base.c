@@ -452,7 +452,37 @@ static void reads_integers_of_any_size(void **state)
                  "too large");
 }
 
-/* A document that lost a member without memory must not be written. */
+static void keeps_the_digits_of_large_integers(void **state)
+{
+    (void)state;
+    json_t *value = NULL, *plain = NULL;
+    char *again = NULL;
+    static const char text[] = "{\"a\": [18446744073709551617, -9223372036854775809, 1], "
+                               "\"b\": \"\\\\u00001\", \"c\": 9223372036854775807}";
+    assert_ok(gac_json_parse_exact(text, strlen(text), "t", &value, err));
+    json_t *list = json_object_get(value, "a");
+    assert_string_equal(gac_json_digits(json_array_get(list, 0)), "18446744073709551617");
+    assert_null(gac_json_digits(json_array_get(list, 2)));
+    assert_null(gac_json_digits(json_object_get(value, "b")));
+    assert_true(json_integer_value(json_object_get(value, "c")) == INT64_MAX);
+    assert_ok(gac_json_text(value, 0, &again, NULL, err));
+    assert_string_equal(again, text);
+    free(again);
+    json_t *rounded = gac_json_rounded(value);
+    assert_ok(gac_json_parse(text, strlen(text), "t", &plain, err));
+    assert_true(json_equal(rounded, plain));
+    json_decref(rounded);
+    json_decref(plain);
+    json_decref(value);
+    char longest[400];
+    memset(longest, '9', sizeof longest);
+    longest[0] = '[';
+    longest[sizeof longest - 1] = ']';
+    assert_fails(gac_json_parse_exact(longest, sizeof longest, "t", &value, err), GAC_BAD_INPUT,
+                 "too large");
+}
+
+/* A document that lost a member for want of memory must not become text. */
 static void incomplete_documents_are_not_written(void **state)
 {
     (void)state;
@@ -709,6 +739,7 @@ int main(void)
         cmocka_unit_test(parses_whole_texts),
         cmocka_unit_test(parses_what_jansson_parses),
         cmocka_unit_test(reads_integers_of_any_size),
+        cmocka_unit_test(keeps_the_digits_of_large_integers),
         cmocka_unit_test(incomplete_documents_are_not_written),
         cmocka_unit_test(results_carry_their_origin),
         cmocka_unit_test(progress_is_silent_for_short_work),

@@ -212,7 +212,10 @@ static void existing_target_is_kept_or_replaced(void **state)
     assert_fails(gac_writer_create(scratch_path("out"), &options, &w, err), GAC_FAILED,
                  "is no checkpoint");
     assert_true(scratch_has("out/old"));
-    scratch_put("out/old.safetensors", "old", 3);
+    scratch_put("out/old.safetensors", "old", 3); /* by its name only */
+    assert_fails(gac_writer_create(scratch_path("out"), &options, &w, err), GAC_FAILED,
+                 "no checkpoint");
+    scratch_put("out/old.safetensors", "\2\0\0\0\0\0\0\0{}", 10);
     w = new_writer("out", &options);
     assert_ok(gac_writer_layout(w, err));
     assert_true(scratch_has("out/old"));
