@@ -1,25 +1,5 @@
 #include "cli.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-static const char help[] =
-    "usage: gac dim SIZE [options]\n"
-    "\n"
-    "One size in, the repaired size out.\n"
-    "\n"
-    "  --strategy S        minimal (next multiple of 8; the default), optimal (of 16),\n"
-    "                      predefined (32 64 96 112 128 160 192 224 256, then of 16) or\n"
-    "                      tradeoff (first of 8, 16, 32 under --max-overhead)\n"
-    "  --max-overhead PCT  limit of tradeoff in percent (default 10)\n"
-    "  --gpu NAME          also say what the size costs on that GPU (gac contract list)\n"
-    "  --contract FILE     likewise, by a contract of your own\n"
-    "  --dtype D           F16 (default), BF16, F8_E4M3, ...\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac dim 107 --gpu h200\n";
-
 typedef struct dim_options {
     gac_strategy strategy;
     double max_overhead_pct;
@@ -28,56 +8,24 @@ typedef struct dim_options {
     int64_t size;
 } dim_options;
 
-static gac_status take_option(cli *c, dim_options *o, int letter)
-{
-    char q[80];
-    char *end;
-    gac_quote(q, sizeof q, optarg);
-    switch (letter) {
-    case 's':
-        if (!gac_strategy_parse(optarg, &o->strategy))
-            return gac_error_set(
-                &c->error, GAC_USAGE,
-                "--strategy: \"%s\" is not one of minimal, optimal, predefined, tradeoff", q);
-        break;
-    case 'm':
-        o->max_overhead_pct = strtod(optarg, &end);
-        if (end == optarg || *end || !isfinite(o->max_overhead_pct) || o->max_overhead_pct < 0)
-            return gac_error_set(&c->error, GAC_USAGE, "--max-overhead: \"%s\" is not a percentage",
-                                 q);
-        break;
-    case 'g':
-        o->gpu = optarg;
-        break;
-    case 'c':
-        o->contract = optarg;
-        break;
-    default:
-        if (!gac_dtype_parse(optarg, &o->dtype))
-            return gac_error_set(&c->error, GAC_USAGE,
-                                 "--dtype: \"%s\" is not a dtype, such as F16, BF16, F8_E4M3", q);
-    }
-    return GAC_OK;
-}
+static const dim_options initial = { .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT,
+                                     .dtype = GAC_DTYPE_F16 };
 
-static gac_status parse(cli *c, int argc, char **argv, dim_options *o, bool *done)
-{
-    static const struct option options[] = { { "strategy", required_argument, NULL, 's' },
-                                             { "max-overhead", required_argument, NULL, 'm' },
-                                             { "gpu", required_argument, NULL, 'g' },
-                                             { "contract", required_argument, NULL, 'c' },
-                                             { "dtype", required_argument, NULL, 'd' },
-                                             CLI_COMMON_OPTIONS };
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_dim, argc, argv, options, done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : take_option(c, o, letter);
-        if (status != GAC_OK || *done)
-            return status;
-    }
-    if (argc - optind != 1)
-        return gac_error_set(&c->error, GAC_USAGE, "dim takes one size; see gac dim --help");
-    return cli_number(c, "SIZE", argv[optind], 1, &o->size);
-}
+#define AT(member) .at = offsetof(dim_options, member)
+static const opt options[] = {
+    { "strategy", 0, "S",
+      "minimal (next multiple of 8; the default), multiple-16, predefined (32 64 96 112 128 160 "
+      "192 224 256, then multiples of 16) or tradeoff (first of 8, 16, 32 under --max-overhead)",
+      OPT_CHOICE, AT(strategy), .choices = cli_strategies },
+    { "max-overhead", 0, "PCT", "limit of tradeoff in percent (default 10)", OPT_REAL,
+      AT(max_overhead_pct) },
+    { "gpu", 0, "NAME", "also say what the size costs on that GPU (gac contract list)", OPT_TEXT,
+      AT(gpu) },
+    { "contract", 0, "FILE", "likewise, by a contract of your own", OPT_TEXT, AT(contract) },
+    { "dtype", 0, "D", "F16 (default), BF16, F8_E4M3, ...", OPT_CALL, AT(dtype),
+      .take = cli_take_dtype },
+    { 0 }
+};
 
 /* A prefill and a decode call of a square weight: what the size meets in a
  * model of about 8 billion parameters. */
@@ -154,38 +102,52 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
     }
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    bool done = false;
-    dim_options o = { .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT, .dtype = GAC_DTYPE_F16 };
+    dim_options *o = filled;
     gac_contract *contract = NULL;
     gac_judgement before[N_PLACES], after[N_PLACES];
     int64_t repaired = 0;
-    gac_status status = parse(c, argc, argv, &o, &done);
-    if (status != GAC_OK || done)
-        return status;
-    status = gac_strategy_apply(o.strategy, o.size, o.max_overhead_pct, &repaired, &c->error);
+    (void)n;
+    gac_status status = cli_number(c, "SIZE", arguments[0], 1, &o->size);
+    if (status == GAC_OK)
+        status =
+            gac_strategy_apply(o->strategy, o->size, o->max_overhead_pct, &repaired, &c->error);
     if (status != GAC_OK)
         return status;
     json_t *result = gac_json_result("gac.dim/1", c->argc, c->argv);
-    json_t *body = json_pack("{s:I, s:I, s:s, s:f}", "from", (json_int_t)o.size, "to",
-                             (json_int_t)repaired, "strategy", gac_strategy_name(o.strategy),
-                             "overhead_pct", 100.0 * (double)(repaired - o.size) / (double)o.size);
+    json_t *body =
+        json_pack("{s:I, s:I, s:s, s:f}", "from", (json_int_t)o->size, "to", (json_int_t)repaired,
+                  "strategy", gac_strategy_name(o->strategy), "overhead_pct",
+                  100.0 * (double)(repaired - o->size) / (double)o->size);
     json_object_update(result, body);
     json_decref(body);
-    bool judged = o.gpu || o.contract;
+    bool judged = o->gpu || o->contract;
     if (judged)
-        status = judge_all(c, &o, repaired, result, before, after, &contract);
+        status = judge_all(c, o, repaired, result, before, after, &contract);
     if (status == GAC_OK && c->json) {
         status = gac_json_print(stdout, result, &c->error);
     } else if (status == GAC_OK) {
         printf("%lld\n", (long long)repaired);
         if (judged)
-            print_places(&o, repaired, contract, before, after);
+            print_places(o, repaired, contract, before, after);
     }
     json_decref(result);
     gac_contract_free(contract);
     return status;
 }
 
-const command cmd_dim = { "dim", "one size in, the repaired size out", help, run };
+const command cmd_dim = {
+    .name = "dim",
+    .summary = "one size in, the repaired size out",
+    .usage = "SIZE [options]",
+    .about = "One size in, the repaired size out.",
+    .example = "107 --gpu h200",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .takes = "one size",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

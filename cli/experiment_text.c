@@ -214,8 +214,8 @@ void experiment_print(FILE *stream, const json_t *result, bool all_cases)
     const json_t *summary = json_object_get(result, "summary");
     const json_t *facts = json_object_get(result, "device_facts");
     size_t n = json_array_size(cases), from = 0;
-    fprintf(stream, "%s: %s (%s lens, %s%s)\n%s\n", text_of(result, "id"), text_of(result, "title"),
-            text_of(result, "lens"),
+    fprintf(stream, "%s: %s (%s stack, %s%s)\n%s\n", text_of(result, "id"),
+            text_of(result, "title"), text_of(result, "lens"),
             text_of(facts, json_object_get(facts, "gpu") ? "gpu" : "device"),
             json_is_true(json_object_get(result, "quick")) ? ", quick" : "",
             text_of(result, "question"));

@@ -253,7 +253,7 @@ class Native(Case):
         for mode in ("wrong", "silent"):
             out, err = self.gac("P1", status=5, GAC_FAKE=mode)
             self.assertIn("DOES NOT HOLD", out)
-            self.assertIn("P1, native lens: a check of outputs does not hold", err)
+            self.assertIn("P1, native stack: a check of outputs does not hold", err)
 
     def test_holes(self):
         result = self.json("S1", GAC_FAKE="out-of-memory")
@@ -264,12 +264,12 @@ class Native(Case):
         self.assertIn("out of memory", missing[0]["reason"])
         self.assertTrue(0 < result["summary"]["measured"] < len(result["claims"]))
         _, err = self.gac("S1", "--quick", "-q", status=4, GAC_FAKE="out-of-memory")
-        self.assertRegex(err, "^gac: S1, native lens: nothing was measured: .*out of memory.*\n$")
+        self.assertRegex(err, "^gac: S1, native stack: nothing was measured: .*out of memory.*\n$")
 
     def test_throttled(self):
         for id_ in ("P1", "C4", "C23", "C21"):
             out, err = self.gac(id_, "--quick", "--json", "-q", status=1, GAC_FAKE="hot")
-            self.assertRegex(err, f"^gac: {id_}, native lens: nothing was measured: .*throttled")
+            self.assertRegex(err, f"^gac: {id_}, native stack: nothing was measured: .*throttled")
             self.assertEqual(len(err.splitlines()), 1)
             result = json.loads(out)
             self.assertEqual(result["summary"]["verdict"], "not measured")
@@ -285,7 +285,7 @@ class Native(Case):
 
     def test_checks_that_could_not_run(self):
         out, err = self.gac("P1", "--quick", "-q", status=4, GAC_FAKE="out-of-memory")
-        self.assertRegex(err, "^gac: P1, native lens: a check of outputs could not run: .*memory")
+        self.assertRegex(err, "^gac: P1, native stack: a check of outputs could not run: .*memory")
         self.assertEqual(len(err.splitlines()), 1)
         self.assertIn("not run: ", out)
         self.assertNotIn("DOES NOT HOLD", out)
@@ -604,11 +604,11 @@ class Pytorch(Case):
         checks = [{**SMALL["checks"][0], "native": ["auto", "flash", "math"]}]
         _, err = self.gac("--spec", self.spec(checks=checks), "-q", status=4,
                           GAC_FAKE="out-of-memory")
-        self.assertIn("small, native lens: a check of outputs could not run", err)
+        self.assertIn("small, native stack: a check of outputs could not run", err)
         _, err = self.gac("--spec", self.spec(checks=checks), "--lens", "both", "-q", status=5,
                           GAC_FAKE="out-of-memory", MODE="wrong",
                           GAC_PYTHON=self.program("python", FAKE_PYTHON))
-        self.assertEqual(err, "gac: small, pytorch lens: a check of outputs does not hold\n")
+        self.assertEqual(err, "gac: small, pytorch stack: a check of outputs does not hold\n")
 
     def test_no_python_no_torch(self):
         spec = self.spec()
