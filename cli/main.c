@@ -1,4 +1,5 @@
 #include "pages.h"
+#include "version.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -92,7 +93,7 @@ static gac_status dispatch(int argc, char **argv)
         return GAC_USAGE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        puts("gac " GAC_VERSION);
+        version_print(stdout);
         return GAC_OK;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
