@@ -1,12 +1,6 @@
-#include "cli.h"
+#include "dim.h"
 
-typedef struct dim_options {
-    gac_strategy strategy;
-    double max_overhead_pct;
-    const char *gpu, *contract;
-    gac_dtype dtype;
-    int64_t size;
-} dim_options;
+#include <string.h>
 
 static const dim_options initial = { .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT,
                                      .dtype = GAC_DTYPE_F16 };
@@ -19,8 +13,12 @@ static const opt options[] = {
       OPT_CHOICE, AT(strategy), .choices = cli_strategies },
     { "max-overhead", 0, "PCT", "limit of tradeoff in percent (default 10)", OPT_REAL,
       AT(max_overhead_pct) },
-    { "gpu", 0, "NAME", "also say what the size costs on that GPU (gac contract list)", OPT_TEXT,
-      AT(gpu) },
+    { "keep", 0, "SHARE", "share of the parameters of a matrix to keep, above 0 and at most 1",
+      OPT_REAL, AT(keep), .max = 1, .above = true },
+    { "gpu", 0, "NAME",
+      "also say what the size costs on that GPU (gac contract list; for a matrix the default "
+      "is " CLI_DEFAULT_GPU ")",
+      OPT_TEXT, AT(gpu) },
     { "contract", 0, "FILE", "likewise, by a contract of your own", OPT_TEXT, AT(contract) },
     { "dtype", 0, "D", "F16 (default), BF16, F8_E4M3, ...", OPT_CALL, AT(dtype),
       .take = cli_take_dtype },
@@ -50,17 +48,23 @@ static json_t *place_json(int place, const gac_judgement *j)
                      "kernel", j->kernel, "family", j->family, "basis", j->basis);
 }
 
+gac_status dim_contract(cli *c, const dim_options *o, gac_contract **contract, gac_dtype *dtype)
+{
+    char q[40];
+    gac_status status = cli_contract(c, o->gpu, o->contract, contract);
+    if (status == GAC_OK && !gac_contract_dtype(*contract, o->dtype, dtype))
+        status = gac_error_set(&c->error, GAC_USAGE, "contract %s says nothing of %s",
+                               gac_quote(q, sizeof q, gac_contract_name(*contract)),
+                               gac_dtype_name(o->dtype));
+    return status;
+}
+
 static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json_t *result,
                             gac_judgement before[N_PLACES], gac_judgement after[N_PLACES],
                             gac_contract **contract)
 {
-    char q[40];
     gac_dtype dtype;
-    gac_status status = cli_contract(c, o->gpu, o->contract, contract);
-    if (status == GAC_OK && !gac_contract_dtype(*contract, o->dtype, &dtype))
-        status = gac_error_set(&c->error, GAC_USAGE, "contract %s says nothing of %s",
-                               gac_quote(q, sizeof q, gac_contract_name(*contract)),
-                               gac_dtype_name(o->dtype));
+    gac_status status = dim_contract(c, o, contract, &dtype);
     json_t *list = json_array();
     for (int i = 0; i < N_PLACES && status == GAC_OK; i++) {
         status = gac_contract_judge(*contract, places[i].seen, dtype, o->size, places[i].n_rows,
@@ -81,8 +85,10 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
 
 static void print_place(const char *label, int64_t size, const gac_judgement *j)
 {
-    printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s", label, (long long)size,
-           j->aligned ? "yes" : "no", j->penalty, cli_or_dash(j->family), j->basis);
+    colour shade = j->aligned ? COLOUR_GOOD : COLOUR_WARN;
+    printf("  %-20s  %-10lld %s%-9s%s × %-7.2f %-16s %s", label, (long long)size,
+           colour_on(stdout, shade), j->aligned ? "yes" : "no", colour_off(stdout, shade),
+           j->penalty, cli_or_dash(j->family), j->basis);
     if (!j->served)
         printf(", not served: runs as %s", gac_dtype_name(j->runs_as));
     printf("\n");
@@ -102,17 +108,13 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
     }
 }
 
-static gac_status run(cli *c, void *filled, int n, const char **arguments)
+static gac_status one_size(cli *c, const dim_options *o)
 {
-    dim_options *o = filled;
     gac_contract *contract = NULL;
     gac_judgement before[N_PLACES], after[N_PLACES];
     int64_t repaired = 0;
-    (void)n;
-    gac_status status = cli_number(c, "SIZE", arguments[0], 1, &o->size);
-    if (status == GAC_OK)
-        status =
-            gac_strategy_apply(o->strategy, o->size, o->max_overhead_pct, &repaired, &c->error);
+    gac_status status =
+        gac_strategy_apply(o->strategy, o->size, o->max_overhead_pct, &repaired, &c->error);
     if (status != GAC_OK)
         return status;
     json_t *result = gac_json_result("gac.dim/1", c->argc, c->argv);
@@ -137,16 +139,37 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     return status;
 }
 
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
+{
+    dim_options *o = filled;
+    bool of_matrix = strchr(arguments[0], 'x') != NULL && strcspn(arguments[0], "x") > 0;
+    (void)n;
+    if (of_matrix && strspn(arguments[0], "0123456789x") == strlen(arguments[0])) {
+        const char *why = !cli_given(c, "keep") ? "a matrix needs --keep SHARE, as --keep 0.8"
+                          : cli_given(c, "strategy") || cli_given(c, "max-overhead")
+                              ? "--strategy and --max-overhead are for one size, not for a matrix"
+                              : NULL;
+        return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why)
+                   : dim_matrix(c, o, arguments[0]);
+    }
+    if (cli_given(c, "keep"))
+        return gac_error_set(&c->error, GAC_USAGE, "--keep needs a matrix OUTxIN, as 4096x14336");
+    gac_status status = cli_number(c, "SIZE", arguments[0], 1, &o->size);
+    return status == GAC_OK ? one_size(c, o) : status;
+}
+
 const command cmd_dim = {
     .name = "dim",
-    .summary = "one size in, the repaired size out",
-    .usage = "SIZE [options]",
-    .about = "One size in, the repaired size out.",
-    .example = "107 --gpu h200",
+    .summary = "one size or matrix: the size that fits, and what it costs",
+    .usage = "SIZE [options]\nOUTxIN --keep SHARE [options]",
+    .about = "One size in, the repaired size out. For a matrix with OUT rows and IN columns and a "
+             "share of its parameters to keep: the rank that keeps it, the ranks around it, what "
+             "they cost, and which one to take.",
+    .example = "4096x14336 --keep 0.8 --gpu a100",
     .options = options,
     .least = 1,
     .most = 1,
-    .takes = "one size",
+    .takes = "one size or matrix",
     .size = sizeof initial,
     .initial = &initial,
     .run = run,

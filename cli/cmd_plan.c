@@ -100,9 +100,10 @@ static void print_proof(const plan_command *o, const gac_plan *plan)
         printf("limit      %.3f %% more bytes: up to %g %% more, the best found is %.3f ms, which "
                "is within the margin\n",
                plan->limit_pct, o->args.options.max_overhead_pct, plan->best_ms);
-    printf("solve      %s: objective %.6g, bound %.6g %s\n",
-           plan->optimal ? "proved optimal" : "not proved optimal", plan->objective, plan->bound,
-           least_bytes ? "bytes" : "ms");
+    colour shade = plan->optimal ? COLOUR_GOOD : COLOUR_WARN;
+    printf("solve      %s%s%s: objective %.6g, bound %.6g %s\n", colour_on(stdout, shade),
+           plan->optimal ? "proved optimal" : "not proved optimal", colour_off(stdout, shade),
+           plan->objective, plan->bound, least_bytes ? "bytes" : "ms");
 }
 
 static void print_plan(const plan_command *o, const gac_model *model, const gac_plan *plan)

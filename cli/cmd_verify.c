@@ -92,24 +92,31 @@ static gac_status report_json(cli *c, const verify_command *o)
     return status;
 }
 
+static void print_check(const char *label, bool holds, const char *text)
+{
+    colour shade = holds ? COLOUR_GOOD : COLOUR_BAD;
+    printf("%-13s %s%s%s\n", label, colour_on(stdout, shade), text, colour_off(stdout, shade));
+}
+
 static gac_status report(cli *c, const verify_command *o)
 {
+    char lossless[96];
     const gac_verification *v = &o->v;
     if (c->json)
         return report_json(c, o);
-    if (v->lossless)
-        printf("lossless      yes: without what was put in, %d tensors have their original bytes\n",
-               v->n_tensors);
-    else
-        printf("lossless      NO\n");
-    printf("pads zero     %s\n", v->pads_zero ? "yes" : "NO");
-    printf("same tensors  %s\n", v->same_tensors ? "yes" : "NO");
-    printf("config        %s\n", v->config_ok ? "is the original's with the new sizes" : "DIFFERS");
-    printf("other files   %s\n", v->same_files ? "are the original's" : "DIFFER");
-    printf("record        %s\n", !v->has_record  ? "none"
-                                 : !v->record_ok ? "DOES NOT FIT"
-                                 : v->old_record ? "fits; version 0.1 has no checksums"
-                                                 : "fits");
+    snprintf(lossless, sizeof lossless,
+             "yes: without what was put in, %d tensors have their original bytes", v->n_tensors);
+    print_check("lossless", v->lossless, v->lossless ? lossless : "NO");
+    print_check("pads zero", v->pads_zero, v->pads_zero ? "yes" : "NO");
+    print_check("same tensors", v->same_tensors, v->same_tensors ? "yes" : "NO");
+    print_check("config", v->config_ok,
+                v->config_ok ? "is the original's with the new sizes" : "DIFFERS");
+    print_check("other files", v->same_files, v->same_files ? "are the original's" : "DIFFER");
+    print_check("record", v->record_ok,
+                !v->has_record  ? "none"
+                : !v->record_ok ? "DOES NOT FIT"
+                : v->old_record ? "fits; version 0.1 has no checksums"
+                                : "fits");
     printf("dimensions    %d changed%s\n", v->n_dims_changed,
            v->rescaled ? "; some tensors scaled, their originals kept" : "");
     if (o->forward)

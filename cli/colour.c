@@ -26,7 +26,7 @@ const char *colour_on(FILE *stream, colour which)
     return is_coloured(stream) ? codes[which] : "";
 }
 
-const char *colour_off(FILE *stream)
+const char *colour_off(FILE *stream, colour which)
 {
-    return is_coloured(stream) ? "\033[0m" : "";
+    return which != COLOUR_NONE && is_coloured(stream) ? "\033[0m" : "";
 }

@@ -12,6 +12,6 @@ void colour_choose(colour_when when);
 
 /* What begins and ends a colour on stdout or stderr; "" where there is none. */
 const char *colour_on(FILE *stream, colour which);
-const char *colour_off(FILE *stream);
+const char *colour_off(FILE *stream, colour which);
 
 #endif

@@ -10,7 +10,7 @@
 
 static void print_error(const gac_error *error, gac_status status)
 {
-    fprintf(stderr, "%sgac:%s %s\n", colour_on(stderr, COLOUR_BAD), colour_off(stderr),
+    fprintf(stderr, "%sgac:%s %s\n", colour_on(stderr, COLOUR_BAD), colour_off(stderr, COLOUR_BAD),
             error->text[0]              ? error->text
             : status == GAC_NO_RESOURCE ? "out of memory"
                                         : "failed");
