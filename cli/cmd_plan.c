@@ -1,5 +1,6 @@
 #include "plan_args.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,9 +17,9 @@ static const opt options[] = {
     { "output", 'o', "FILE", "where to write the plan", OPT_TEXT, AT(out) },
     { "sizes", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_options },
     { "allow", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_allow },
-    { "pareto", 0, NULL, "all choices of time against memory that no other beats", OPT_FLAG,
+    { "pareto", 0, NULL, "the choices of time against memory that no other beats", OPT_FLAG,
       AT(pareto) },
-    { "data", 0, "FILE", "the front as columns for gnuplot", OPT_TEXT, AT(data) },
+    { "data", 0, "FILE", "all points of --pareto, as columns for gnuplot", OPT_TEXT, AT(data) },
     { "force", 0, NULL, "replace FILE", OPT_FLAG, AT(force) },
     { 0 }
 };
@@ -182,9 +183,47 @@ static gac_status print_front_json(cli *c, const plan_command *o, const gac_fron
     return status;
 }
 
-static gac_status make_front(cli *c, plan_command *o, const gac_model *model)
+/* How far point i is from the one before it, where the whole front spans 1 in bytes and 1 in
+ * time. */
+static double front_step(const gac_front *front, int64_t i)
+{
+    const gac_front_point *all = front->points, *last = &all[front->n_points - 1];
+    if (i == 0)
+        return 0;
+    return hypot((double)(all[i].cost - all[i - 1].cost) / (double)(last->cost - all[0].cost),
+                 (all[i - 1].value - all[i].value) / (all[0].value - last->value));
+}
+
+/* Prints all points, or MAX_LINES of them: both ends, and the next at equal steps along the
+ * front, so that its steep parts are seen as well as its flat ones. */
+static void print_front(const plan_command *o, const gac_front *front, double bytes)
 {
     enum { MAX_LINES = 40 };
+    double length = 0, walked = 0;
+    int n_lines = 0;
+    for (int64_t i = 0; i < front->n_points; i++)
+        length += front_step(front, i);
+    printf("%16s %12s %14s\n", "extra bytes", "growth %", "time ms");
+    for (int64_t i = 0; i < front->n_points; i++) {
+        walked += front_step(front, i);
+        bool due = n_lines < MAX_LINES - 1 && walked >= length * n_lines / (MAX_LINES - 1);
+        if (front->n_points > MAX_LINES && !due && i + 1 < front->n_points)
+            continue;
+        printf("%16lld %12.4f %14.4f\n", (long long)front->points[i].cost,
+               100.0 * (double)front->points[i].cost / bytes, front->points[i].value);
+        n_lines++;
+    }
+    printf("%lld points, %s; %s on %s\n", (long long)front->n_points,
+           front->complete ? "the whole front" : "optima at budgets spread evenly",
+           o->args.workload_text, gac_contract_name(o->args.contract));
+    if (n_lines < front->n_points && o->data)
+        printf("%d of them are shown; all are in %s\n", n_lines, o->data);
+    else if (n_lines < front->n_points)
+        printf("%d of them are shown; --data FILE or --json gives all\n", n_lines);
+}
+
+static gac_status make_front(cli *c, plan_command *o, const gac_model *model)
+{
     gac_front front;
     double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(model));
     gac_status status = gac_plan_front(model, &o->args.options, &front, &c->error);
@@ -192,19 +231,10 @@ static gac_status make_front(cli *c, plan_command *o, const gac_model *model)
         return status;
     if (o->data)
         status = write_data(c, o, &front, bytes);
-    if (status == GAC_OK && c->json) {
+    if (status == GAC_OK && c->json)
         status = print_front_json(c, o, &front, bytes);
-    } else if (status == GAC_OK) {
-        int64_t step = (front.n_points + MAX_LINES - 1) / MAX_LINES;
-        printf("%16s %12s %14s\n", "extra bytes", "growth %", "time ms");
-        for (int64_t i = 0; i < front.n_points; i++)
-            if (i % (step ? step : 1) == 0 || i + 1 == front.n_points)
-                printf("%16lld %12.4f %14.4f\n", (long long)front.points[i].cost,
-                       100.0 * (double)front.points[i].cost / bytes, front.points[i].value);
-        printf("%lld points, %s; %s on %s\n", (long long)front.n_points,
-               front.complete ? "the whole front" : "optima at budgets spread evenly",
-               o->args.workload_text, gac_contract_name(o->args.contract));
-    }
+    else if (status == GAC_OK)
+        print_front(o, &front, bytes);
     gac_front_dispose(&front);
     return status;
 }

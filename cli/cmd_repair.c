@@ -7,7 +7,7 @@
 typedef struct repair_command {
     plan_args args;
     const char *out, *plan_file;
-    bool undo, dry_run;
+    bool undo, dry_run, copy;
     gac_repair_options options;
 } repair_command;
 
@@ -34,6 +34,7 @@ static const opt options[] = {
       OPT_BYTES, AT(options.max_shard_bytes) },
     { "undo", 0, NULL, "give the original back", OPT_FLAG, AT(undo) },
     { "dry-run", 0, NULL, "say what would change, write nothing", OPT_FLAG, AT(dry_run) },
+    { "copy", 0, NULL, "copy the model even if there is nothing to change", OPT_FLAG, AT(copy) },
     { "force", 0, NULL, "replace an existing OUT", OPT_FLAG, AT(options.replace) },
     { "no-sync", 0, NULL, "do not wait until OUT is on disk: faster, and lost in a power cut",
       OPT_FLAG, AT(options.no_sync) },
@@ -91,8 +92,9 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
     return status;
 }
 
+/* written is where the result is, or NULL. */
 static gac_status report(cli *c, const repair_command *o, const gac_model *model,
-                         const int64_t *sizes, const gac_repair_result *r)
+                         const int64_t *sizes, const gac_repair_result *r, const char *written)
 {
     char before[32], after[32];
     double overhead = r->bytes_before ? 100.0 * ((double)r->bytes_after - (double)r->bytes_before) /
@@ -100,11 +102,11 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                                       : 0;
     if (c->json) {
         json_t *result = gac_json_result("gac.repair/1", c->argc, c->argv);
-        json_t *body =
-            json_pack("{s:i, s:i, s:I, s:I, s:f, s:b, s:b}", "n_dims_changed", r->n_dims_changed,
-                      "n_tensors_changed", r->n_tensors_changed, "bytes_before",
-                      (json_int_t)r->bytes_before, "bytes_after", (json_int_t)r->bytes_after,
-                      "overhead_pct", overhead, "undo", o->undo, "dry_run", o->dry_run);
+        json_t *body = json_pack("{s:i, s:i, s:I, s:I, s:f, s:b, s:b, s:b}", "n_dims_changed",
+                                 r->n_dims_changed, "n_tensors_changed", r->n_tensors_changed,
+                                 "bytes_before", (json_int_t)r->bytes_before, "bytes_after",
+                                 (json_int_t)r->bytes_after, "overhead_pct", overhead, "undo",
+                                 o->undo, "dry_run", o->dry_run, "written", written != NULL);
         if (o->undo)
             json_object_set_new(body, "proved", json_boolean(r->proved));
         json_object_update(result, body);
@@ -116,24 +118,44 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
     }
     if (sizes && r->n_dims_changed)
         cli_print_changes(model, sizes);
-    printf("%s %d dimensions in %d tensors: %s %s %s, %+.3f %%\n",
-           o->dry_run ? "would change"
-           : o->undo  ? "restored"
-                      : "changed",
-           r->n_dims_changed, r->n_tensors_changed, cli_bytes(before, r->bytes_before), "become",
-           cli_bytes(after, r->bytes_after), overhead);
-    if (!o->dry_run)
-        printf("written to %s\n", o->out);
+    if (sizes && r->n_dims_changed == 0)
+        printf("nothing to change%s\n",
+               written      ? ""
+               : o->copy    ? ""
+               : o->dry_run ? ": nothing would be written"
+                            : ": nothing is written; --copy copies the model as it is");
+    else
+        printf("%s %d dimensions in %d tensors: %s become %s, %+.3f %%\n",
+               o->dry_run ? "would change"
+               : o->undo  ? "restored"
+                          : "changed",
+               r->n_dims_changed, r->n_tensors_changed, cli_bytes(before, r->bytes_before),
+               cli_bytes(after, r->bytes_after), overhead);
+    if (written)
+        printf("written to %s\n", written);
     return GAC_OK;
 }
 
-static gac_status dry_run(cli *c, const repair_command *o, const gac_model *model,
+/* Says what would be changed. */
+static gac_status preview(cli *c, const repair_command *o, const gac_model *model,
                           const gac_plan *plan)
 {
     const gac_checkpoint *checkpoint = gac_model_checkpoint(model);
     gac_repair_result r = { .bytes_before = gac_checkpoint_size_bytes(checkpoint) };
     gac_status status = gac_repair_preview(model, plan->sizes, &o->options, &r, &c->error);
-    return status == GAC_OK ? report(c, o, model, plan->sizes, &r) : status;
+    return status == GAC_OK ? report(c, o, model, plan->sizes, &r, NULL) : status;
+}
+
+/* Whether OUT would be the input over again, and nobody asked for that. */
+static bool is_needless(const cli *c, const repair_command *o, const gac_model *model,
+                        const gac_plan *plan)
+{
+    if (o->copy || cli_given(c, "max-shard-size") || cli_given(c, "widths"))
+        return false;
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++)
+        if (plan->sizes[i] != gac_model_dim(model, i)->size)
+            return false;
+    return true;
 }
 
 static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, const gac_model *model)
@@ -149,18 +171,18 @@ static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, con
             gac_log_write(&c->log, 0,
                           "the record is of version 0.1 and has no checksums: the result could "
                           "not be compared with the original");
-        return undone == GAC_OK ? report(c, o, model, NULL, &result) : undone;
+        return undone == GAC_OK ? report(c, o, model, NULL, &result, o->out) : undone;
     }
     gac_status status = choose(c, o, model, &plan);
     if (status != GAC_OK)
         return status;
-    if (o->dry_run) {
-        status = dry_run(c, o, model, &plan);
+    if (o->dry_run || is_needless(c, o, model, &plan)) {
+        status = preview(c, o, model, &plan);
     } else {
         status = gac_repair_apply(checkpoint, model, plan.sizes, o->out, &o->options, &result,
                                   &c->error);
         if (status == GAC_OK)
-            status = report(c, o, model, plan.sizes, &result);
+            status = report(c, o, model, plan.sizes, &result, o->out);
     }
     gac_plan_dispose(&plan);
     return status;

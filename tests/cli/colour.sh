@@ -15,7 +15,7 @@ run dim 107 --color sometimes
 "$GAC" plan m --strategy solve --contract "$SMALL" --color always | show | grep solve
 "$GAC" dim 107 --contract "$SMALL" --color always | show | sed -n 5,6p
 "$GAC" dim 4096x4096 --keep 0.5 --contract "$SMALL" --color always | show | grep ESC
-printf x >>same/config.json
+echo x >same/LICENSE
 "$GAC" verify m same --color always 2>&1 | show | grep ESC
 on_terminal() {
     python3 - "$@" <<'EOT'
