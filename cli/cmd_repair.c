@@ -50,8 +50,8 @@ static gac_status check(cli *c, const repair_command *o)
         why = "repair needs -o OUT; see gac repair --help";
     else if (o->plan_file && (choosing || o->undo))
         why = "--plan has the sizes: it excludes --undo and options for choosing";
-    else if (o->undo && (o->dry_run || choosing))
-        why = "--undo excludes --dry-run and options for choosing";
+    else if (o->undo && (o->dry_run || o->copy || choosing))
+        why = "--undo excludes --dry-run, --copy and options for choosing";
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 

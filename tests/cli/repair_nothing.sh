@@ -14,3 +14,4 @@ run repair fit -o again --force
 run repair fit -o shards --max-shard-size 100KB
 ls shards | wc -l
 run repair m -o other --plan missing.json --copy
+run repair fit -o other --undo --copy
