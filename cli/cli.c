@@ -21,8 +21,8 @@ const opt cli_common_options[] = {
     { "json", 'j', NULL, "print the result as JSON", OPT_FLAG, AT(json) },
     { "quiet", 'q', NULL, "no progress and no notes", OPT_FLAG, AT(quiet) },
     { "verbose", 'v', NULL, "say more", OPT_FLAG, AT(verbose) },
-    { "color", 0, "WHEN", "auto (the default), always or never; NO_COLOR turns auto off",
-      OPT_CHOICE, AT(colour), .choices = colours, .old = "colour" },
+    { "color", 0, "WHEN", "when to use colour: auto (the default), always or never", OPT_CHOICE,
+      AT(colour), .choices = colours, .old = "colour" },
     { "help", 'h', NULL, "print this", OPT_FLAG, AT(help), .ends = true },
     { 0 }
 };

@@ -499,10 +499,11 @@ typedef struct contract_command {
 
 static const contract_command initial = { 0 };
 
-static const opt options[] = { { "dtype", 0, "D[,D]",
-                                 "diff: only this dtype; or the first in A against the second in B",
-                                 OPT_TEXT, .at = offsetof(contract_command, dtypes) },
-                               { 0 } };
+static const opt options[] = {
+    { "dtype", 0, "D[,D]", "for diff, only this dtype; or the first in A against the second in B",
+      OPT_TEXT, .at = offsetof(contract_command, dtypes) },
+    { 0 }
+};
 
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {

@@ -18,7 +18,8 @@ static const opt_choice dtypes[] = { { "F16", GAC_DTYPE_F16, false },
 static const opt options[] = {
     { "output", 'o', "DIR", "the new directory", OPT_TEXT, AT(out) },
     { "dtype", 0, "D",
-      "F16, BF16 or F32 (default: what most weights are stored in, F16 where they are quantised)",
+      "dtype to write: F16, BF16 or F32 (default: what most weights are stored in, F16 where they "
+      "are quantised)",
       OPT_CHOICE, AT(options.dtype), .choices = dtypes },
     { "tokenizer", 0, "FILE", "llama2.c's tokenizer", OPT_TEXT, AT(options.tokenizer) },
     { "max-shard-size", 0, "N", "bytes per file, as 500MB or 5GB (default 5GB)", OPT_BYTES,

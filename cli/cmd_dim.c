@@ -8,7 +8,8 @@ static const dim_options initial = { .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PC
 #define AT(member) .at = offsetof(dim_options, member)
 static const opt options[] = {
     { "strategy", 0, "S",
-      "minimal (next multiple of 8; the default), multiple-16, predefined (32 64 96 112 128 160 "
+      "how the size is chosen: minimal (next multiple of 8; the default), multiple-16, predefined "
+      "(32 64 96 112 128 160 "
       "192 224 256, then multiples of 16) or tradeoff (first of 8, 16, 32 under --max-overhead)",
       OPT_CHOICE, AT(strategy), .choices = cli_strategies },
     { "max-overhead", 0, "PCT", "limit of tradeoff in percent (default 10)", OPT_REAL,
@@ -20,8 +21,8 @@ static const opt options[] = {
       "is " CLI_DEFAULT_GPU ")",
       OPT_TEXT, AT(gpu) },
     { "contract", 0, "FILE", "likewise, by a contract of your own", OPT_TEXT, AT(contract) },
-    { "dtype", 0, "D", "F16 (default), BF16, F8_E4M3, ...", OPT_CALL, AT(dtype),
-      .take = cli_take_dtype },
+    { "dtype", 0, "D", "dtype of the operators: F16 (default), BF16, F8_E4M3, ...", OPT_CALL,
+      AT(dtype), .take = cli_take_dtype },
     { 0 }
 };
 

@@ -44,8 +44,8 @@ static const opt_choice tasks[] = { { "piqa", 1, false }, { 0 } };
 
 #define AT(member) .at = offsetof(eval_command, member)
 static const opt options[] = {
-    { "perplexity", 0, "FILE", "of a raw text: tokenised once, windows without overlap", OPT_TEXT,
-      AT(text) },
+    { "perplexity", 0, "FILE", "perplexity of a raw text: tokenised once, windows without overlap",
+      OPT_TEXT, AT(text) },
     { "window", 0, "N", "their tokens (default 2048, or what the model allows)", OPT_INT,
       AT(window), .least = 2 },
     { "max-windows", 0, "N", "only the first N", OPT_INT, AT(max_windows), .least = 1 },
@@ -269,7 +269,7 @@ const command cmd_eval = {
     .usage = "DIR [what to measure] [options]",
     .about = "Runs a model and measures what it is worth: perplexity on a text, the time of "
              "prefill and decode, accuracy on a task, memory.",
-    .example = "./llama-svd-fit --perplexity wiki.test.raw --prefill 1x1024,4x1024 --decode 1@1024",
+    .example = "./llama-svd-fit --perplexity wiki.txt --prefill 1x1024,4x1024 --decode 1@1024",
     .options = options,
     .least = 1,
     .most = 1,

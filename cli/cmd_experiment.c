@@ -35,7 +35,8 @@ static bool uses(const request *r, int lens)
 #define AT(member) .at = offsetof(request, member)
 static const opt options[] = {
     { "stack", 0, "STACK",
-      "native (our plug-in, the default), pytorch (what its users see; runs python3, or the "
+      "what runs the operators: native (our plug-in, the default), pytorch (what its users see; "
+      "runs python3, or the "
       "GAC_PYTHON of the environment) or both",
       OPT_CHOICE, AT(stacks), .choices = stacks, .old = "lens" },
     { "output", 'o', "PATH",
@@ -50,7 +51,7 @@ static const opt options[] = {
       OPT_TEXT, AT(spec) },
     { "judge", 0, "FILE", "judge a result anew, from the calls in it; nothing is measured",
       OPT_TEXT, AT(judge) },
-    { "device", 0, "D", "cuda or cuda:N", OPT_TEXT, AT(device) },
+    { "device", 0, "D", "which GPU: cuda or cuda:N", OPT_TEXT, AT(device) },
     { "one-case", 0, "CASE", "run one call for ncu", OPT_TEXT, AT(one_case), .hidden = true },
     { "list", 0, NULL, "the experiments there are", OPT_FLAG, AT(list) },
     { 0 }

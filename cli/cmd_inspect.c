@@ -18,8 +18,9 @@ static const opt options[] = {
     { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract) },
     { "dtype", 0, "D", "dtype the model will run in (default: as stored)", OPT_TEXT, AT(dtype) },
     { "workload", 0, "W",
-      "prefill:BxS[*weight],decode:B@CONTEXT[*weight] (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
-      AT(workload) },
+      "what the model will do: prefill:BxS[*weight],decode:B@CONTEXT[*weight] "
+      "(default " GAC_DEFAULT_WORKLOAD ")",
+      OPT_TEXT, AT(workload) },
     { "tp", 0, "N", "split over N GPUs: what each sees must be aligned too", OPT_INT, AT(n_gpus),
       .least = 1, .most = 4096 },
     { "quant-group", 0, "G", "quantisation groups of G along the input axis must fit", OPT_INT,

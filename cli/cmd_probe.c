@@ -52,8 +52,8 @@ static const opt table[] = {
     { "name", 0, "NAME", "the contract's name (default: from the GPU's)", OPT_TEXT,
       AT(options.name) },
     { "device", 0, "cuda[:N]", "which GPU (default cuda)", OPT_TEXT, AT(device) },
-    { "dtype", 0, "D,...", "F16 (default), BF16, F8_E4M3, ...", OPT_CALL, .at = 0,
-      .take = take_dtypes },
+    { "dtype", 0, "D,...", "dtypes to measure: F16 (default), BF16, F8_E4M3, ...", OPT_CALL,
+      .at = 0, .take = take_dtypes },
     { "attention", 0, "A",
       "who serves attention that cuDNN declines: pytorch (what users of PyTorch get; needs python3 "
       "with torch), own (gac's kernel), or auto (default: pytorch where it is there)",

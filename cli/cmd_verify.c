@@ -31,7 +31,8 @@ static const opt options[] = {
     { "n-tokens", 0, "N", "how many (default 64)", OPT_INT, AT(compare.n_ids), .least = 1 },
     { "seed", 0, "S", "of random tokens (default 1)", OPT_INT, AT(seed) },
     { "device", 0, "D",
-      "reference (the default), cpu, cuda or cuda:N; on the others closeness is reported and not "
+      "where both run: reference (the default), cpu, cuda or cuda:N; on the others closeness is "
+      "reported and not "
       "promised",
       OPT_CALL, AT(compare.engine.device), .take = cli_take_device },
     { 0 }

@@ -33,7 +33,7 @@ static bool has_values(const opt *option)
 /* The short form of a help text, inside single quotes, without what shells would read. */
 static void print_short(FILE *stream, const char *help)
 {
-    size_t n = strcspn(help, ";(");
+    size_t n = strcspn(help, ";:(");
     while (n > 0 && help[n - 1] == ' ')
         n--;
     for (size_t i = 0; i < n; i++)

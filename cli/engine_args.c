@@ -13,10 +13,11 @@ static const opt_choice dtypes[] = { { "F16", GAC_DTYPE_F16, false },
 
 #define AT(member) .at = offsetof(engine_args, member)
 const opt engine_args_options[] = {
-    { "device", 0, "D", "reference (sums in a fixed order), cpu (the default), cuda or cuda:N",
+    { "device", 0, "D",
+      "where the model runs: reference (sums in a fixed order), cpu (the default), cuda or cuda:N",
       OPT_CALL, AT(options.device), .take = cli_take_device },
-    { "dtype", 0, "D", "with cuda: F16 or BF16 (default: as stored, else F16)", OPT_CHOICE,
-      AT(options.dtype), .choices = dtypes },
+    { "dtype", 0, "D", "dtype to compute in, with cuda: F16 or BF16 (default: as stored, else F16)",
+      OPT_CHOICE, AT(options.dtype), .choices = dtypes },
     { "no-pad", 0, NULL, "sizes are not padded inside, for comparison", OPT_FLAG, AT(options.as_is),
       .old = "as-is" },
     { "threads", 0, "N", "CPUs to use (default: all)", OPT_INT, AT(n_threads), .least = 1,

@@ -44,7 +44,7 @@ typedef struct opt {
     const char *name;     /* without dashes; NULL ends a table */
     char letter;          /* or 0 */
     const char *argument; /* what help calls its value; NULL if it takes none */
-    const char *help;     /* the part before the first ; or ( is also a short form */
+    const char *help;     /* the part before the first : ; or ( is also a short form */
     opt_kind kind;
     size_t at; /* of the member in the structure of options */
     int64_t least, most;

@@ -1,5 +1,6 @@
 #include "pages.h"
 
+#include <ctype.h>
 #include <string.h>
 
 enum { HELP_COLUMN = 28, WIDTH = 96 };
@@ -167,8 +168,10 @@ static void print_man_commands(FILE *stream)
 
 void pages_print_man(FILE *stream, const command *c)
 {
-    fprintf(stream, ".TH GAC%s%s 1 \"\" \"gac " GAC_VERSION "\" \"User Commands\"\n",
-            c ? "\\-" : "", c ? c->name : "");
+    fprintf(stream, ".TH GAC%s", c ? "\\-" : "");
+    for (const char *at = c ? c->name : ""; *at; at++)
+        fputc(toupper((unsigned char)*at), stream);
+    fputs(" 1 \"\" \"gac " GAC_VERSION "\" \"User Commands\"\n", stream);
     fprintf(stream, ".SH NAME\ngac%s%s \\- ", c ? "\\-" : "", c ? c->name : "");
     print_roff_text(stream, c ? c->summary : purpose);
     fputs(".SH SYNOPSIS\n", stream);

@@ -30,11 +30,13 @@ static const opt_choice strategies[] = { { "minimal", GAC_STRATEGY_MINIMAL, fals
 #define AT(member) .at = offsetof(plan_args, member)
 const opt plan_args_options[] = {
     { "strategy", 0, "S",
-      "minimal (next multiple of 8; the default), multiple-16, predefined, tradeoff, or solve: the "
+      "how sizes are chosen: minimal (next multiple of 8; the default), multiple-16, predefined, "
+      "tradeoff, or solve: the "
       "best by prediction, proved; a gain below the contract's stated error counts as none",
       OPT_CHOICE, AT(strategy), .choices = strategies },
-    { "max-overhead", 0, "PCT", "solve: growth in bytes; tradeoff: growth of a size (default 10)",
-      OPT_REAL, AT(options.max_overhead_pct) },
+    { "max-overhead", 0, "PCT",
+      "limit of growth: in bytes for solve, of each size for tradeoff (default 10)", OPT_REAL,
+      AT(options.max_overhead_pct) },
     { "time-target", 0, "T",
       "solve for least bytes with the workload within T: 12.5ms, or 0.4x of what it takes now",
       OPT_CALL, AT(time_target), .take = take_target },
@@ -45,8 +47,9 @@ const opt plan_args_options[] = {
     { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract_file) },
     { "dtype", 0, "D", "dtype the model will run in (default: as stored)", OPT_TEXT, AT(dtype) },
     { "workload", 0, "W",
-      "prefill:BxS[*weight],decode:B@CONTEXT[*weight] (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
-      AT(workload_text) },
+      "what the model will do: prefill:BxS[*weight],decode:B@CONTEXT[*weight] "
+      "(default " GAC_DEFAULT_WORKLOAD ")",
+      OPT_TEXT, AT(workload_text) },
     { "tp", 0, "N", "split over N GPUs: what each sees must be aligned too", OPT_INT,
       AT(options.target.n_gpus), .least = 1, .most = 4096 },
     { "quant-group", 0, "G", "quantisation groups of G along the input axis must fit", OPT_INT,
