@@ -1,67 +1,87 @@
 #include "cli.h"
 
 #include <errno.h>
-#include <math.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-/* Only a command that lists --output takes -o, because tables use the letter for
- * other options too. */
-static const char *short_options(const struct option *options)
+const command *const cli_commands[] = { &cmd_inspect,  &cmd_plan,     &cmd_repair,     &cmd_verify,
+                                        &cmd_eval,     &cmd_generate, &cmd_convert,    &cmd_dim,
+                                        &cmd_contract, &cmd_probe,    &cmd_experiment, &cmd_help,
+                                        NULL };
+
+static const opt_choice colours[] = { { "auto", COLOUR_AUTO, false },
+                                      { "always", COLOUR_ALWAYS, false },
+                                      { "never", COLOUR_NEVER, false },
+                                      { 0 } };
+
+#define AT(member) .at = offsetof(cli, member)
+const opt cli_common_options[] = {
+    { "json", 'j', NULL, "print the result as JSON", OPT_FLAG, AT(json) },
+    { "quiet", 'q', NULL, "no progress and no notes", OPT_FLAG, AT(quiet) },
+    { "verbose", 'v', NULL, "say more", OPT_FLAG, AT(verbose) },
+    { "color", 0, "WHEN", "when to use colour: auto (the default), always or never", OPT_CHOICE,
+      AT(colour), .choices = colours, .old = "colour" },
+    { "help", 'h', NULL, "print this", OPT_FLAG, AT(help), .ends = true },
+    { 0 }
+};
+#undef AT
+
+const opt_choice cli_strategies[] = {
+    { "minimal", GAC_STRATEGY_MINIMAL, false },   { "multiple-16", GAC_STRATEGY_OPTIMAL, false },
+    { "optimal", GAC_STRATEGY_OPTIMAL, true },    { "predefined", GAC_STRATEGY_PREDEFINED, false },
+    { "tradeoff", GAC_STRATEGY_TRADEOFF, false }, { 0 }
+};
+
+const opt_choice cli_rescaled[] = { { "rescaled", 1, false }, { 0 } };
+
+const command *cli_find_command(const char *name)
 {
-    for (; options->name; options++)
-        if (strcmp(options->name, "output") == 0)
-            return ":jqvho:";
-    return ":jqvh";
+    for (int i = 0; cli_commands[i]; i++)
+        if (strcmp(cli_commands[i]->name, name) == 0)
+            return cli_commands[i];
+    return NULL;
 }
 
-/* What getopt refused, as it was given. In the middle of "-oX" optind still stands
- * before that argument, and optopt has the letter. */
-static gac_status refuse_option(cli *c, const command *self, const char *given,
-                                const struct option *options, const char *why)
+gac_status cli_unknown_command(const char *name, gac_error *err)
 {
-    char q[120], letter[3] = { '-', (char)optopt, 0 };
-    bool is_long = optopt == 0;
-    for (; options->name && !is_long; options++)
-        is_long = strncmp(given, "--", 2) == 0 && options->val == optopt;
-    return gac_error_set(&c->error, GAC_USAGE, "%s: option \"%s\" %s; see gac %s --help",
-                         self->name, gac_quote(q, sizeof q, is_long ? given : letter), why,
-                         self->name);
+    char q[80];
+    int distance = INT_MAX;
+    const char *best = NULL;
+    for (int i = 0; cli_commands[i]; i++)
+        if (options_is_closer(name, cli_commands[i]->name, &distance))
+            best = cli_commands[i]->name;
+    gac_quote(q, sizeof q, name);
+    if (best)
+        return gac_error_set(err, GAC_USAGE, "unknown command %s; did you mean %s?", q, best);
+    return gac_error_set(err, GAC_USAGE, "unknown command %s; see gac --help", q);
 }
 
-int cli_next_option(cli *c, const command *self, int argc, char **argv,
-                    const struct option *options, bool *done)
+bool cli_given(const cli *c, const char *name)
 {
-    opterr = 0;
-    for (;;) {
-        int letter = getopt_long(argc, argv, short_options(options), options, NULL);
-        switch (letter) {
-        case 'j':
-            c->json = true;
-            break;
-        case 'q':
-            c->log.level = -1;
-            gac_progress_free(c->progress);
-            c->progress = NULL;
-            break;
-        case 'v':
-            c->log.level++;
-            break;
-        case 'h':
-            fputs(self->help, stdout);
-            *done = true;
-            return '?';
-        case ':':
-        case '?':
-            refuse_option(c, self, argv[optind > 1 ? optind - 1 : 1], options,
-                          letter == ':' ? "needs a value" : "is not known, or takes no value");
-            return '?';
-        default:
-            return letter;
-        }
-    }
+    return options_given(&c->parsed, name);
+}
+
+gac_status cli_take_dtype(void *member, const char *text, gac_error *err)
+{
+    char q[80];
+    if (gac_dtype_parse(text, member))
+        return GAC_OK;
+    return gac_error_set(err, GAC_USAGE, "\"%s\" is not a dtype, such as F16, BF16, F8_E4M3",
+                         gac_quote(q, sizeof q, text));
+}
+
+gac_status cli_take_device(void *member, const char *text, gac_error *err)
+{
+    char q[80];
+    size_t n = strncmp(text, "cuda:", 5) == 0 ? strspn(text + 5, "0123456789") : 0;
+    *(const char **)member = text;
+    if (strcmp(text, "reference") == 0 || strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 ||
+        (n > 0 && n < 5 && text[5 + n] == 0))
+        return GAC_OK;
+    return gac_error_set(err, GAC_USAGE, "\"%s\" is not reference, cpu, cuda or cuda:N",
+                         gac_quote(q, sizeof q, text));
 }
 
 gac_status cli_number(cli *c, const char *option, const char *text, int64_t minimum, int64_t *out)
@@ -71,44 +91,11 @@ gac_status cli_number(cli *c, const char *option, const char *text, int64_t mini
     errno = 0;
     long long n = strtoll(text, &end, 10);
     if (errno || end == text || *end || n < minimum)
-        return gac_error_set(
-            &c->error, GAC_USAGE, "%s: \"%s\" is not a whole number from %lld to %lld", option,
-            gac_quote(q, sizeof q, text), (long long)minimum, (long long)INT64_MAX);
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "%s: \"%s\" is not a whole number of at least %lld", option,
+                             gac_quote(q, sizeof q, text), (long long)minimum);
     *out = n;
     return GAC_OK;
-}
-
-gac_status cli_real(cli *c, const char *option, const char *text, double *out)
-{
-    char q[80];
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !isfinite(value))
-        return gac_error_set(&c->error, GAC_USAGE, "%s: \"%s\" is not a number", option,
-                             gac_quote(q, sizeof q, text));
-    *out = value;
-    return GAC_OK;
-}
-
-gac_status cli_size(cli *c, const char *option, const char *text, uint64_t *out)
-{
-    static const struct {
-        const char *unit;
-        double factor;
-    } units[] = {
-        { "", 1 }, { "B", 1 }, { "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 }
-    };
-    char q[80];
-    char *end;
-    double value = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units && end != text; i++)
-        if (strcasecmp(end, units[i].unit) == 0 && value * units[i].factor >= 1 &&
-            value * units[i].factor < 1e18) {
-            *out = (uint64_t)(value * units[i].factor);
-            return GAC_OK;
-        }
-    return gac_error_set(&c->error, GAC_USAGE, "%s: \"%s\" is not a size as 5GB", option,
-                         gac_quote(q, sizeof q, text));
 }
 
 gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out)

@@ -10,50 +10,64 @@
 #include <gac/plan.h>
 #include <gac/repair.h>
 
-#include <getopt.h>
 #include <jansson.h>
+
+#include "colour.h"
+#include "options.h"
 
 typedef struct cli {
     int argc; /* of the whole program, for results */
     char **argv;
-    bool json;
+    bool json, quiet, verbose, help; /* what every command takes */
+    colour_when colour;
+    opt_result parsed;
     gac_log log;
     gac_progress *progress; /* NULL with -q */
     gac_error error;
 } cli;
 
+/* A command: its table of options, what help says of it, and its function. */
 typedef struct command {
-    const char *name;
-    const char *summary;
-    const char *help; /* usage, options and an example */
-    gac_status (*run)(cli *c, int argc, char **argv);
+    const char *name, *summary;
+    const char *usage;   /* what follows "gac NAME ", a line for each way */
+    const char *about;   /* a paragraph */
+    const char *example; /* what follows "gac NAME " */
+    const opt *options;
+    int least, most;     /* arguments that are no options; most -1 is no limit */
+    const char *takes;   /* those in words: "one directory" */
+    const char *words;   /* what the first may be, for completion; NULL: a file */
+    size_t size;         /* of the structure that options fill, */
+    const void *initial; /* and what it is without any */
+    gac_status (*run)(cli *c, void *options, int n, const char **arguments);
+    bool hidden;
 } command;
 
 extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, cmd_verify,
-    cmd_convert, cmd_probe, cmd_experiment, cmd_eval, cmd_generate;
+    cmd_convert, cmd_probe, cmd_experiment, cmd_eval, cmd_generate, cmd_help;
 
-/* Options every command takes; list it last in a table of long options. */
-#define CLI_COMMON_OPTIONS \
-    { "json", no_argument, NULL, 'j' }, { "quiet", no_argument, NULL, 'q' }, \
-        { "verbose", no_argument, NULL, 'v' }, { "help", no_argument, NULL, 'h' }, \
-    { \
-        NULL, 0, NULL, 0 \
-    }
+/* All commands; NULL is at the end. */
+extern const command *const cli_commands[];
+const command *cli_find_command(const char *name);
+/* The error of a name that is none, with the one that may be meant. */
+gac_status cli_unknown_command(const char *name, gac_error *err);
 
-/* The next option's letter; -1 at the end of options; '?' after a usage error
- * that is explained in c->error, or after --help, which sets *done. Common
- * options are taken care of. A command takes -o if its table lists "output". */
-int cli_next_option(cli *c, const command *self, int argc, char **argv,
-                    const struct option *options, bool *done);
+/* What every command takes; fills a cli. */
+extern const opt cli_common_options[];
 
-/* A whole number of at least minimum, or a usage error that names the option. */
-gac_status cli_number(cli *c, const char *option, const char *text, int64_t minimum, int64_t *out);
+/* Whether an option was given. */
+bool cli_given(const cli *c, const char *name);
 
-/* A number that is finite, or a usage error likewise. */
-gac_status cli_real(cli *c, const char *option, const char *text, double *out);
+/* Reads a dtype into a gac_dtype, for tables. */
+opt_take cli_take_dtype;
+/* Checks a const char * that names a GPU, a CPU or the reference, for tables. */
+opt_take cli_take_device;
 
-/* A number of bytes, as 5GB, 500MB or 1000000, or a usage error likewise. */
-gac_status cli_size(cli *c, const char *option, const char *text, uint64_t *out);
+/* Choices that several tables have. */
+extern const opt_choice cli_strategies[]; /* of gac_strategy */
+extern const opt_choice cli_rescaled[];   /* a bool, as int: --allow rescaled */
+
+/* A whole number of at least minimum, or a usage error that names what it is. */
+gac_status cli_number(cli *c, const char *what, const char *text, int64_t minimum, int64_t *out);
 
 /* The contract of --contract FILE, else of --gpu NAME, else the default. */
 gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract **out);

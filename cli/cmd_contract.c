@@ -3,20 +3,6 @@
 
 #include <string.h>
 
-static const char help[] =
-    "usage: gac contract list\n"
-    "       gac contract show NAME|FILE\n"
-    "       gac contract diff A B [--dtype D[,D]]\n"
-    "\n"
-    "What GPUs ask of sizes: the contracts that come with gac, what one of them says, and what\n"
-    "differs between two: kernels, tiers, times, and which sizes feel it. A name with a slash\n"
-    "or a dot is a file.\n"
-    "\n"
-    "  --dtype D[,D]        diff: only this dtype; or the first in A against the second in B\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac contract show h200\n";
-
 static gac_status list(cli *c)
 {
     gac_status status = GAC_OK;
@@ -507,31 +493,48 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b, const cha
     return status;
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+typedef struct contract_command {
+    const char *dtypes;
+} contract_command;
+
+static const contract_command initial = { 0 };
+
+static const opt options[] = {
+    { "dtype", 0, "D[,D]", "for diff, only this dtype; or the first in A against the second in B",
+      OPT_TEXT, .at = offsetof(contract_command, dtypes) },
+    { 0 }
+};
+
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    static const struct option options[] = { { "dtype", required_argument, NULL, 'd' },
-                                             CLI_COMMON_OPTIONS };
-    bool done = false;
-    const char *dtypes = NULL;
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_contract, argc, argv, options, &done)) != -1) {
-        if (letter == 'd')
-            dtypes = optarg;
-        else
-            return done ? GAC_OK : c->error.status;
-    }
-    int n = argc - optind;
-    const char *what = n > 0 ? argv[optind] : "";
+    const contract_command *o = filled;
+    const char *what = arguments[0];
     if (n == 3 && strcmp(what, "diff") == 0)
-        return diff(c, argv[optind + 1], argv[optind + 2], dtypes);
-    if (dtypes)
+        return diff(c, arguments[1], arguments[2], o->dtypes);
+    if (o->dtypes)
         return gac_error_set(&c->error, GAC_USAGE, "--dtype goes with contract diff");
     if (n == 1 && strcmp(what, "list") == 0)
         return list(c);
     if (n == 2 && strcmp(what, "show") == 0)
-        return show(c, argv[optind + 1]);
-    return gac_error_set(&c->error, GAC_USAGE,
-                         "contract takes list, show NAME or diff A B; see gac contract --help");
+        return show(c, arguments[1]);
+    return gac_error_set(&c->error, GAC_USAGE, "contract takes %s; see gac contract --help",
+                         cmd_contract.takes);
 }
 
-const command cmd_contract = { "contract", "look at what GPUs ask of sizes", help, run };
+const command cmd_contract = {
+    .name = "contract",
+    .summary = "look at what GPUs ask of sizes",
+    .usage = "list\nshow NAME|FILE\ndiff A B [--dtype D[,D]]",
+    .about = "What GPUs ask of sizes: the contracts that come with gac, what one of them says, and "
+             "what differs between two: kernels, tiers, times, and which sizes feel it. A name "
+             "with a slash or a dot is a file.",
+    .example = "show h200",
+    .options = options,
+    .least = 1,
+    .most = 3,
+    .takes = "list, show NAME or diff A B",
+    .words = "list show diff",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

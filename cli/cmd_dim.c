@@ -1,83 +1,30 @@
-#include "cli.h"
+#include "dim.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: gac dim SIZE [options]\n"
-    "\n"
-    "One size in, the repaired size out.\n"
-    "\n"
-    "  --strategy S        minimal (next multiple of 8; the default), optimal (of 16),\n"
-    "                      predefined (32 64 96 112 128 160 192 224 256, then of 16) or\n"
-    "                      tradeoff (first of 8, 16, 32 under --max-overhead)\n"
-    "  --max-overhead PCT  limit of tradeoff in percent (default 10)\n"
-    "  --gpu NAME          also say what the size costs on that GPU (gac contract list)\n"
-    "  --contract FILE     likewise, by a contract of your own\n"
-    "  --dtype D           F16 (default), BF16, F8_E4M3, ...\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac dim 107 --gpu h200\n";
+static const dim_options initial = { .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT,
+                                     .dtype = GAC_DTYPE_F16 };
 
-typedef struct dim_options {
-    gac_strategy strategy;
-    double max_overhead_pct;
-    const char *gpu, *contract;
-    gac_dtype dtype;
-    int64_t size;
-} dim_options;
-
-static gac_status take_option(cli *c, dim_options *o, int letter)
-{
-    char q[80];
-    char *end;
-    gac_quote(q, sizeof q, optarg);
-    switch (letter) {
-    case 's':
-        if (!gac_strategy_parse(optarg, &o->strategy))
-            return gac_error_set(
-                &c->error, GAC_USAGE,
-                "--strategy: \"%s\" is not one of minimal, optimal, predefined, tradeoff", q);
-        break;
-    case 'm':
-        o->max_overhead_pct = strtod(optarg, &end);
-        if (end == optarg || *end || !isfinite(o->max_overhead_pct) || o->max_overhead_pct < 0)
-            return gac_error_set(&c->error, GAC_USAGE, "--max-overhead: \"%s\" is not a percentage",
-                                 q);
-        break;
-    case 'g':
-        o->gpu = optarg;
-        break;
-    case 'c':
-        o->contract = optarg;
-        break;
-    default:
-        if (!gac_dtype_parse(optarg, &o->dtype))
-            return gac_error_set(&c->error, GAC_USAGE,
-                                 "--dtype: \"%s\" is not a dtype, such as F16, BF16, F8_E4M3", q);
-    }
-    return GAC_OK;
-}
-
-static gac_status parse(cli *c, int argc, char **argv, dim_options *o, bool *done)
-{
-    static const struct option options[] = { { "strategy", required_argument, NULL, 's' },
-                                             { "max-overhead", required_argument, NULL, 'm' },
-                                             { "gpu", required_argument, NULL, 'g' },
-                                             { "contract", required_argument, NULL, 'c' },
-                                             { "dtype", required_argument, NULL, 'd' },
-                                             CLI_COMMON_OPTIONS };
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_dim, argc, argv, options, done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : take_option(c, o, letter);
-        if (status != GAC_OK || *done)
-            return status;
-    }
-    if (argc - optind != 1)
-        return gac_error_set(&c->error, GAC_USAGE, "dim takes one size; see gac dim --help");
-    return cli_number(c, "SIZE", argv[optind], 1, &o->size);
-}
+#define AT(member) .at = offsetof(dim_options, member)
+static const opt options[] = {
+    { "strategy", 0, "S",
+      "how the size is chosen: minimal (next multiple of 8; the default), multiple-16, predefined "
+      "(32 64 96 112 128 160 "
+      "192 224 256, then multiples of 16) or tradeoff (first of 8, 16, 32 under --max-overhead)",
+      OPT_CHOICE, AT(strategy), .choices = cli_strategies },
+    { "max-overhead", 0, "PCT", "limit of tradeoff in percent (default 10)", OPT_REAL,
+      AT(max_overhead_pct) },
+    { "keep", 0, "SHARE", "share of the parameters of a matrix to keep, above 0 and at most 1",
+      OPT_REAL, AT(keep), .max = 1, .above = true },
+    { "gpu", 0, "NAME",
+      "also say what the size costs on that GPU (gac contract list; for a matrix the default "
+      "is " CLI_DEFAULT_GPU ")",
+      OPT_TEXT, AT(gpu) },
+    { "contract", 0, "FILE", "likewise, by a contract of your own", OPT_TEXT, AT(contract) },
+    { "dtype", 0, "D", "dtype of the operators: F16 (default), BF16, F8_E4M3, ...", OPT_CALL,
+      AT(dtype), .take = cli_take_dtype },
+    { 0 }
+};
 
 /* A prefill and a decode call of a square weight: what the size meets in a
  * model of about 8 billion parameters. */
@@ -102,17 +49,23 @@ static json_t *place_json(int place, const gac_judgement *j)
                      "kernel", j->kernel, "family", j->family, "basis", j->basis);
 }
 
+gac_status dim_contract(cli *c, const dim_options *o, gac_contract **contract, gac_dtype *dtype)
+{
+    char q[40];
+    gac_status status = cli_contract(c, o->gpu, o->contract, contract);
+    if (status == GAC_OK && !gac_contract_dtype(*contract, o->dtype, dtype))
+        status = gac_error_set(&c->error, GAC_USAGE, "contract %s says nothing of %s",
+                               gac_quote(q, sizeof q, gac_contract_name(*contract)),
+                               gac_dtype_name(o->dtype));
+    return status;
+}
+
 static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json_t *result,
                             gac_judgement before[N_PLACES], gac_judgement after[N_PLACES],
                             gac_contract **contract)
 {
-    char q[40];
     gac_dtype dtype;
-    gac_status status = cli_contract(c, o->gpu, o->contract, contract);
-    if (status == GAC_OK && !gac_contract_dtype(*contract, o->dtype, &dtype))
-        status = gac_error_set(&c->error, GAC_USAGE, "contract %s says nothing of %s",
-                               gac_quote(q, sizeof q, gac_contract_name(*contract)),
-                               gac_dtype_name(o->dtype));
+    gac_status status = dim_contract(c, o, contract, &dtype);
     json_t *list = json_array();
     for (int i = 0; i < N_PLACES && status == GAC_OK; i++) {
         status = gac_contract_judge(*contract, places[i].axis, dtype, o->size, places[i].n_rows,
@@ -133,8 +86,10 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
 
 static void print_place(const char *label, int64_t size, const gac_judgement *j)
 {
-    printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s", label, (long long)size,
-           j->aligned ? "yes" : "no", j->penalty, cli_or_dash(j->family), j->basis);
+    colour shade = j->aligned ? COLOUR_GOOD : COLOUR_WARN;
+    printf("  %-20s  %-10lld %s%-9s%s × %-7.2f %-16s %s", label, (long long)size,
+           colour_on(stdout, shade), j->aligned ? "yes" : "no", colour_off(stdout, shade),
+           j->penalty, cli_or_dash(j->family), j->basis);
     if (!j->served)
         printf(", not served: runs as %s", gac_dtype_name(j->runs_as));
     printf("\n");
@@ -154,38 +109,69 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
     }
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status one_size(cli *c, const dim_options *o)
 {
-    bool done = false;
-    dim_options o = { .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT, .dtype = GAC_DTYPE_F16 };
     gac_contract *contract = NULL;
     gac_judgement before[N_PLACES], after[N_PLACES];
     int64_t repaired = 0;
-    gac_status status = parse(c, argc, argv, &o, &done);
-    if (status != GAC_OK || done)
-        return status;
-    status = gac_strategy_apply(o.strategy, o.size, o.max_overhead_pct, &repaired, &c->error);
+    gac_status status =
+        gac_strategy_apply(o->strategy, o->size, o->max_overhead_pct, &repaired, &c->error);
     if (status != GAC_OK)
         return status;
     json_t *result = gac_json_result("gac.dim/1", c->argc, c->argv);
-    json_t *body = json_pack("{s:I, s:I, s:s, s:f}", "from", (json_int_t)o.size, "to",
-                             (json_int_t)repaired, "strategy", gac_strategy_name(o.strategy),
-                             "overhead_pct", 100.0 * (double)(repaired - o.size) / (double)o.size);
+    json_t *body =
+        json_pack("{s:I, s:I, s:s, s:f}", "from", (json_int_t)o->size, "to", (json_int_t)repaired,
+                  "strategy", gac_strategy_name(o->strategy), "overhead_pct",
+                  100.0 * (double)(repaired - o->size) / (double)o->size);
     json_object_update(result, body);
     json_decref(body);
-    bool judged = o.gpu || o.contract;
+    bool judged = o->gpu || o->contract;
     if (judged)
-        status = judge_all(c, &o, repaired, result, before, after, &contract);
+        status = judge_all(c, o, repaired, result, before, after, &contract);
     if (status == GAC_OK && c->json) {
         status = gac_json_print(stdout, result, &c->error);
     } else if (status == GAC_OK) {
         printf("%lld\n", (long long)repaired);
         if (judged)
-            print_places(&o, repaired, contract, before, after);
+            print_places(o, repaired, contract, before, after);
     }
     json_decref(result);
     gac_contract_free(contract);
     return status;
 }
 
-const command cmd_dim = { "dim", "one size in, the repaired size out", help, run };
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
+{
+    dim_options *o = filled;
+    bool of_matrix = strchr(arguments[0], 'x') != NULL && strcspn(arguments[0], "x") > 0;
+    (void)n;
+    if (of_matrix && strspn(arguments[0], "0123456789x") == strlen(arguments[0])) {
+        const char *why = !cli_given(c, "keep") ? "a matrix needs --keep SHARE, as --keep 0.8"
+                          : cli_given(c, "strategy") || cli_given(c, "max-overhead")
+                              ? "--strategy and --max-overhead are for one size, not for a matrix"
+                              : NULL;
+        return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why)
+                   : dim_matrix(c, o, arguments[0]);
+    }
+    if (cli_given(c, "keep"))
+        return gac_error_set(&c->error, GAC_USAGE, "--keep needs a matrix OUTxIN, as 4096x14336");
+    gac_status status = cli_number(c, "SIZE", arguments[0], 1, &o->size);
+    return status == GAC_OK ? one_size(c, o) : status;
+}
+
+const command cmd_dim = {
+    .name = "dim",
+    .summary = "one size or matrix: the size that fits, and what it costs",
+    .usage = "SIZE [options]\nOUTxIN --keep SHARE [options]",
+    .about = "One size in, the repaired size out. For a matrix with OUT rows and IN columns and a "
+             "share of its parameters to keep: the rank that keeps it, the ranks around it, what "
+             "they cost, and which one to take.",
+    .example = "4096x14336 --keep 0.8 --gpu a100",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .takes = "one size or matrix",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

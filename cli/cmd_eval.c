@@ -1,46 +1,25 @@
 #include "eval.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define FILL_CHUNK 512 /* tokens of a sequence in a pass that fills the cache */
 
-static const char help[] =
-    "usage: gac eval DIR [what to measure] [options]\n"
-    "\n"
-    "Runs a model and measures what it is worth: perplexity on a text, the time of prefill and\n"
-    "decode, accuracy on a task, memory.\n"
-    "\n"
-    "  --perplexity FILE    of a raw text: tokenised once, windows without overlap\n"
-    "  --window N           their tokens (default 2048, or what the model allows)\n"
-    "  --max-windows N      only the first N\n"
-    "  --prefill BxS,...    time of B sequences of S tokens from an empty cache\n"
-    "  --decode B@CTX,...   time of one more token for B sequences of CTX tokens\n"
-    "  --tasks piqa         accuracy, as lm-evaluation-harness has it\n"
-    "  --task-data PATH     valid.jsonl with its labels, or their directory\n"
-    "  --limit N            only the first N questions\n"
-    "  --lm-eval FILE       also write the task's result in lm-evaluation-harness's format\n"
-    "  --force              replace FILE\n" ENGINE_ARGS_HELP "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac eval ./llama-svd-fit --perplexity wiki.test.raw --prefill 1x1024,4x1024 "
-    "--decode 1@1024\n";
-
 /* Reads "1x1024,4x1024", or with @. */
-static gac_status take_shapes(cli *c, const char *option, char between, shape_list *list)
+static gac_status take_shapes(shape_list *list, char between, const char *text, gac_error *err)
 {
     char q[80];
-    const char *at = optarg;
+    const char *at = text;
     for (bool more = true; more; at++) {
         char *middle, *end;
         long long batch = strtoll(at, &middle, 10);
         long long length = *middle == between ? strtoll(middle + 1, &end, 10) : 0;
         if (middle == at || length < 1 || batch < 1 || batch > 1 << 20 || length > 1 << 30 ||
             (*end && *end != ','))
-            return gac_error_set(&c->error, GAC_USAGE, "%s: \"%s\" is not a list of B%cN, as %s",
-                                 option, gac_quote(q, sizeof q, optarg), between,
+            return gac_error_set(err, GAC_USAGE, "\"%s\" is not a list of B%cN, as %s",
+                                 gac_quote(q, sizeof q, text), between,
                                  between == 'x' ? "1x1024,4x1024" : "1@1024,16@1024");
         if (list->n == MAX_SHAPES)
-            return gac_error_set(&c->error, GAC_USAGE, "%s: more than %d", option, MAX_SHAPES);
+            return gac_error_set(err, GAC_USAGE, "more than %d", MAX_SHAPES);
         list->batch[list->n] = batch;
         list->length[list->n++] = length;
         more = *end == ',';
@@ -49,87 +28,57 @@ static gac_status take_shapes(cli *c, const char *option, char between, shape_li
     return GAC_OK;
 }
 
-static gac_status take_tasks(cli *c, eval_command *o)
+static gac_status take_prefill(void *member, const char *text, gac_error *err)
 {
-    char q[80];
-    o->piqa = strcmp(optarg, "piqa") == 0;
-    if (o->piqa)
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--tasks: \"%s\" is not known; there is piqa",
-                         gac_quote(q, sizeof q, optarg));
+    return take_shapes(member, 'x', text, err);
 }
 
-static gac_status take(cli *c, eval_command *o, int letter)
+static gac_status take_decode(void *member, const char *text, gac_error *err)
 {
-    switch (letter) {
-    case 'P':
-        o->text = optarg;
-        return GAC_OK;
-    case 'w':
-        return cli_number(c, "--window", optarg, 2, &o->window);
-    case 'W':
-        return cli_number(c, "--max-windows", optarg, 1, &o->max_windows);
-    case 'p':
-        return take_shapes(c, "--prefill", 'x', &o->prefill);
-    case 'e':
-        return take_shapes(c, "--decode", '@', &o->decode);
-    case 't':
-        return take_tasks(c, o);
-    case 'f':
-        o->task_data = optarg;
-        return GAC_OK;
-    case 'l':
-        return cli_number(c, "--limit", optarg, 1, &o->limit);
-    case 'L':
-        o->lm_eval = optarg;
-        return GAC_OK;
-    case 'F':
-        o->force = true;
-        return GAC_OK;
-    default:
-        return engine_args_take(c, &o->engine, letter);
-    }
+    return take_shapes(member, '@', text, err);
 }
 
-static gac_status check(cli *c, const eval_command *o, int n_paths)
+static const eval_command initial = { .engine = ENGINE_ARGS_INIT };
+
+static const opt_choice tasks[] = { { "piqa", 1, false }, { 0 } };
+
+#define AT(member) .at = offsetof(eval_command, member)
+static const opt options[] = {
+    { "perplexity", 0, "FILE", "perplexity of a raw text: tokenised once, windows without overlap",
+      OPT_TEXT, AT(text) },
+    { "window", 0, "N", "their tokens (default 2048, or what the model allows)", OPT_INT,
+      AT(window), .least = 2 },
+    { "max-windows", 0, "N", "only the first N", OPT_INT, AT(max_windows), .least = 1 },
+    { "prefill", 0, "BxS,...", "time of B sequences of S tokens from an empty cache", OPT_CALL,
+      AT(prefill), .take = take_prefill },
+    { "decode", 0, "B@CTX,...", "time of one more token for B sequences of CTX tokens", OPT_CALL,
+      AT(decode), .take = take_decode },
+    { "tasks", 0, "piqa", "accuracy, as lm-evaluation-harness has it", OPT_CHOICE, AT(piqa),
+      .choices = tasks },
+    { "task-data", 0, "PATH", "valid.jsonl with its labels, or their directory", OPT_TEXT,
+      AT(task_data) },
+    { "limit", 0, "N", "only the first N questions", OPT_INT, AT(limit), .least = 1 },
+    { "lm-eval", 0, "FILE", "also write the task's result in lm-evaluation-harness's format",
+      OPT_TEXT, AT(lm_eval) },
+    { "force", 0, NULL, "replace FILE", OPT_FLAG, AT(force) },
+    { "engine", 0, NULL, "", OPT_GROUP, AT(engine), .group = engine_args_options },
+    { 0 }
+};
+
+static gac_status check(cli *c, const eval_command *o)
 {
     const char *why = NULL;
-    if (n_paths != 1)
-        why = "eval takes one directory; see gac eval --help";
-    else if (!o->text && o->prefill.n == 0 && o->decode.n == 0 && !o->piqa)
+    if (!o->text && o->prefill.n == 0 && o->decode.n == 0 && !o->piqa)
         why = "eval needs something to measure: --perplexity, --prefill, --decode or --tasks";
     else if (!o->text && (o->window || o->max_windows))
         why = "--window and --max-windows go with --perplexity";
-    else if (o->piqa != (o->task_data != NULL))
+    else if ((o->piqa != 0) != (o->task_data != NULL))
         why = "--tasks and --task-data go together";
     else if (!o->piqa && (o->limit || o->lm_eval))
         why = "--limit and --lm-eval go with --tasks";
     else if (o->force && !o->lm_eval)
         why = "--force goes with --lm-eval";
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
-}
-
-static gac_status parse(cli *c, int argc, char **argv, eval_command *o, bool *done)
-{
-    static const struct option options[] = { { "perplexity", required_argument, NULL, 'P' },
-                                             { "window", required_argument, NULL, 'w' },
-                                             { "max-windows", required_argument, NULL, 'W' },
-                                             { "prefill", required_argument, NULL, 'p' },
-                                             { "decode", required_argument, NULL, 'e' },
-                                             { "tasks", required_argument, NULL, 't' },
-                                             { "task-data", required_argument, NULL, 'f' },
-                                             { "limit", required_argument, NULL, 'l' },
-                                             { "lm-eval", required_argument, NULL, 'L' },
-                                             { "force", no_argument, NULL, 'F' },
-                                             ENGINE_ARGS_OPTIONS,
-                                             CLI_COMMON_OPTIONS };
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_eval, argc, argv, options, done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : take(c, o, letter);
-        if (status != GAC_OK || *done)
-            return status;
-    }
-    return check(c, o, argc - optind);
 }
 
 static gac_status too_long(cli *c, const eval_command *o, const char *what, int64_t n)
@@ -187,8 +136,8 @@ static gac_status size_engine(cli *c, eval_command *o)
 
 static gac_status run_perplexity(cli *c, eval_command *o, const int32_t *ids, size_t n_ids)
 {
-    gac_perplexity_options options = { o->window, o->max_windows, c->progress };
-    return gac_engine_perplexity(o->engine.engine, ids, n_ids, &options, &o->perplexity, &c->error);
+    gac_perplexity_options by = { o->window, o->max_windows, c->progress };
+    return gac_engine_perplexity(o->engine.engine, ids, n_ids, &by, &o->perplexity, &c->error);
 }
 
 static gac_status run_shapes(cli *c, eval_command *o)
@@ -206,9 +155,9 @@ static gac_status run_shapes(cli *c, eval_command *o)
 
 static gac_status run_piqa(cli *c, eval_command *o)
 {
-    gac_piqa_options options = { o->limit, c->progress };
-    return gac_engine_piqa(o->engine.engine, o->engine.tokenizer, o->task_data, &options,
-                           &o->piqa_score, &c->error);
+    gac_piqa_options by = { o->limit, c->progress };
+    return gac_engine_piqa(o->engine.engine, o->engine.tokenizer, o->task_data, &by, &o->piqa_score,
+                           &c->error);
 }
 
 static gac_status write_lm_eval(cli *c, const eval_command *o)
@@ -283,23 +232,37 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
     return status;
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    bool done = false;
-    eval_command o = { .engine = ENGINE_ARGS_INIT };
-    gac_status status = parse(c, argc, argv, &o, &done);
-    if (status != GAC_OK || done)
+    eval_command *o = filled;
+    (void)n;
+    gac_status status = check(c, o);
+    if (status != GAC_OK)
         return status;
-    o.prefill.timings = calloc((size_t)o.prefill.n + 1, sizeof *o.prefill.timings);
-    o.decode.timings = calloc((size_t)o.decode.n + 1, sizeof *o.decode.timings);
-    if (!o.prefill.timings || !o.decode.timings)
+    o->prefill.timings = calloc((size_t)o->prefill.n + 1, sizeof *o->prefill.timings);
+    o->decode.timings = calloc((size_t)o->decode.n + 1, sizeof *o->decode.timings);
+    if (!o->prefill.timings || !o->decode.timings)
         status = gac_error_no_memory(&c->error);
     else
-        status = evaluate(c, &o, argv[optind]);
-    engine_args_dispose(&o.engine);
-    free(o.prefill.timings);
-    free(o.decode.timings);
+        status = evaluate(c, o, arguments[0]);
+    engine_args_dispose(&o->engine);
+    free(o->prefill.timings);
+    free(o->decode.timings);
     return status;
 }
 
-const command cmd_eval = { "eval", "perplexity, speed and accuracy of a model", help, run };
+const command cmd_eval = {
+    .name = "eval",
+    .summary = "perplexity, speed and accuracy of a model",
+    .usage = "DIR [what to measure] [options]",
+    .about = "Runs a model and measures what it is worth: perplexity on a text, the time of "
+             "prefill and decode, accuracy on a task, memory.",
+    .example = "./llama-svd-fit --perplexity wiki.txt --prefill 1x1024,4x1024 --decode 1@1024",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .takes = "one directory",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

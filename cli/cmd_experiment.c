@@ -12,101 +12,50 @@
 
 #define MAX_RESULT_BYTES ((size_t)64 << 20)
 
-static const char help[] =
-    "usage: gac experiment ID... | all [options]\n"
-    "       gac experiment --spec FILE [options]\n"
-    "       gac experiment --judge RESULT [-o FILE]\n"
-    "       gac experiment --list\n"
-    "\n"
-    "Runs published experiments on this GPU, computes what they claimed, and says\n"
-    "of each claim whether it is reproduced, stronger, weaker, contradicted or\n"
-    "ambiguous here, and which kernels ran. Published A100 times stand beside ours;\n"
-    "only ratios are judged.\n"
-    "\n"
-    "  --stack S     native (our plug-in, the default), pytorch (what its users see;\n"
-    "                runs python3, or the GAC_PYTHON of the environment) or both\n"
-    "  -o PATH       write the JSON result to a file, or, if PATH ends in /, one file\n"
-    "                ID.STACK.json per experiment and stack\n"
-    "  --force       replace existing files\n"
-    "  --quick       fewer cases and samples, for a first look\n"
-    "  --counters    hardware counters through ncu, where an experiment asks for them\n"
-    "  --spec FILE   run a specification of your own; published.json is read beside it\n"
-    "  --judge FILE  judge a result anew, from the calls in it; nothing is measured\n"
-    "  --device D    cuda or cuda:N\n"
-    "  --list        the experiments there are\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac experiment S1 P1 --stack both -o results/\n";
-
 typedef struct request {
-    bool stacks[GAC_STACK_COUNT];
+    int stacks; /* a bit for each gac_stack */
     bool list, quick, counters, force;
     const char *out, *spec, *device, *one_case, *judge;
 } request;
 
-static gac_status read_stack(cli *c, const char *text, request *r)
+enum { NATIVE = 1 << GAC_STACK_NATIVE, PYTORCH = 1 << GAC_STACK_PYTORCH };
+
+static const request initial = { .stacks = NATIVE };
+
+static const opt_choice stacks[] = { { "native", NATIVE, false },
+                                     { "pytorch", PYTORCH, false },
+                                     { "both", NATIVE | PYTORCH, false },
+                                     { 0 } };
+
+static bool uses(const request *r, int stack)
 {
-    char q[80];
-    bool both = strcmp(text, "both") == 0;
-    for (int i = 0; i < GAC_STACK_COUNT; i++)
-        r->stacks[i] = both || strcmp(text, gac_stack_name((gac_stack)i)) == 0;
-    if (r->stacks[GAC_STACK_NATIVE] || r->stacks[GAC_STACK_PYTORCH])
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--stack: \"%s\" is not native, pytorch or both",
-                         gac_quote(q, sizeof q, text));
+    return r->stacks >> stack & 1;
 }
 
-static gac_status read_options(cli *c, int argc, char **argv, request *r, bool *done)
-{
-    static const struct option options[] = {
-        { "stack", required_argument, NULL, 'L' },    { "lens", required_argument, NULL, 'L' },
-        { "spec", required_argument, NULL, 'S' },     { "device", required_argument, NULL, 'D' },
-        { "one-case", required_argument, NULL, '1' }, { "output", required_argument, NULL, 'o' },
-        { "list", no_argument, NULL, 'l' },           { "quick", no_argument, NULL, 'Q' },
-        { "counters", no_argument, NULL, 'C' },       { "force", no_argument, NULL, 'F' },
-        { "judge", required_argument, NULL, 'J' },    CLI_COMMON_OPTIONS
-    };
-    int letter;
-    gac_status status = GAC_OK;
-    while (status == GAC_OK &&
-           (letter = cli_next_option(c, &cmd_experiment, argc, argv, options, done)) != -1) {
-        switch (letter) {
-        case 'L':
-            status = read_stack(c, optarg, r);
-            break;
-        case 'S':
-            r->spec = optarg;
-            break;
-        case 'D':
-            r->device = optarg;
-            break;
-        case '1':
-            r->one_case = optarg;
-            break;
-        case 'o':
-            r->out = optarg;
-            break;
-        case 'l':
-            r->list = true;
-            break;
-        case 'Q':
-            r->quick = true;
-            break;
-        case 'C':
-            r->counters = true;
-            break;
-        case 'F':
-            r->force = true;
-            break;
-        case 'J':
-            r->judge = optarg;
-            break;
-        default:
-            return *done ? GAC_OK : c->error.status;
-        }
-    }
-    return status;
-}
+#define AT(member) .at = offsetof(request, member)
+static const opt options[] = {
+    { "stack", 0, "STACK",
+      "what runs the operators: native (our plug-in, the default), pytorch (what its users see; "
+      "runs python3, or the "
+      "GAC_PYTHON of the environment) or both",
+      OPT_CHOICE, AT(stacks), .choices = stacks, .old = "lens" },
+    { "output", 'o', "PATH",
+      "write the JSON result to a file, or, if PATH ends in /, one file ID.STACK.json per "
+      "experiment and stack",
+      OPT_TEXT, AT(out) },
+    { "force", 0, NULL, "replace existing files", OPT_FLAG, AT(force) },
+    { "quick", 0, NULL, "fewer cases and samples, for a first look", OPT_FLAG, AT(quick) },
+    { "counters", 0, NULL, "hardware counters through ncu, where an experiment asks for them",
+      OPT_FLAG, AT(counters) },
+    { "spec", 0, "FILE", "run a specification of your own; published.json is read beside it",
+      OPT_TEXT, AT(spec) },
+    { "judge", 0, "FILE", "judge a result anew, from the calls in it; nothing is measured",
+      OPT_TEXT, AT(judge) },
+    { "device", 0, "D", "which GPU: cuda or cuda:N", OPT_TEXT, AT(device) },
+    { "one-case", 0, "CASE", "run one call for ncu", OPT_TEXT, AT(one_case), .hidden = true },
+    { "list", 0, NULL, "the experiments there are", OPT_FLAG, AT(list) },
+    { 0 }
+};
 
 static gac_status list_experiments(cli *c)
 {
@@ -134,8 +83,8 @@ static gac_status list_experiments(cli *c)
     return status;
 }
 
-/* Loads the requested experiments. out has room for all bundled ones. */
-static gac_status load_experiments(cli *c, const request *r, int n_ids, char **ids,
+/* The experiments asked for; *out has room for all there are. */
+static gac_status load_experiments(cli *c, const request *r, int n_ids, const char **ids,
                                    gac_experiment **out, int *n)
 {
     *n = 0;
@@ -219,9 +168,9 @@ static gac_status check_files(cli *c, const request *r, gac_experiment **list, i
                                      gac_experiment_id(list[i]));
     for (int i = 0; i < n; i++)
         for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++) {
-            if (r->stacks[stack])
+            if (uses(r, stack))
                 status = name_file(c, r, list[i], stack, path);
-            if (r->stacks[stack] && status == GAC_OK)
+            if (uses(r, stack) && status == GAC_OK)
                 status = cli_check_target(c, path, r->force);
         }
     return status;
@@ -263,21 +212,21 @@ static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_st
     return status;
 }
 
-/* Runs one experiment under one stack, then prints and stores the result. */
+/* Runs one experiment on one stack and shows or keeps the result. */
 static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac_stack stack,
                           gac_device *device, json_t *results)
 {
     char program[PATH_MAX] = "";
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-    gac_experiment_options options = { .quick = r->quick,
-                                       .counters = r->counters,
-                                       .device = r->device,
-                                       .program = n > 0 ? program : NULL,
-                                       .spec_path = r->spec,
-                                       .progress = c->progress };
+    gac_experiment_options by = { .quick = r->quick,
+                                  .counters = r->counters,
+                                  .device = r->device,
+                                  .program = n > 0 ? program : NULL,
+                                  .spec_path = r->spec,
+                                  .progress = c->progress };
     json_t *found = NULL, *result = gac_json_result("gac.experiment/1", c->argc, c->argv);
-    gac_log_write(&c->log, 1, "%s, %s stack", gac_experiment_id(e), gac_stack_title(stack));
-    gac_status status = result ? gac_experiment_run(e, stack, device, &options, &found, &c->error)
+    gac_log_write(&c->log, 1, "%s, %s stack", gac_experiment_id(e), gac_stack_name(stack));
+    gac_status status = result ? gac_experiment_run(e, stack, device, &by, &found, &c->error)
                                : gac_error_no_memory(&c->error);
     if (status == GAC_OK) {
         json_object_update(result, found);
@@ -375,16 +324,16 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     gac_device *device = NULL;
     json_t *results = json_array();
     gac_status status = r->out ? check_output(c, r, list, n) : GAC_OK;
-    if (status == GAC_OK && (r->stacks[GAC_STACK_NATIVE] || r->one_case))
+    if (status == GAC_OK && (uses(r, GAC_STACK_NATIVE) || r->one_case))
         status = cli_open_gpu(c, r->device ? r->device : "cuda", &device);
     if (status == GAC_OK && r->one_case) {
         status = gac_experiment_run_call(list[0], device, r->one_case, &c->error);
     } else {
         for (int i = 0; i < n && status == GAC_OK; i++)
             for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++)
-                if (r->stacks[stack])
+                if (uses(r, stack))
                     status = run_one(c, r, list[i], (gac_stack)stack, device, results);
-        /* Results measured before the failure are still delivered. */
+        /* What was measured before a failure is not thrown away. */
         gac_error failure = c->error;
         gac_status delivered = deliver(c, r, results);
         if (status != GAC_OK)
@@ -438,32 +387,44 @@ static gac_status judge_again(cli *c, const request *r)
     return status;
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    request r = { .stacks = { true, false } };
-    bool done = false;
-    gac_status status = read_options(c, argc, argv, &r, &done);
-    if (done || status != GAC_OK)
-        return status;
-    if (r.list)
-        return optind == argc ? list_experiments(c)
-                              : gac_error_set(&c->error, GAC_USAGE, "--list takes no IDs");
-    if (r.judge)
-        return optind == argc && !r.one_case && !r.quick && !r.counters
-                   ? judge_again(c, &r)
+    const request *r = filled;
+    if (r->list)
+        return n == 0 ? list_experiments(c)
+                      : gac_error_set(&c->error, GAC_USAGE, "--list takes no IDs");
+    if (r->judge)
+        return n == 0 && !r->one_case && !r->quick && !r->counters
+                   ? judge_again(c, r)
                    : gac_error_set(&c->error, GAC_USAGE,
                                    "--judge takes one file, and measures nothing");
-    int n = 0, room = argc + gac_experiment_n_bundled();
+    int n_loaded = 0, room = n + 1 + gac_experiment_n_bundled();
     gac_experiment **list = calloc((size_t)room, sizeof *list);
     if (!list)
         return gac_error_no_memory(&c->error);
-    status = load_experiments(c, &r, argc - optind, argv + optind, list, &n);
+    gac_status status = load_experiments(c, r, n, arguments, list, &n_loaded);
     if (status == GAC_OK)
-        status = run_all(c, &r, list, n);
+        status = run_all(c, r, list, n_loaded);
     for (int i = 0; i < room; i++)
         gac_experiment_free(list[i]);
     free(list);
     return status;
 }
 
-const command cmd_experiment = { "experiment", "run published experiments on this GPU", help, run };
+const command cmd_experiment = {
+    .name = "experiment",
+    .summary = "run published experiments on this GPU",
+    .usage = "ID... | all [options]\n--spec FILE [options]\n--judge RESULT [-o FILE]\n--list",
+    .about =
+        "Runs published experiments on this GPU, computes what they claimed, and says of each "
+        "claim whether it is reproduced, stronger, weaker, contradicted or ambiguous here, and "
+        "which kernels ran. Published A100 times stand beside ours; only ratios are judged.",
+    .example = "S1 P1 --stack both -o results/",
+    .options = options,
+    .most = -1,
+    .takes = "IDs, all, or --spec FILE",
+    .words = "all",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

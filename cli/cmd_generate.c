@@ -5,24 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
-    "usage: gac generate DIR \"PROMPT\" [options]\n"
-    "       gac generate DIR --ids 1,2,3 [options]\n"
-    "\n"
-    "Continues a text, which appears as it is made. Always the likeliest token, unless a\n"
-    "temperature is given. Ends at the model's end-of-text token, after --max-tokens or when the\n"
-    "context is full.\n"
-    "\n"
-    "  --max-tokens N       at most so many (default 128)\n"
-    "  --temperature T      draw tokens, 1 as the model has it, less is more likely (default 0)\n"
-    "  --top-k K            of the K likeliest\n"
-    "  --top-p P            of the likeliest that have P of the probability together\n"
-    "  --seed S             another seed, another text (default 0)\n"
-    "  --ids LIST           tokens in place of a prompt, taken as they are\n" ENGINE_ARGS_HELP
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac generate ./llama-svd-fit \"Once upon a time\" --temperature 0.8 --seed 1\n";
-
 enum { MAX_EOS = 16, MAX_GENERATION_CONFIG_BYTES = 1 << 20 };
 
 typedef struct generate_command {
@@ -38,31 +20,24 @@ typedef struct generate_command {
     uint64_t n_made;
 } generate_command;
 
-static gac_status take(cli *c, generate_command *o, int letter)
-{
-    gac_sampling *sampling = &o->options.sampling;
-    int64_t seed = 0;
-    gac_status status;
-    switch (letter) {
-    case 'n':
-        return cli_number(c, "--max-tokens", optarg, 1, &o->options.max_tokens);
-    case 't':
-        return cli_real(c, "--temperature", optarg, &sampling->temperature);
-    case 'k':
-        return cli_number(c, "--top-k", optarg, 1, &sampling->top_k);
-    case 'p':
-        return cli_real(c, "--top-p", optarg, &sampling->top_p);
-    case 's':
-        status = cli_number(c, "--seed", optarg, 0, &seed);
-        sampling->seed = (uint64_t)seed;
-        return status;
-    case 'i':
-        o->ids_text = optarg;
-        return GAC_OK;
-    default:
-        return engine_args_take(c, &o->engine, letter);
-    }
-}
+static const generate_command initial = { .engine = ENGINE_ARGS_INIT,
+                                          .options = GAC_GENERATE_OPTIONS_INIT };
+
+#define AT(member) .at = offsetof(generate_command, member)
+static const opt options[] = {
+    { "max-tokens", 0, "N", "at most so many (default 128)", OPT_INT, AT(options.max_tokens),
+      .least = 1 },
+    { "temperature", 0, "T", "draw tokens, 1 as the model has it, less is more likely (default 0)",
+      OPT_REAL, AT(options.sampling.temperature) },
+    { "top-k", 0, "K", "of the K likeliest", OPT_INT, AT(options.sampling.top_k), .least = 1 },
+    { "top-p", 0, "P", "of the likeliest that have P of the probability together", OPT_REAL,
+      AT(options.sampling.top_p), .max = 1, .above = true },
+    { "seed", 0, "S", "another seed, another text (default 0)", OPT_INT,
+      AT(options.sampling.seed) },
+    { "ids", 0, "LIST", "tokens in place of a prompt, taken as they are", OPT_TEXT, AT(ids_text) },
+    { "engine", 0, NULL, "", OPT_GROUP, AT(engine), .group = engine_args_options },
+    { 0 }
+};
 
 static gac_status check(cli *c, const generate_command *o, int n_arguments)
 {
@@ -70,32 +45,9 @@ static gac_status check(cli *c, const generate_command *o, int n_arguments)
     const char *why = NULL;
     if (n_arguments != (o->ids_text ? 1 : 2))
         why = "generate takes a directory and a prompt, or --ids; see gac generate --help";
-    else if (s->temperature < 0)
-        why = "--temperature: 0 or more";
-    else if (!(s->top_p > 0 && s->top_p <= 1))
-        why = "--top-p: above 0, at most 1";
     else if (!(s->temperature > 0) && (s->top_k > 0 || s->top_p < 1 || s->seed > 0))
         why = "--top-k, --top-p and --seed go with --temperature";
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
-}
-
-static gac_status parse(cli *c, int argc, char **argv, generate_command *o, bool *done)
-{
-    static const struct option options[] = { { "max-tokens", required_argument, NULL, 'n' },
-                                             { "temperature", required_argument, NULL, 't' },
-                                             { "top-k", required_argument, NULL, 'k' },
-                                             { "top-p", required_argument, NULL, 'p' },
-                                             { "seed", required_argument, NULL, 's' },
-                                             { "ids", required_argument, NULL, 'i' },
-                                             ENGINE_ARGS_OPTIONS,
-                                             CLI_COMMON_OPTIONS };
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_generate, argc, argv, options, done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : take(c, o, letter);
-        if (status != GAC_OK || *done)
-            return status;
-    }
-    return check(c, o, argc - optind);
 }
 
 /* Reads "1,2,3". */
@@ -305,7 +257,7 @@ static gac_status report(cli *c, const generate_command *o, const gac_generation
     return GAC_OK;
 }
 
-static gac_status generate(cli *c, generate_command *o, char **arguments)
+static gac_status generate(cli *c, generate_command *o, const char **arguments)
 {
     gac_generation g = { 0 };
     gac_status status = engine_args_open(c, &o->engine, arguments[0]);
@@ -340,16 +292,30 @@ static gac_status generate(cli *c, generate_command *o, char **arguments)
     return status;
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    bool done = false;
-    generate_command o = { .engine = ENGINE_ARGS_INIT, .options = GAC_GENERATE_OPTIONS_INIT };
-    gac_status status = parse(c, argc, argv, &o, &done);
-    if (status == GAC_OK && !done)
-        status = generate(c, &o, argv + optind);
-    engine_args_dispose(&o.engine);
-    free(o.prompt);
+    generate_command *o = filled;
+    gac_status status = check(c, o, n);
+    if (status == GAC_OK)
+        status = generate(c, o, arguments);
+    engine_args_dispose(&o->engine);
+    free(o->prompt);
     return status;
 }
 
-const command cmd_generate = { "generate", "continue a text, to hear the model speak", help, run };
+const command cmd_generate = {
+    .name = "generate",
+    .summary = "continue a text, to hear the model speak",
+    .usage = "DIR \"PROMPT\" [options]\nDIR --ids 1,2,3 [options]",
+    .about = "Continues a text, which appears as it is made. Always the likeliest token, unless a "
+             "temperature is given. Ends at the model's end-of-text token, after --max-tokens or "
+             "when the context is full.",
+    .example = "./llama-svd-fit \"Once upon a time\" --temperature 0.8 --seed 1",
+    .options = options,
+    .least = 1,
+    .most = 2,
+    .takes = "a directory and a prompt, or --ids",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

@@ -1,67 +1,35 @@
 #include "plan_args.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: gac plan DIR [-o plan.json] [options]\n"
-    "       gac plan DIR --pareto [--data FILE]\n"
-    "\n"
-    "Chooses a size for every dimension that can grow, and writes a plan that gac repair\n"
-    "applies. The plan is JSON: read it, edit it, commit it.\n"
-    "\n"
-    "  -o FILE              where to write the plan\n" PLAN_ARGS_HELP
-    "  --pareto             all choices of time against memory that no other beats\n"
-    "  --data FILE          the front as columns for gnuplot\n"
-    "  --force              replace FILE\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac plan ./llama-svd --strategy solve --max-overhead 2 -o plan.json\n";
-
 typedef struct plan_command {
     plan_args args;
-    const char *path, *out, *data;
+    const char *out, *data;
     bool pareto, force;
 } plan_command;
 
-static gac_status parse(cli *c, int argc, char **argv, plan_command *o, bool *done)
-{
-    static const struct option options[] = { PLAN_ARGS_OPTIONS,
-                                             { "output", required_argument, NULL, 'o' },
-                                             { "pareto", no_argument, NULL, 'P' },
-                                             { "data", required_argument, NULL, 'D' },
-                                             { "force", no_argument, NULL, 'F' },
-                                             CLI_COMMON_OPTIONS };
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_plan, argc, argv, options, done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : GAC_OK;
-        if (letter == 'o')
-            o->out = optarg;
-        else if (letter == 'P')
-            o->pareto = true;
-        else if (letter == 'D')
-            o->data = optarg;
-        else if (letter == 'F')
-            o->force = true;
-        else if (letter != '?')
-            status = plan_args_take(c, &o->args, letter);
-        if (status != GAC_OK || *done)
-            return status;
-    }
-    if (argc - optind != 1)
-        return gac_error_set(&c->error, GAC_USAGE, "plan takes one directory; see gac plan --help");
-    if ((o->pareto && o->out) || (o->data && !o->pareto))
-        return gac_error_set(&c->error, GAC_USAGE, "-o is for a plan, --data is for --pareto");
-    o->path = argv[optind];
-    return GAC_OK;
-}
+static const plan_command initial = { .args = PLAN_ARGS_INIT };
+
+#define AT(member) .at = offsetof(plan_command, member)
+static const opt options[] = {
+    { "output", 'o', "FILE", "where to write the plan", OPT_TEXT, AT(out) },
+    { "sizes", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_options },
+    { "allow", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_allow },
+    { "pareto", 0, NULL, "the choices of time against memory that no other beats", OPT_FLAG,
+      AT(pareto) },
+    { "data", 0, "FILE", "all points of --pareto, as columns for gnuplot", OPT_TEXT, AT(data) },
+    { "force", 0, NULL, "replace FILE", OPT_FLAG, AT(force) },
+    { 0 }
+};
 
 /* Why a plan changes nothing. */
-static const char *no_change(const gac_plan_options *options)
+static const char *no_change(const gac_plan_options *by)
 {
-    if (!options->solve)
+    if (!by->solve)
         return "no change: every size that can grow is one that the strategy asks for";
-    if (options->max_time_ms > 0)
+    if (by->max_time_ms > 0)
         return "no change: the time is within the target as it is";
     return "no change pays: none gains more than the margin within the limit";
 }
@@ -129,23 +97,23 @@ static void print_proof(const plan_command *o, const gac_plan *plan)
         printf("limit      %.3f %% more bytes: up to %g %% more, the best found is %.3f ms, which "
                "is within the margin\n",
                plan->limit_pct, o->args.options.max_overhead_pct, plan->best_ms);
-    printf("solve      %s: objective %.6g, bound %.6g %s\n",
-           plan->optimal ? "proved optimal" : "not proved optimal", plan->objective, plan->bound,
-           least_bytes ? "bytes" : "ms");
+    colour shade = plan->optimal ? COLOUR_GOOD : COLOUR_WARN;
+    printf("solve      %s%s%s: objective %.6g, bound %.6g %s\n", colour_on(stdout, shade),
+           plan->optimal ? "proved optimal" : "not proved optimal", colour_off(stdout, shade),
+           plan->objective, plan->bound, least_bytes ? "bytes" : "ms");
 }
 
 static void print_plan(const plan_command *o, const gac_model *model, const gac_plan *plan)
 {
-    const gac_plan_options *options = &o->args.options;
     if (plan->n_changed > 0)
         cli_print_changes(model, plan->sizes);
     else
-        printf("  %s\n", no_change(options));
+        printf("  %s\n", no_change(&o->args.options));
     printf("\nbytes      %+.3f %%\n", plan->overhead_pct);
     printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan->now_ms,
            plan->planned_ms, plan->now_ms > 0 ? plan->planned_ms / plan->now_ms : 1,
            o->args.workload_text, gac_contract_name(o->args.contract));
-    if (options->solve)
+    if (o->args.options.solve)
         print_proof(o, plan);
 }
 
@@ -207,9 +175,47 @@ static gac_status print_front_json(cli *c, const plan_command *o, const gac_fron
     return status;
 }
 
-static gac_status make_front(cli *c, plan_command *o, const gac_model *model)
+/* How far point i is from the one before it, where the whole front spans 1 in bytes and 1 in
+ * time. */
+static double front_step(const gac_front *front, int64_t i)
+{
+    const gac_front_point *all = front->points, *last = &all[front->n_points - 1];
+    if (i == 0)
+        return 0;
+    return hypot((double)(all[i].cost - all[i - 1].cost) / (double)(last->cost - all[0].cost),
+                 (all[i - 1].value - all[i].value) / (all[0].value - last->value));
+}
+
+/* Prints all points, or MAX_LINES of them: both ends, and the next at equal steps along the
+ * front, so that its steep parts are seen as well as its flat ones. */
+static void print_front(const plan_command *o, const gac_front *front, double bytes)
 {
     enum { MAX_LINES = 40 };
+    double length = 0, walked = 0;
+    int n_lines = 0;
+    for (int64_t i = 0; i < front->n_points; i++)
+        length += front_step(front, i);
+    printf("%16s %12s %14s\n", "extra bytes", "growth %", "time ms");
+    for (int64_t i = 0; i < front->n_points; i++) {
+        walked += front_step(front, i);
+        bool due = n_lines < MAX_LINES - 1 && walked >= length * n_lines / (MAX_LINES - 1);
+        if (front->n_points > MAX_LINES && !due && i + 1 < front->n_points)
+            continue;
+        printf("%16lld %12.4f %14.4f\n", (long long)front->points[i].cost,
+               100.0 * (double)front->points[i].cost / bytes, front->points[i].value);
+        n_lines++;
+    }
+    printf("%lld points, %s; %s on %s\n", (long long)front->n_points,
+           front->complete ? "the whole front" : "optima at budgets spread evenly",
+           o->args.workload_text, gac_contract_name(o->args.contract));
+    if (n_lines < front->n_points && o->data)
+        printf("%d of them are shown; all are in %s\n", n_lines, o->data);
+    else if (n_lines < front->n_points)
+        printf("%d of them are shown; --data FILE or --json gives all\n", n_lines);
+}
+
+static gac_status make_front(cli *c, plan_command *o, const gac_model *model)
+{
     gac_front front;
     double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(model));
     gac_status status = gac_plan_front(model, &o->args.options, &front, &c->error);
@@ -217,41 +223,45 @@ static gac_status make_front(cli *c, plan_command *o, const gac_model *model)
         return status;
     if (o->data)
         status = write_data(c, o, &front, bytes);
-    if (status == GAC_OK && c->json) {
+    if (status == GAC_OK && c->json)
         status = print_front_json(c, o, &front, bytes);
-    } else if (status == GAC_OK) {
-        int64_t step = (front.n_points + MAX_LINES - 1) / MAX_LINES;
-        printf("%16s %12s %14s\n", "extra bytes", "growth %", "time ms");
-        for (int64_t i = 0; i < front.n_points; i++)
-            if (i % (step ? step : 1) == 0 || i + 1 == front.n_points)
-                printf("%16lld %12.4f %14.4f\n", (long long)front.points[i].cost,
-                       100.0 * (double)front.points[i].cost / bytes, front.points[i].value);
-        printf("%lld points, %s; %s on %s\n", (long long)front.n_points,
-               front.complete ? "the whole front" : "optima at budgets spread evenly",
-               o->args.workload_text, gac_contract_name(o->args.contract));
-    }
+    else if (status == GAC_OK)
+        print_front(o, &front, bytes);
     gac_front_dispose(&front);
     return status;
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    bool done = false;
     gac_checkpoint *checkpoint = NULL;
     gac_model *model = NULL;
-    plan_command o = { .args = PLAN_ARGS_INIT };
-    gac_status status = parse(c, argc, argv, &o, &done);
-    if (status != GAC_OK || done)
-        return status;
-    status = cli_open_model(c, o.path, &checkpoint, &model);
+    plan_command *o = filled;
+    (void)n;
+    if ((o->pareto && o->out) || (o->data && !o->pareto))
+        return gac_error_set(&c->error, GAC_USAGE, "-o is for a plan, --data is for --pareto");
+    gac_status status = cli_open_model(c, arguments[0], &checkpoint, &model);
     if (status == GAC_OK)
-        status = plan_args_finish(c, &o.args, model);
+        status = plan_args_finish(c, &o->args, model);
     if (status == GAC_OK)
-        status = o.pareto ? make_front(c, &o, model) : make_plan(c, &o, model);
-    plan_args_dispose(&o.args);
+        status = o->pareto ? make_front(c, o, model) : make_plan(c, o, model);
+    plan_args_dispose(&o->args);
     gac_model_free(model);
     gac_checkpoint_close(checkpoint);
     return status;
 }
 
-const command cmd_plan = { "plan", "choose a size for every dimension", help, run };
+const command cmd_plan = {
+    .name = "plan",
+    .summary = "choose a size for every dimension",
+    .usage = "DIR [-o plan.json] [options]\nDIR --pareto [--data FILE]",
+    .about = "Chooses a size for every dimension that can grow, and writes a plan that gac repair "
+             "applies. The plan is JSON: read it, edit it, commit it.",
+    .example = "./llama-svd --strategy solve --max-overhead 2 -o plan.json",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .takes = "one directory",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

@@ -7,48 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: gac probe -o contract.json [options]\n"
-    "       gac probe -o contract.json --model DIR [--workload W] [--contract BASE]\n"
-    "\n"
-    "Measures what this GPU and its libraries ask of sizes, and writes a contract that every\n"
-    "other command takes with --contract. Some five minutes per dtype.\n"
-    "\n"
-    "  -o FILE              where to write the contract\n"
-    "  --name NAME          the contract's name (default: from the GPU's)\n"
-    "  --device cuda[:N]    which GPU (default cuda)\n"
-    "  --dtype D,...        F16 (default), BF16, F8_E4M3, ...\n"
-    "  --attention A        who serves attention that cuDNN declines: pytorch (what users of\n"
-    "                       PyTorch get; needs python3 with torch), own (gac's kernel), or auto\n"
-    "                       (default: pytorch where it is there)\n"
-    "  --quick              coarse tables: a first look in seconds\n"
-    "  --max-time S         seconds per dtype (default 255); tables get coarser to keep it\n"
-    "  --seed S             draws the held-out shapes (default 1)\n"
-    "  --raw FILE           also every point with all its samples\n"
-    "  --runtime FILE       what a runtime adds per layer, from tools/contract/measure_runtime.py\n"
-    "  --model DIR          measure exactly the operator shapes of that model at every size\n"
-    "                       gac plan --strategy solve considers, and add them to a contract\n"
-    "  --workload W         of that model (default " GAC_DEFAULT_WORKLOAD ")\n"
-    "  --allow rescaled     of that model also sizes that plan takes with --allow rescaled\n"
-    "  --contract BASE      name or file of the contract to add to, of this GPU (default: the\n"
-    "                       bundled one, else a fresh probe)\n"
-    "  --force              replace existing files\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac probe -o my-gpu.json --dtype F16,BF16\n";
-
 enum { MAX_DTYPES = 8, MAX_RUNTIME_BYTES = 1 << 20 };
 
 typedef struct probe_command {
     const char *out, *device, *raw, *runtime, *model, *workload, *base, *attention;
     gac_probe_pytorch pytorch;
-    bool force, workload_given, allow_rescaled;
+    bool force;
+    int allow_rescaled;
     gac_dtype dtypes[MAX_DTYPES];
     gac_probe_options options;
 } probe_command;
 
-static gac_status take_dtypes(cli *c, probe_command *o, const char *list)
+static const probe_command initial = { .device = "cuda",
+                                       .workload = GAC_DEFAULT_WORKLOAD,
+                                       .attention = "auto",
+                                       .options = GAC_PROBE_OPTIONS_INIT };
+
+/* member is the whole probe_command. */
+static gac_status take_dtypes(void *member, const char *list, gac_error *err)
 {
+    probe_command *o = member;
     char name[32], q[80];
     o->options.n_dtypes = 0;
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
@@ -56,81 +34,52 @@ static gac_status take_dtypes(cli *c, probe_command *o, const char *list)
         snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 31, at);
         gac_dtype dtype;
         if (!gac_dtype_parse(name, &dtype))
-            return gac_error_set(&c->error, GAC_USAGE,
-                                 "--dtype: \"%s\" is not a list of dtypes, such as F16,BF16",
+            return gac_error_set(err, GAC_USAGE, "\"%s\" is not a list of dtypes, such as F16,BF16",
                                  gac_quote(q, sizeof q, list));
         if (o->options.n_dtypes == MAX_DTYPES)
-            return gac_error_set(&c->error, GAC_USAGE, "--dtype: at most %d", MAX_DTYPES);
+            return gac_error_set(err, GAC_USAGE, "at most %d", MAX_DTYPES);
         for (int i = 0; i < o->options.n_dtypes; i++)
             if (o->dtypes[i] == dtype)
-                return gac_error_set(&c->error, GAC_USAGE, "--dtype: %s is there twice", name);
+                return gac_error_set(err, GAC_USAGE, "%s is there twice", name);
         o->dtypes[o->options.n_dtypes++] = dtype;
     }
     return GAC_OK;
 }
 
-static gac_status take_seconds(cli *c, double *out)
-{
-    char q[80];
-    char *end;
-    *out = strtod(optarg, &end);
-    if (end != optarg && *end == 0 && isfinite(*out) && *out > 0)
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--max-time: \"%s\" is not a number of seconds",
-                         gac_quote(q, sizeof q, optarg));
-}
-
-static gac_status take(cli *c, probe_command *o, int letter)
-{
-    int64_t seed;
-    gac_status status = GAC_OK;
-    switch (letter) {
-    case 'o':
-        o->out = optarg;
-        break;
-    case 'n':
-        o->options.name = optarg;
-        break;
-    case 'D':
-        o->device = optarg;
-        break;
-    case 'd':
-        return take_dtypes(c, o, optarg);
-    case 'A':
-        o->attention = optarg;
-        break;
-    case 'Q':
-        o->options.quick = true;
-        break;
-    case 't':
-        return take_seconds(c, &o->options.max_time_s);
-    case 'S':
-        status = cli_number(c, "--seed", optarg, 0, &seed);
-        o->options.seed = status == GAC_OK ? (uint64_t)seed : 0;
-        break;
-    case 'r':
-        o->raw = optarg;
-        break;
-    case 'R':
-        o->runtime = optarg;
-        break;
-    case 'M':
-        o->model = optarg;
-        break;
-    case 'w':
-        o->workload = optarg;
-        o->workload_given = true;
-        break;
-    case 'c':
-        o->base = optarg;
-        break;
-    case 'a':
-        return plan_args_allow(c, optarg, &o->allow_rescaled);
-    default:
-        o->force = true;
-    }
-    return status;
-}
+#define AT(member) .at = offsetof(probe_command, member)
+static const opt table[] = {
+    { "output", 'o', "FILE", "where to write the contract", OPT_TEXT, AT(out) },
+    { "name", 0, "NAME", "the contract's name (default: from the GPU's)", OPT_TEXT,
+      AT(options.name) },
+    { "device", 0, "cuda[:N]", "which GPU (default cuda)", OPT_TEXT, AT(device) },
+    { "dtype", 0, "D,...", "dtypes to measure: F16 (default), BF16, F8_E4M3, ...", OPT_CALL,
+      .at = 0, .take = take_dtypes },
+    { "attention", 0, "A",
+      "who serves attention that cuDNN declines: pytorch (what users of PyTorch get; needs python3 "
+      "with torch), own (gac's kernel), or auto (default: pytorch where it is there)",
+      OPT_TEXT, AT(attention) },
+    { "quick", 0, NULL, "coarse tables: a first look in seconds", OPT_FLAG, AT(options.quick) },
+    { "max-time", 0, "S", "seconds per dtype (default 255); tables get coarser to keep it",
+      OPT_REAL, AT(options.max_time_s), .above = true },
+    { "seed", 0, "S", "draws the held-out shapes (default 1)", OPT_INT, AT(options.seed) },
+    { "raw", 0, "FILE", "also every point with all its samples", OPT_TEXT, AT(raw) },
+    { "runtime", 0, "FILE", "what a runtime adds per layer, from tools/contract/measure_runtime.py",
+      OPT_TEXT, AT(runtime) },
+    { "model", 0, "DIR",
+      "measure exactly the operator shapes of that model at every size gac plan --strategy solve "
+      "considers, and add them to a contract",
+      OPT_TEXT, AT(model) },
+    { "workload", 0, "W", "of that model (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
+      AT(workload) },
+    { "allow", 0, "rescaled", "of that model also sizes that plan takes with --allow rescaled",
+      OPT_CHOICE, AT(allow_rescaled), .choices = cli_rescaled },
+    { "contract", 0, "BASE",
+      "name or file of the contract to add to, of this GPU (default: the bundled one, else a fresh "
+      "probe)",
+      OPT_TEXT, AT(base) },
+    { "force", 0, NULL, "replace existing files", OPT_FLAG, AT(force) },
+    { 0 }
+};
 
 /* One to 64 characters that can be seen. */
 static bool is_name(const char *text)
@@ -147,7 +96,9 @@ static gac_status check_options(cli *c, const probe_command *o)
 {
     const char *wrong = NULL;
     gac_workload workload;
-    if (!o->model && (o->workload_given || o->base || o->allow_rescaled))
+    if (!o->out)
+        wrong = "probe needs -o FILE; see gac probe --help";
+    else if (!o->model && (cli_given(c, "workload") || o->base || o->allow_rescaled))
         wrong = "--workload, --allow and --contract go with --model";
     else if (o->model && o->options.n_dtypes > 1)
         wrong = "--model takes one dtype: probe once for each, from one file to the next";
@@ -161,30 +112,6 @@ static gac_status check_options(cli *c, const probe_command *o)
     if (wrong)
         return gac_error_set(&c->error, GAC_USAGE, "%s", wrong);
     return gac_workload_parse(o->workload, &workload, &c->error);
-}
-
-static gac_status parse(cli *c, int argc, char **argv, probe_command *o, bool *done)
-{
-    static const struct option options[] = {
-        { "output", required_argument, NULL, 'o' },    { "name", required_argument, NULL, 'n' },
-        { "device", required_argument, NULL, 'D' },    { "dtype", required_argument, NULL, 'd' },
-        { "quick", no_argument, NULL, 'Q' },           { "max-time", required_argument, NULL, 't' },
-        { "seed", required_argument, NULL, 'S' },      { "raw", required_argument, NULL, 'r' },
-        { "runtime", required_argument, NULL, 'R' },   { "model", required_argument, NULL, 'M' },
-        { "workload", required_argument, NULL, 'w' },  { "contract", required_argument, NULL, 'c' },
-        { "allow", required_argument, NULL, 'a' },     { "force", no_argument, NULL, 'F' },
-        { "attention", required_argument, NULL, 'A' }, CLI_COMMON_OPTIONS
-    };
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_probe, argc, argv, options, done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : take(c, o, letter);
-        if (status != GAC_OK || *done)
-            return status;
-    }
-    if (argc != optind || !o->out)
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "probe takes -o FILE and no other arguments; see gac probe --help");
-    return check_options(c, o);
 }
 
 static gac_status write_file(cli *c, const char *path, bool force, const json_t *value)
@@ -450,40 +377,38 @@ static gac_status report(cli *c, const probe_command *o, const json_t *contract)
     return status;
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    bool done = false;
     gac_device *device = NULL;
     json_t *contract = NULL, *raw = NULL, *runtime = NULL;
-    probe_command o = { .device = "cuda",
-                        .workload = GAC_DEFAULT_WORKLOAD,
-                        .attention = "auto",
-                        .options = GAC_PROBE_OPTIONS_INIT };
-    gac_status status = parse(c, argc, argv, &o, &done);
-    if (status != GAC_OK || done)
+    probe_command *o = filled;
+    (void)n;
+    (void)arguments;
+    gac_status status = check_options(c, o);
+    if (status != GAC_OK)
         return status;
-    o.options.dtypes = o.dtypes;
-    o.options.progress = c->progress;
-    o.options.log = &c->log;
-    status = cli_check_target(c, o.out, o.force);
-    if (status == GAC_OK && o.raw)
-        status = cli_check_target(c, o.raw, o.force);
-    if (status == GAC_OK && o.runtime)
-        status = load_runtime(c, o.runtime, &runtime);
-    o.options.runtime = runtime;
+    o->options.dtypes = o->dtypes;
+    o->options.progress = c->progress;
+    o->options.log = &c->log;
+    status = cli_check_target(c, o->out, o->force);
+    if (status == GAC_OK && o->raw)
+        status = cli_check_target(c, o->raw, o->force);
+    if (status == GAC_OK && o->runtime)
+        status = load_runtime(c, o->runtime, &runtime);
+    o->options.runtime = runtime;
     if (status == GAC_OK)
-        status = cli_open_gpu(c, o.device, &device);
+        status = cli_open_gpu(c, o->device, &device);
     if (status == GAC_OK)
-        status = choose_attention(c, &o);
+        status = choose_attention(c, o);
     if (status == GAC_OK)
-        status = measure(c, &o, device, &contract, &raw);
+        status = measure(c, o, device, &contract, &raw);
     if (status == GAC_OK)
-        status = write_file(c, o.out, o.force, contract);
-    if (status == GAC_OK && o.raw)
-        status = write_file(c, o.raw, o.force, raw);
+        status = write_file(c, o->out, o->force, contract);
+    if (status == GAC_OK && o->raw)
+        status = write_file(c, o->raw, o->force, raw);
     if (status == GAC_OK)
-        status = report(c, &o, contract);
-    gac_probe_end_pytorch(&o.pytorch);
+        status = report(c, o, contract);
+    gac_probe_end_pytorch(&o->pytorch);
     gac_device_close(device);
     json_decref(contract);
     json_decref(raw);
@@ -491,4 +416,17 @@ static gac_status run(cli *c, int argc, char **argv)
     return status;
 }
 
-const command cmd_probe = { "probe", "measure what this GPU asks of sizes", help, run };
+const command cmd_probe = {
+    .name = "probe",
+    .summary = "measure what this GPU asks of sizes",
+    .usage =
+        "-o contract.json [options]\n-o contract.json --model DIR [--workload W] [--contract BASE]",
+    .about = "Measures what this GPU and its libraries ask of sizes, and writes a contract that "
+             "every other command takes with --contract. Some five minutes per dtype.",
+    .example = "-o my-gpu.json --dtype F16,BF16",
+    .options = table,
+    .takes = "-o FILE and no other arguments",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

@@ -4,107 +4,55 @@
 #include <string.h>
 #include <strings.h>
 
-static const char help[] =
-    "usage: gac repair DIR -o OUT [options]\n"
-    "       gac repair DIR -o OUT --undo\n"
-    "\n"
-    "Writes the checkpoint with larger sizes, zeros at every place of a dimension: the same\n"
-    "function, sizes that fit. --undo gives the original back from a repaired directory alone.\n"
-    "\n"
-    "  -o OUT               the new directory\n"
-    "  --plan FILE          sizes by a plan of gac plan, instead of a strategy\n" PLAN_ARGS_HELP
-    "  --widths W           how config.json states MLP widths that differ between layers:\n"
-    "                       uniform, per_layer_config or block_configs (default: as the input\n"
-    "                       does, per_layer_config where it does not)\n"
-    "  --max-shard-size N   bytes per file, as 500MB or 5GB; default: the files of the input\n"
-    "  --undo               give the original back\n"
-    "  --dry-run            say what would change, write nothing\n"
-    "  --force              replace an existing OUT\n"
-    "  --no-sync            do not wait until OUT is on disk: faster, and lost in a power cut\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac repair ./llama-svd -o ./llama-svd-fit --strategy minimal\n";
-
 typedef struct repair_command {
     plan_args args;
-    const char *path, *out, *plan_file;
-    bool undo, dry_run;
+    const char *out, *plan_file;
+    bool undo, dry_run, copy;
     gac_repair_options options;
 } repair_command;
 
-static gac_status take_widths(cli *c, gac_widths *out)
-{
-    static const char *const names[] = { "uniform", "per_layer_config", "block_configs" };
-    char q[80];
-    for (int i = 0; i < 3; i++)
-        if (strcmp(optarg, names[i]) == 0) {
-            *out = (gac_widths)(GAC_WIDTHS_UNIFORM + i);
-            return GAC_OK;
-        }
-    return gac_error_set(&c->error, GAC_USAGE,
-                         "--widths: \"%s\" is not one of uniform, per_layer_config, block_configs",
-                         gac_quote(q, sizeof q, optarg));
-}
+static const repair_command initial = { .args = PLAN_ARGS_INIT,
+                                        .options = GAC_REPAIR_OPTIONS_INIT };
 
-static gac_status take_option(cli *c, repair_command *o, int letter)
-{
-    switch (letter) {
-    case 'o':
-        o->out = optarg;
-        return GAC_OK;
-    case 'p':
-        o->plan_file = optarg;
-        return GAC_OK;
-    case 'u':
-        o->undo = true;
-        return GAC_OK;
-    case 'n':
-        o->dry_run = true;
-        return GAC_OK;
-    case 'F':
-        o->options.replace = true;
-        return GAC_OK;
-    case 'N':
-        o->options.no_sync = true;
-        return GAC_OK;
-    case 'M':
-        return cli_size(c, "--max-shard-size", optarg, &o->options.max_shard_bytes);
-    case 'W':
-        return take_widths(c, &o->options.widths);
-    default:
-        return plan_args_take(c, &o->args, letter);
-    }
-}
+static const opt_choice widths[] = { { "uniform", GAC_WIDTHS_UNIFORM, false },
+                                     { "per_layer_config", GAC_WIDTHS_UNIFORM + 1, false },
+                                     { "block_configs", GAC_WIDTHS_UNIFORM + 2, false },
+                                     { 0 } };
 
-static gac_status parse(cli *c, int argc, char **argv, repair_command *o, bool *done)
+#define AT(member) .at = offsetof(repair_command, member)
+static const opt options[] = {
+    { "output", 'o', "OUT", "the new directory", OPT_TEXT, AT(out) },
+    { "plan", 0, "FILE", "sizes by a plan of gac plan, instead of a strategy", OPT_TEXT,
+      AT(plan_file) },
+    { "sizes", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_options },
+    { "allow", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_allow },
+    { "widths", 0, "W",
+      "how config.json states MLP widths that differ between layers: uniform, per_layer_config or "
+      "block_configs (default: as the input does, per_layer_config where it does not)",
+      OPT_CHOICE, AT(options.widths), .choices = widths },
+    { "max-shard-size", 0, "N", "bytes per file, as 500MB or 5GB (default: the files of the input)",
+      OPT_BYTES, AT(options.max_shard_bytes) },
+    { "undo", 0, NULL, "give the original back", OPT_FLAG, AT(undo) },
+    { "dry-run", 0, NULL, "say what would change, write nothing", OPT_FLAG, AT(dry_run) },
+    { "copy", 0, NULL, "copy the model even if there is nothing to change", OPT_FLAG, AT(copy) },
+    { "force", 0, NULL, "replace an existing OUT", OPT_FLAG, AT(options.replace) },
+    { "no-sync", 0, NULL, "do not wait until OUT is on disk: faster, and lost in a power cut",
+      OPT_FLAG, AT(options.no_sync) },
+    { 0 }
+};
+
+/* What excludes what. */
+static gac_status check(cli *c, const repair_command *o)
 {
-    static const struct option options[] = { PLAN_ARGS_OPTIONS,
-                                             { "output", required_argument, NULL, 'o' },
-                                             { "plan", required_argument, NULL, 'p' },
-                                             { "undo", no_argument, NULL, 'u' },
-                                             { "dry-run", no_argument, NULL, 'n' },
-                                             { "force", no_argument, NULL, 'F' },
-                                             { "no-sync", no_argument, NULL, 'N' },
-                                             { "max-shard-size", required_argument, NULL, 'M' },
-                                             { "widths", required_argument, NULL, 'W' },
-                                             CLI_COMMON_OPTIONS };
-    int letter;
-    while ((letter = cli_next_option(c, &cmd_repair, argc, argv, options, done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : take_option(c, o, letter);
-        if (status != GAC_OK || *done)
-            return status;
-    }
-    if (argc - optind != 1 || (!o->out && !o->dry_run))
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "repair takes one directory and -o OUT; see gac repair --help");
-    if (o->plan_file && (o->args.given || o->undo))
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "--plan has the sizes: it excludes --undo and options for choosing");
-    if (o->undo && (o->dry_run || o->args.given))
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "--undo excludes --dry-run and options for choosing");
-    o->path = argv[optind];
-    return GAC_OK;
+    const char *why = NULL;
+    bool choosing = options_given_of(&c->parsed, plan_args_options);
+    if (!o->out && !o->dry_run)
+        why = "repair needs -o OUT; see gac repair --help";
+    else if (o->plan_file && (choosing || o->undo))
+        why = "--plan has the sizes: it excludes --undo and options for choosing";
+    else if (o->undo && (o->dry_run || o->copy || choosing))
+        why = "--undo excludes --dry-run, --copy and options for choosing";
+    return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
 /* What a plan file asks for that cannot be done is a fault of the file. */
@@ -144,8 +92,9 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
     return status;
 }
 
+/* written is where the result is, or NULL. */
 static gac_status report(cli *c, const repair_command *o, const gac_model *model,
-                         const int64_t *sizes, const gac_repair_result *r)
+                         const int64_t *sizes, const gac_repair_result *r, const char *written)
 {
     char before[32], after[32];
     double overhead = r->bytes_before ? 100.0 * ((double)r->bytes_after - (double)r->bytes_before) /
@@ -153,11 +102,11 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                                       : 0;
     if (c->json) {
         json_t *result = gac_json_result("gac.repair/1", c->argc, c->argv);
-        json_t *body =
-            json_pack("{s:i, s:i, s:I, s:I, s:f, s:b, s:b}", "n_dims_changed", r->n_dims_changed,
-                      "n_tensors_changed", r->n_tensors_changed, "bytes_before",
-                      (json_int_t)r->bytes_before, "bytes_after", (json_int_t)r->bytes_after,
-                      "overhead_pct", overhead, "undo", o->undo, "dry_run", o->dry_run);
+        json_t *body = json_pack("{s:i, s:i, s:I, s:I, s:f, s:b, s:b, s:b}", "n_dims_changed",
+                                 r->n_dims_changed, "n_tensors_changed", r->n_tensors_changed,
+                                 "bytes_before", (json_int_t)r->bytes_before, "bytes_after",
+                                 (json_int_t)r->bytes_after, "overhead_pct", overhead, "undo",
+                                 o->undo, "dry_run", o->dry_run, "written", written != NULL);
         if (o->undo)
             json_object_set_new(body, "proved", json_boolean(r->proved));
         json_object_update(result, body);
@@ -169,14 +118,21 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
     }
     if (sizes && r->n_dims_changed)
         cli_print_changes(model, sizes);
-    printf("%s %d dimensions in %d tensors: %s %s %s, %+.3f %%\n",
-           o->dry_run ? "would change"
-           : o->undo  ? "restored"
-                      : "changed",
-           r->n_dims_changed, r->n_tensors_changed, cli_bytes(before, r->bytes_before), "become",
-           cli_bytes(after, r->bytes_after), overhead);
-    if (!o->dry_run)
-        printf("written to %s\n", o->out);
+    if (sizes && r->n_dims_changed == 0)
+        printf("nothing to change%s\n",
+               written      ? ""
+               : o->copy    ? ""
+               : o->dry_run ? ": nothing would be written"
+                            : ": nothing is written; --copy copies the model as it is");
+    else
+        printf("%s %d dimensions in %d tensors: %s become %s, %+.3f %%\n",
+               o->dry_run ? "would change"
+               : o->undo  ? "restored"
+                          : "changed",
+               r->n_dims_changed, r->n_tensors_changed, cli_bytes(before, r->bytes_before),
+               cli_bytes(after, r->bytes_after), overhead);
+    if (written)
+        printf("written to %s\n", written);
     return GAC_OK;
 }
 
@@ -186,7 +142,7 @@ static gac_status report_written(cli *c, const repair_command *o, const gac_mode
                                  const int64_t *sizes, const gac_repair_result *r)
 {
     char q[256], why[400];
-    gac_status status = report(c, o, model, sizes, r);
+    gac_status status = report(c, o, model, sizes, r, o->out);
     if (status == GAC_OK)
         status = gac_memory_check(&c->error);
     if (status == GAC_OK)
@@ -196,20 +152,33 @@ static gac_status report_written(cli *c, const repair_command *o, const gac_mode
                          gac_quote(q, sizeof q, o->out), why);
 }
 
-static gac_status dry_run(cli *c, const repair_command *o, const gac_model *model,
+/* Says what would be changed. */
+static gac_status preview(cli *c, const repair_command *o, const gac_model *model,
                           const gac_plan *plan)
 {
     const gac_checkpoint *checkpoint = gac_model_checkpoint(model);
     gac_repair_result r = { .bytes_before = gac_checkpoint_size_bytes(checkpoint) };
     gac_status status = gac_repair_preview(model, plan->sizes, &o->options, &r, &c->error);
-    return status == GAC_OK ? report(c, o, model, plan->sizes, &r) : status;
+    return status == GAC_OK ? report(c, o, model, plan->sizes, &r, NULL) : status;
+}
+
+/* Whether OUT would be the input over again, and nobody asked for that. */
+static bool is_needless(const cli *c, const repair_command *o, const gac_model *model,
+                        const gac_plan *plan)
+{
+    if (o->copy || cli_given(c, "max-shard-size") || cli_given(c, "widths"))
+        return false;
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++)
+        if (plan->sizes[i] != gac_model_dim(model, i)->size)
+            return false;
+    return true;
 }
 
 static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, const gac_model *model)
 {
     gac_repair_result result;
     gac_plan plan;
-    o->options.allow_rescaled = o->args.options.allow_rescaled;
+    o->options.allow_rescaled = o->args.allow_rescaled;
     o->options.progress = c->progress;
     o->options.cancel = cli_catch_signals();
     if (o->undo) {
@@ -223,8 +192,8 @@ static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, con
     gac_status status = choose(c, o, model, &plan);
     if (status != GAC_OK)
         return status;
-    if (o->dry_run) {
-        status = dry_run(c, o, model, &plan);
+    if (o->dry_run || is_needless(c, o, model, &plan)) {
+        status = preview(c, o, model, &plan);
     } else {
         status = gac_repair_apply(checkpoint, model, plan.sizes, o->out, &o->options, &result,
                                   &c->error);
@@ -235,26 +204,40 @@ static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, con
     return status;
 }
 
-static gac_status run(cli *c, int argc, char **argv)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    bool done = false;
     gac_checkpoint *checkpoint = NULL;
     gac_model *model = NULL;
-    repair_command o = { .args = PLAN_ARGS_INIT, .options = GAC_REPAIR_OPTIONS_INIT };
-    gac_status status = parse(c, argc, argv, &o, &done);
-    if (status != GAC_OK || done)
-        return status;
+    repair_command *o = filled;
+    (void)n;
+    gac_status status = check(c, o);
     /* Undoing goes by the record, whatever the shapes look like by now. */
     gac_checkpoint_options opening = { .progress = c->progress, .log = &c->log };
-    status = gac_checkpoint_open(o.path, &opening, &checkpoint, &c->error);
-    if (status == GAC_OK && !o.undo)
+    if (status == GAC_OK)
+        status = gac_checkpoint_open(arguments[0], &opening, &checkpoint, &c->error);
+    if (status == GAC_OK && !o->undo)
         status = gac_model_create(checkpoint, &model, &c->error);
     if (status == GAC_OK)
-        status = act(c, &o, checkpoint, model);
-    plan_args_dispose(&o.args);
+        status = act(c, o, checkpoint, model);
+    plan_args_dispose(&o->args);
     gac_model_free(model);
     gac_checkpoint_close(checkpoint);
     return status;
 }
 
-const command cmd_repair = { "repair", "the same model with sizes that fit", help, run };
+const command cmd_repair = {
+    .name = "repair",
+    .summary = "the same model with sizes that fit",
+    .usage = "DIR -o OUT [options]\nDIR -o OUT --undo",
+    .about =
+        "Writes the checkpoint with larger sizes, zeros at every place of a dimension: the same "
+        "function, sizes that fit. --undo gives the original back from a repaired directory alone.",
+    .example = "./llama-svd -o ./llama-svd-fit --strategy minimal",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .takes = "one directory",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

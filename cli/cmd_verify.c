@@ -5,27 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: gac verify ORIGINAL REPAIRED [--forward [options]]\n"
-    "\n"
-    "Is REPAIRED the same model as ORIGINAL? Every tensor must be the original's with nothing but\n"
-    "zeros added, the config and all other files what the repair of the original gives. Exits\n"
-    "with 5 and names the first difference when that does not hold.\n"
-    "\n"
-    "  --forward            also run both and compare every logit: the same bits, where the\n"
-    "                       repair is exact and the device is reference\n"
-    "  --tokens FILE        over the beginning of this text, by ORIGINAL's tokenizer (default:\n"
-    "                       random tokens)\n"
-    "  --n-tokens N         how many (default 64)\n"
-    "  --seed S             of random tokens (default 1)\n"
-    "  --device D           reference (the default), cpu, cuda or cuda:N; on the others closeness\n"
-    "                       is reported and not promised\n"
-    "  --json, -q, -v, --help\n"
-    "\n"
-    "example: gac verify ./llama-svd ./llama-svd-fit --forward\n";
-
 typedef struct verify_command {
-    bool forward, given; /* given: an option that goes with --forward */
+    bool forward;
     const char *tokens;
     gac_compare_options compare;
     int64_t seed;
@@ -35,6 +16,27 @@ typedef struct verify_command {
     bool promised; /* that the logits have the same bits */
     bool ok;
 } verify_command;
+
+static const verify_command initial = { .compare = GAC_COMPARE_OPTIONS_INIT, .seed = 1 };
+
+#define AT(member) .at = offsetof(verify_command, member)
+static const opt options[] = {
+    { "forward", 0, NULL,
+      "also run both and compare every logit: the same bits, where the repair is exact and the "
+      "device is reference",
+      OPT_FLAG, AT(forward) },
+    { "tokens", 0, "FILE",
+      "over the beginning of this text, by ORIGINAL's tokenizer (default: random tokens)", OPT_TEXT,
+      AT(tokens) },
+    { "n-tokens", 0, "N", "how many (default 64)", OPT_INT, AT(compare.n_ids), .least = 1 },
+    { "seed", 0, "S", "of random tokens (default 1)", OPT_INT, AT(seed) },
+    { "device", 0, "D",
+      "where both run: reference (the default), cpu, cuda or cuda:N; on the others closeness is "
+      "reported and not "
+      "promised",
+      OPT_CALL, AT(compare.engine.device), .take = cli_take_device },
+    { 0 }
+};
 
 static json_t *forward_json(const verify_command *o)
 {
@@ -91,24 +93,31 @@ static gac_status report_json(cli *c, const verify_command *o)
     return status;
 }
 
+static void print_check(const char *label, bool holds, const char *text)
+{
+    colour shade = holds ? COLOUR_GOOD : COLOUR_BAD;
+    printf("%-13s %s%s%s\n", label, colour_on(stdout, shade), text, colour_off(stdout, shade));
+}
+
 static gac_status report(cli *c, const verify_command *o)
 {
+    char lossless[96];
     const gac_verification *v = &o->v;
     if (c->json)
         return report_json(c, o);
-    if (v->lossless)
-        printf("lossless      yes: without what was put in, %d tensors have their original bytes\n",
-               v->n_tensors);
-    else
-        printf("lossless      NO\n");
-    printf("pads zero     %s\n", v->pads_zero ? "yes" : "NO");
-    printf("same tensors  %s\n", v->same_tensors ? "yes" : "NO");
-    printf("config        %s\n", v->config_ok ? "is the original's with the new sizes" : "DIFFERS");
-    printf("other files   %s\n", v->same_files ? "are the original's" : "DIFFER");
-    printf("record        %s\n", !v->has_record  ? "none"
-                                 : !v->record_ok ? "DOES NOT FIT"
-                                 : v->old_record ? "fits; version 0.1 has no checksums"
-                                                 : "fits");
+    snprintf(lossless, sizeof lossless,
+             "yes: without what was put in, %d tensors have their original bytes", v->n_tensors);
+    print_check("lossless", v->lossless, v->lossless ? lossless : "NO");
+    print_check("pads zero", v->pads_zero, v->pads_zero ? "yes" : "NO");
+    print_check("same tensors", v->same_tensors, v->same_tensors ? "yes" : "NO");
+    print_check("config", v->config_ok,
+                v->config_ok ? "is the original's with the new sizes" : "DIFFERS");
+    print_check("other files", v->same_files, v->same_files ? "are the original's" : "DIFFER");
+    print_check("record", v->record_ok,
+                !v->has_record  ? "none"
+                : !v->record_ok ? "DOES NOT FIT"
+                : v->old_record ? "fits; version 0.1 has no checksums"
+                                : "fits");
     printf("dimensions    %d changed%s\n", v->n_dims_changed,
            v->rescaled ? "; some tensors scaled, their originals kept" : "");
     if (o->forward)
@@ -123,25 +132,25 @@ static gac_status run_forward(cli *c, verify_command *o, const char *path,
     int32_t *ids = NULL;
     size_t n_ids = 0;
     gac_status status = GAC_OK;
-    gac_compare_options *options = &o->compare;
-    int64_t wanted = options->n_ids;
-    options->engine.progress = options->progress = c->progress;
-    options->engine.log = &c->log;
-    options->seed = (uint64_t)o->seed;
+    gac_compare_options *by = &o->compare;
+    int64_t wanted = by->n_ids;
+    by->engine.progress = by->progress = c->progress;
+    by->engine.log = &c->log;
+    by->seed = (uint64_t)o->seed;
     if (o->tokens) {
         status = gac_tokenizer_open(path, &tokenizer, &c->error);
         if (status == GAC_OK)
             status = cli_read_tokens(c, tokenizer, o->tokens, &ids, &n_ids);
-        options->ids = ids;
-        options->n_ids = n_ids < (size_t)wanted ? (int64_t)n_ids : wanted;
+        by->ids = ids;
+        by->n_ids = n_ids < (size_t)wanted ? (int64_t)n_ids : wanted;
     }
     if (status == GAC_OK)
-        status = gac_engine_compare(models[0], models[1], options, &o->logits, &c->error);
+        status = gac_engine_compare(models[0], models[1], by, &o->logits, &c->error);
     if (status == GAC_OK && o->logits.n_ids < wanted)
         gac_log_write(&c->log, 0, "compared over %lld tokens instead of %lld: %s",
                       (long long)o->logits.n_ids, (long long)wanted,
-                      o->logits.n_ids == options->n_ids ? "the text has no more"
-                                                        : "the context or memory allows no more");
+                      o->logits.n_ids == by->n_ids ? "the text has no more"
+                                                   : "the context or memory allows no more");
     gac_tokenizer_close(tokenizer);
     free(ids);
     return status;
@@ -168,7 +177,7 @@ static gac_status explain(cli *c, const verify_command *o)
                          (long long)l->token);
 }
 
-static gac_status compare(cli *c, verify_command *o, char **paths)
+static gac_status compare(cli *c, verify_command *o, const char **paths)
 {
     gac_checkpoint *checkpoints[2] = { NULL, NULL };
     gac_model *models[2] = { NULL, NULL };
@@ -193,50 +202,31 @@ static gac_status compare(cli *c, verify_command *o, char **paths)
     return status;
 }
 
-static gac_status take(cli *c, verify_command *o, int letter)
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    o->given = o->given || letter != 'f';
-    switch (letter) {
-    case 'f':
-        o->forward = true;
-        return GAC_OK;
-    case 't':
-        o->tokens = optarg;
-        return GAC_OK;
-    case 'n':
-        return cli_number(c, "--n-tokens", optarg, 1, &o->compare.n_ids);
-    case 's':
-        return cli_number(c, "--seed", optarg, 0, &o->seed);
-    default:
-        o->compare.engine.device = optarg;
-        return engine_args_device(c, optarg);
-    }
-}
-
-static gac_status run(cli *c, int argc, char **argv)
-{
-    static const struct option options[] = {
-        { "forward", no_argument, NULL, 'f' },        { "tokens", required_argument, NULL, 't' },
-        { "n-tokens", required_argument, NULL, 'n' }, { "seed", required_argument, NULL, 's' },
-        { "device", required_argument, NULL, 'D' },   CLI_COMMON_OPTIONS
-    };
-    bool done = false;
-    verify_command o = { .compare = GAC_COMPARE_OPTIONS_INIT, .seed = 1 };
-    int letter;
-    o.compare.engine.device = "reference";
-    while ((letter = cli_next_option(c, &cmd_verify, argc, argv, options, &done)) != -1) {
-        gac_status status = letter == '?' ? c->error.status : take(c, &o, letter);
-        if (status != GAC_OK || done)
-            return status;
-    }
-    if (argc - optind != 2)
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "verify takes the original and the repaired directory; see gac verify "
-                             "--help");
-    if (o.given && !o.forward)
+    verify_command *o = filled;
+    (void)n;
+    if (!cli_given(c, "device"))
+        o->compare.engine.device = "reference";
+    if (!o->forward && options_given_of(&c->parsed, options))
         return gac_error_set(&c->error, GAC_USAGE,
                              "--tokens, --n-tokens, --seed and --device go with --forward");
-    return compare(c, &o, argv + optind);
+    return compare(c, o, arguments);
 }
 
-const command cmd_verify = { "verify", "is a repaired checkpoint the same model?", help, run };
+const command cmd_verify = {
+    .name = "verify",
+    .summary = "is a repaired checkpoint the same model?",
+    .usage = "ORIGINAL REPAIRED [--forward [options]]",
+    .about = "Is REPAIRED the same model as ORIGINAL? Every tensor must be the original's with "
+             "nothing but zeros added, the config and all other files what the repair of the "
+             "original gives. Exits with 5 and names the first difference when that does not hold.",
+    .example = "./llama-svd ./llama-svd-fit --forward",
+    .options = options,
+    .least = 2,
+    .most = 2,
+    .takes = "the original and the repaired directory",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

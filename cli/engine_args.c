@@ -7,47 +7,23 @@
 
 #define MAX_TEXT_BYTES ((size_t)(1 << 30) - 1) /* what the tokenizer takes */
 
-gac_status engine_args_device(cli *c, const char *text)
-{
-    char q[80];
-    size_t n = strncmp(text, "cuda:", 5) == 0 ? strspn(text + 5, "0123456789") : 0;
-    if (strcmp(text, "reference") == 0 || strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 ||
-        (n > 0 && n < 5 && text[5 + n] == 0))
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE,
-                         "--device: \"%s\" is not reference, cpu, cuda or cuda:N",
-                         gac_quote(q, sizeof q, text));
-}
+static const opt_choice dtypes[] = { { "F16", GAC_DTYPE_F16, false },
+                                     { "BF16", GAC_DTYPE_BF16, false },
+                                     { 0 } };
 
-static gac_status take_dtype(cli *c, engine_args *a)
-{
-    char q[80];
-    if (gac_dtype_parse(optarg, &a->options.dtype) &&
-        (a->options.dtype == GAC_DTYPE_F16 || a->options.dtype == GAC_DTYPE_BF16))
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--dtype: \"%s\" is not F16 or BF16",
-                         gac_quote(q, sizeof q, optarg));
-}
-
-gac_status engine_args_take(cli *c, engine_args *a, int letter)
-{
-    int64_t n = 0;
-    gac_status status = GAC_OK;
-    switch (letter) {
-    case 'D':
-        a->options.device = optarg;
-        return engine_args_device(c, optarg);
-    case 'd':
-        return take_dtype(c, a);
-    case 'A':
-        a->options.no_pad = true;
-        return GAC_OK;
-    default:
-        status = cli_number(c, "--threads", optarg, 1, &n);
-        a->options.n_threads = n < INT_MAX ? (int)n : INT_MAX;
-        return status;
-    }
-}
+#define AT(member) .at = offsetof(engine_args, member)
+const opt engine_args_options[] = {
+    { "device", 0, "D",
+      "where the model runs: reference (sums in a fixed order), cpu (the default), cuda or cuda:N",
+      OPT_CALL, AT(options.device), .take = cli_take_device },
+    { "dtype", 0, "D", "dtype to compute in, with cuda: F16 or BF16 (default: as stored, else F16)",
+      OPT_CHOICE, AT(options.dtype), .choices = dtypes },
+    { "no-pad", 0, NULL, "sizes are not padded inside, for comparison", OPT_FLAG, AT(options.no_pad),
+      .old = "as-is" },
+    { "threads", 0, "N", "CPUs to use (default: all)", OPT_INT, AT(n_threads), .least = 1,
+      .most = INT_MAX },
+    { 0 }
+};
 
 /* Where tensors and config.json differ, the reader should know what is run. */
 static void show_notes(cli *c, const gac_model *model, const char *path)
@@ -67,6 +43,7 @@ gac_status engine_args_open(cli *c, engine_args *a, const char *path)
     if (a->options.dtype != GAC_DTYPE_COUNT && strncmp(a->options.device, "cuda", 4) != 0)
         return gac_error_set(&c->error, GAC_USAGE, "--dtype goes with --device cuda");
     a->path = path;
+    a->options.n_threads = (int)a->n_threads;
     a->options.progress = c->progress;
     a->options.log = &c->log;
     gac_status status = cli_open_model(c, path, &a->checkpoint, &a->model);

@@ -9,6 +9,7 @@
 typedef struct engine_args {
     const char *path; /* of the checkpoint */
     gac_engine_options options;
+    int64_t n_threads;
     gac_checkpoint *checkpoint;
     gac_model *model;
     gac_tokenizer *tokenizer; /* NULL unless asked for */
@@ -21,24 +22,8 @@ typedef struct engine_args {
         .options = GAC_ENGINE_OPTIONS_INIT \
     }
 
-#define ENGINE_ARGS_OPTIONS \
-    { "device", required_argument, NULL, 'D' }, { "dtype", required_argument, NULL, 'd' }, \
-        { "no-pad", no_argument, NULL, 'A' }, { "as-is", no_argument, NULL, 'A' }, \
-    { \
-        "threads", required_argument, NULL, 'T' \
-    }
-
-#define ENGINE_ARGS_HELP \
-    "  --device D           reference (sums in a fixed order), cpu (the default), cuda or " \
-    "cuda:N\n" \
-    "  --dtype D            with cuda: F16 or BF16 (default: as stored, else F16)\n" \
-    "  --no-pad             sizes are not padded inside, for comparison\n" \
-    "  --threads N          CPUs to use (default: all)\n"
-
-/* Takes one option by its letter. */
-gac_status engine_args_take(cli *c, engine_args *a, int letter);
-/* Whether text names a device. */
-gac_status engine_args_device(cli *c, const char *text);
+/* For an engine_args. */
+extern const opt engine_args_options[];
 
 /* In this order: the checkpoint, its tokenizer if needed, the engine. */
 gac_status engine_args_open(cli *c, engine_args *a, const char *path);

@@ -20,7 +20,7 @@ typedef struct eval_command {
     const char *text;            /* file of --perplexity */
     int64_t window, max_windows; /* 0: as usual */
     shape_list prefill, decode;
-    bool piqa;
+    int piqa; /* whether to run it */
     const char *task_data, *lm_eval;
     int64_t limit;
     bool force;

@@ -1,106 +1,107 @@
-#include "cli.h"
+#include "pages.h"
+#include "version.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const command *const commands[] = { &cmd_inspect, &cmd_plan,       &cmd_repair,
-                                           &cmd_verify,  &cmd_eval,       &cmd_generate,
-                                           &cmd_convert, &cmd_dim,        &cmd_contract,
-                                           &cmd_probe,   &cmd_experiment, NULL };
-
-static void print_usage(FILE *stream)
+static void print_error(const gac_error *error, gac_status status)
 {
-    fputs("gac " GAC_VERSION ": makes compressed language models fit the GPU they run on\n"
-          "\n"
-          "usage: gac COMMAND [options]\n"
-          "\n",
-          stream);
-    for (int i = 0; commands[i]; i++)
-        fprintf(stream, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
-    fputs("\n"
-          "Every command takes --json (result as JSON), -q (no progress), -v (say more) and\n"
-          "--help (its options, with an example). The result goes to stdout, all else to stderr.\n"
-          "Exit status: 0 done, 1 failed, 2 usage, 3 bad input, 4 no device or memory, 5 a check\n"
-          "did not hold.\n"
-          "\n"
-          "example: gac inspect ./my-compressed-model --gpu h200\n",
-          stream);
+    fprintf(stderr, "%sgac:%s %s\n", colour_on(stderr, COLOUR_BAD), colour_off(stderr, COLOUR_BAD),
+            error->text[0]              ? error->text
+            : status == GAC_NO_RESOURCE ? "out of memory"
+                                        : "failed");
 }
 
-static const command *find_command(const char *name)
+static gac_status check_count(cli *c, const command *found)
 {
-    for (int i = 0; commands[i]; i++)
-        if (strcmp(commands[i]->name, name) == 0)
-            return commands[i];
-    return NULL;
+    int n = c->parsed.n_arguments;
+    if (n >= found->least && (found->most < 0 || n <= found->most))
+        return GAC_OK;
+    return gac_error_set(&c->error, GAC_USAGE, "%s takes %s; see gac %s --help", found->name,
+                         found->takes, found->name);
 }
 
-static int unknown_command(const char *name)
+/* Reads the arguments into options and runs the command. */
+static gac_status run_with(cli *c, const command *found, void *options)
 {
-    char q[80];
-    fprintf(stderr, "gac: \"%s\" is not a command; see gac --help\n", gac_quote(q, sizeof q, name));
-    return GAC_USAGE;
-}
-
-/* "gac help inspect" and "gac inspect --help" are the same. */
-static int print_help(const char *name)
-{
-    const command *found = name ? find_command(name) : NULL;
-    if (name && !found)
-        return unknown_command(name);
-    if (found)
-        fputs(found->help, stdout);
-    else
-        print_usage(stdout);
-    return GAC_OK;
-}
-
-static int run_command(const command *found, int argc, char **argv)
-{
-    /* getopt reorders its arguments; results show them as they were given. */
-    char **given = calloc((size_t)argc + 1, sizeof *given);
-    if (!given) {
-        fputs("gac: out of memory\n", stderr);
-        return GAC_NO_RESOURCE;
+    char see[64];
+    opt_set sets[] = { { found->options, options }, { cli_common_options, c } };
+    snprintf(see, sizeof see, "gac %s --help", found->name);
+    gac_status status =
+        options_parse(sets, 2, c->argc - 2, c->argv + 2, see, &c->parsed, &c->error);
+    colour_choose(c->colour);
+    if (status == GAC_OK && c->help) {
+        pages_print_help(stdout, found);
+        return GAC_OK;
     }
-    memcpy(given, argv, (size_t)argc * sizeof *given);
-    cli c = { .argc = argc,
-              .argv = given,
-              .log = { .stream = stderr, .level = 0 },
-              .progress = gac_progress_create(stderr),
-              .error = GAC_ERROR_INIT };
-    gac_status status = found->run(&c, argc - 1, argv + 1);
+    if (status == GAC_OK)
+        status = check_count(c, found);
+    if (status != GAC_OK)
+        return status;
+    c->log.level = c->verbose ? 1 : c->quiet ? -1 : 0;
+    c->progress = c->quiet ? NULL : gac_progress_create(stderr);
+    return found->run(c, options, c->parsed.n_arguments, c->parsed.arguments);
+}
+
+static gac_status run_command(const command *found, int argc, char **argv)
+{
+    cli c = { .argc = argc, .argv = argv, .log = { .stream = stderr }, .error = GAC_ERROR_INIT };
+    void *options = calloc(1, found->size);
+    if (options)
+        memcpy(options, found->initial, found->size);
+    gac_status status = options ? run_with(&c, found, options) : GAC_NO_RESOURCE;
     /* A result that lost a piece for want of memory is no result. */
     if (status == GAC_OK)
         status = gac_memory_check(&c.error);
     if (status != GAC_OK)
-        fprintf(stderr, "gac: %s\n",
-                c.error.text[0]             ? c.error.text
-                : status == GAC_NO_RESOURCE ? "out of memory"
-                                            : "failed");
+        print_error(&c.error, status);
     gac_progress_free(c.progress);
-    free(given);
-    return (int)status;
+    options_dispose(&c.parsed);
+    free(options);
+    return status;
 }
 
-static int dispatch(int argc, char **argv)
+static gac_status refuse(const char *name)
+{
+    gac_error error = GAC_ERROR_INIT;
+    int distance = INT_MAX;
+    static const opt own[] = { { "version", 0, NULL, "", OPT_FLAG, .at = 0 },
+                               { "help", 0, NULL, "", OPT_FLAG, .at = 0 },
+                               { 0 } };
+    char q[80];
+    const char *best = NULL;
+    for (const opt *o = own; o->name && name[0] == '-'; o++)
+        if (options_is_closer(name + strspn(name, "-"), o->name, &distance))
+            best = o->name;
+    if (best)
+        gac_error_set(&error, GAC_USAGE, "unknown option %s; did you mean --%s?",
+                      gac_quote(q, sizeof q, name), best);
+    else
+        cli_unknown_command(name, &error);
+    print_error(&error, GAC_USAGE);
+    return GAC_USAGE;
+}
+
+static gac_status dispatch(int argc, char **argv)
 {
     if (argc < 2) {
-        print_usage(stderr);
+        pages_print_usage(stderr);
         return GAC_USAGE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        puts("gac " GAC_VERSION);
+        version_print(stdout);
         return GAC_OK;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0)
-        return print_help(argc > 2 ? argv[2] : NULL);
-    const command *found = find_command(argv[1]);
-    return found ? run_command(found, argc, argv) : unknown_command(argv[1]);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        pages_print_usage(stdout);
+        return GAC_OK;
+    }
+    const command *found = cli_find_command(argv[1]);
+    return found ? run_command(found, argc, argv) : refuse(argv[1]);
 }
 
 /* A mapped file was cut, or its disk failed: what is read there does not exist.
@@ -121,10 +122,10 @@ int main(int argc, char **argv)
 {
     signal(SIGBUS, end_on_lost_file);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
-    int status = dispatch(argc, argv);
+    gac_status status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == GAC_OK) {
-        fprintf(stderr, "gac: cannot write the result\n");
+        fputs("gac: cannot write the result\n", stderr);
         status = GAC_FAILED;
     }
-    return status;
+    return (int)status;
 }

@@ -4,110 +4,95 @@
 #include <stdlib.h>
 #include <string.h>
 
-static gac_status take_percent(cli *c, const char *option, double *out)
+/* 12.5ms or 0.4x */
+static gac_status take_target(void *member, const char *text, gac_error *err)
 {
+    plan_time_target *target = member;
     char q[80];
     char *end;
-    *out = strtod(optarg, &end);
-    if (end == optarg || *end || !isfinite(*out) || *out < 0)
-        return gac_error_set(&c->error, GAC_USAGE, "%s: \"%s\" is not a number of at least 0",
-                             option, gac_quote(q, sizeof q, optarg));
+    double value = strtod(text, &end);
+    bool ratio = strcmp(end, "x") == 0;
+    if (end == text || !isfinite(value) || value <= 0 || (!ratio && strcmp(end, "ms") != 0))
+        return gac_error_set(err, GAC_USAGE, "\"%s\" is not a time as 12.5ms or 0.4x",
+                             gac_quote(q, sizeof q, text));
+    *target = (plan_time_target){ ratio ? 0 : value, ratio ? value : 0 };
     return GAC_OK;
 }
 
-/* NAME=SIZE; the name is cut off in place. */
-static gac_status take_rule(cli *c, plan_args *a)
+static const opt_choice strategies[] = { { "minimal", GAC_STRATEGY_MINIMAL, false },
+                                         { "multiple-16", GAC_STRATEGY_OPTIMAL, false },
+                                         { "optimal", GAC_STRATEGY_OPTIMAL, true },
+                                         { "predefined", GAC_STRATEGY_PREDEFINED, false },
+                                         { "tradeoff", GAC_STRATEGY_TRADEOFF, false },
+                                         { "solve", GAC_STRATEGY_COUNT, false },
+                                         { 0 } };
+
+#define AT(member) .at = offsetof(plan_args, member)
+const opt plan_args_options[] = {
+    { "strategy", 0, "S",
+      "how sizes are chosen: minimal (next multiple of 8; the default), multiple-16, predefined, "
+      "tradeoff, or solve: the "
+      "best by prediction, proved; a gain below the contract's stated error counts as none",
+      OPT_CHOICE, AT(strategy), .choices = strategies },
+    { "max-overhead", 0, "PCT",
+      "limit of growth: in bytes for solve, of each size for tradeoff (default 10)", OPT_REAL,
+      AT(options.max_overhead_pct) },
+    { "time-target", 0, "T",
+      "solve for least bytes with the workload within T: 12.5ms, or 0.4x of what it takes now",
+      OPT_CALL, AT(time_target), .take = take_target },
+    { "time-limit", 0, "S", "seconds the search may take (default: until proved)", OPT_REAL,
+      AT(options.time_limit_s) },
+    { "gpu", 0, "NAME", "which GPU (default " CLI_DEFAULT_GPU "; gac contract list)", OPT_TEXT,
+      AT(gpu) },
+    { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract_file) },
+    { "dtype", 0, "D", "dtype the model will run in (default: as stored)", OPT_TEXT, AT(dtype) },
+    { "workload", 0, "W",
+      "what the model will do: prefill:BxS[*weight],decode:B@CONTEXT[*weight] "
+      "(default " GAC_DEFAULT_WORKLOAD ")",
+      OPT_TEXT, AT(workload_text) },
+    { "tp", 0, "N", "split over N GPUs: what each sees must be aligned too", OPT_INT,
+      AT(options.target.n_gpus), .least = 1, .most = 4096 },
+    { "quant-group", 0, "G", "quantisation groups of G along the input axis must fit", OPT_INT,
+      AT(options.target.quant_group), .least = 1, .most = 1 << 20 },
+    { "set", 0, "NAME=SIZE", "a fixed size; * and ? match in NAME; may be repeated", OPT_LIST,
+      AT(set) },
+    { "uniform", 0, NULL, "one MLP width for all layers", OPT_FLAG, AT(options.uniform) },
+    { 0 }
+};
+
+const opt plan_args_allow[] = { { "allow", 0, "rescaled",
+                                  "also sizes that are the same up to rounding only", OPT_CHOICE,
+                                  AT(allow_rescaled), .choices = cli_rescaled },
+                                { 0 } };
+#undef AT
+
+/* NAME=SIZE; the name is a copy. */
+static gac_status add_rule(cli *c, plan_args *a, const char *text)
 {
     char q[120];
-    char *equals = strrchr(optarg, '=');
-    if (!equals || equals == optarg)
+    const char *equals = strrchr(text, '=');
+    if (!equals || equals == text)
         return gac_error_set(&c->error, GAC_USAGE, "--set: \"%s\" is not NAME=SIZE",
-                             gac_quote(q, sizeof q, optarg));
-    if (a->options.n_rules == MAX_RULES)
-        return gac_error_set(&c->error, GAC_USAGE, "--set: at most %d", MAX_RULES);
-    *equals = 0;
+                             gac_quote(q, sizeof q, text));
     gac_plan_rule *rule = &a->rules[a->options.n_rules++];
-    rule->pattern = optarg;
+    rule->pattern = strndup(text, (size_t)(equals - text));
+    if (!rule->pattern)
+        return gac_error_no_memory(&c->error);
     return cli_number(c, "--set", equals + 1, 1, &rule->size);
 }
 
-/* 12.5ms or 0.4x */
-static gac_status take_target(cli *c, plan_args *a)
+/* What excludes what. */
+static gac_status check(cli *c, const plan_args *a)
 {
-    char q[80];
-    char *end;
-    double value = strtod(optarg, &end);
-    bool ratio = strcmp(end, "x") == 0;
-    if (end == optarg || !isfinite(value) || value <= 0 || (!ratio && strcmp(end, "ms") != 0))
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "--time-target: \"%s\" is not a time as 12.5ms or 0.4x",
-                             gac_quote(q, sizeof q, optarg));
-    if (ratio)
-        a->time_ratio = value;
-    else
-        a->options.max_time_ms = value;
-    return GAC_OK;
-}
-
-static gac_status take_strategy(cli *c, plan_args *a)
-{
-    char q[80];
-    a->options.solve = strcmp(optarg, "solve") == 0;
-    if (a->options.solve || gac_strategy_parse(optarg, &a->options.strategy))
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE,
-                         "--strategy: \"%s\" is not one of minimal, optimal, predefined, tradeoff, "
-                         "solve",
-                         gac_quote(q, sizeof q, optarg));
-}
-
-gac_status plan_args_allow(cli *c, const char *text, bool *rescaled)
-{
-    char q[80];
-    *rescaled = strcmp(text, "rescaled") == 0;
-    if (*rescaled)
-        return GAC_OK;
-    return gac_error_set(&c->error, GAC_USAGE, "--allow: \"%s\"; the only value is rescaled",
-                         gac_quote(q, sizeof q, text));
-}
-
-gac_status plan_args_take(cli *c, plan_args *a, int letter)
-{
-    a->given = a->given || letter != 'A';
-    switch (letter) {
-    case 'g':
-        a->gpu = optarg;
-        return GAC_OK;
-    case 'c':
-        a->contract_file = optarg;
-        return GAC_OK;
-    case 'd':
-        a->dtype = optarg;
-        return GAC_OK;
-    case 'w':
-        a->workload_text = optarg;
-        return GAC_OK;
-    case 't':
-        return cli_number(c, "--tp", optarg, 1, &a->options.target.n_gpus);
-    case 'Q':
-        return cli_number(c, "--quant-group", optarg, 1, &a->options.target.quant_group);
-    case 's':
-        return take_strategy(c, a);
-    case 'm':
-        a->overhead_given = true;
-        return take_percent(c, "--max-overhead", &a->options.max_overhead_pct);
-    case 'T':
-        return take_target(c, a);
-    case 'L':
-        return take_percent(c, "--time-limit", &a->options.time_limit_s);
-    case 'S':
-        return take_rule(c, a);
-    case 'U':
-        a->options.uniform = true;
-        return GAC_OK;
-    default:
-        return plan_args_allow(c, optarg, &a->options.allow_rescaled);
-    }
+    const char *why = NULL;
+    bool overhead = cli_given(c, "max-overhead"), target = cli_given(c, "time-target");
+    if (target && !a->options.solve)
+        why = "--time-target needs --strategy solve";
+    else if (overhead && target)
+        why = "--time-target and --max-overhead exclude each other";
+    else if (overhead && !a->options.solve && a->options.strategy != GAC_STRATEGY_TRADEOFF)
+        why = "--max-overhead needs --strategy solve or tradeoff";
+    return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
 gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
@@ -116,15 +101,15 @@ gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
     char rough[1024];
     a->options.rules = a->rules;
     a->options.workload = &a->workload;
-    if ((a->options.max_time_ms > 0 || a->time_ratio > 0) && !a->options.solve)
-        return gac_error_set(&c->error, GAC_USAGE, "--time-target needs --strategy solve");
-    if (a->overhead_given && (a->options.max_time_ms > 0 || a->time_ratio > 0))
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "--time-target and --max-overhead exclude each other");
-    if (a->overhead_given && !a->options.solve && a->options.strategy != GAC_STRATEGY_TRADEOFF)
-        return gac_error_set(&c->error, GAC_USAGE,
-                             "--max-overhead needs --strategy solve or tradeoff");
-    gac_status status = gac_workload_parse(a->workload_text, &a->workload, &c->error);
+    a->options.solve = a->strategy == GAC_STRATEGY_COUNT;
+    a->options.strategy = a->options.solve ? GAC_STRATEGY_MINIMAL : (gac_strategy)a->strategy;
+    a->options.allow_rescaled = a->allow_rescaled;
+    a->options.max_time_ms = a->time_target.ms;
+    gac_status status = check(c, a);
+    for (int i = 0; i < a->set.n && status == GAC_OK; i++)
+        status = add_rule(c, a, a->set.items[i]);
+    if (status == GAC_OK)
+        status = gac_workload_parse(a->workload_text, &a->workload, &c->error);
     if (status == GAC_OK)
         status = cli_contract(c, a->gpu, a->contract_file, &a->contract);
     if (status == GAC_OK)
@@ -133,18 +118,20 @@ gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
     if (status == GAC_OK &&
         gac_contract_is_rough(a->contract, a->options.target.dtype, rough, sizeof rough))
         gac_log_write(&c->log, 0, "note: %s", rough);
-    if (status != GAC_OK || a->time_ratio == 0)
+    if (status != GAC_OK || a->time_target.ratio == 0)
         return status;
     double now_ms = 0;
     for (int p = 0; p < a->workload.n_phases; p++)
         now_ms += a->workload.phases[p].weight *
                   gac_plan_time_ms(model, &a->options.target, &a->workload.phases[p], NULL, NULL);
-    a->options.max_time_ms = a->time_ratio * now_ms;
+    a->options.max_time_ms = a->time_target.ratio * now_ms;
     return GAC_OK;
 }
 
 void plan_args_dispose(plan_args *a)
 {
+    for (int i = 0; i < a->options.n_rules; i++)
+        free((char *)a->rules[i].pattern);
     gac_contract_free(a->contract);
 }
 

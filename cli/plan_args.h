@@ -4,45 +4,25 @@
 
 #include "cli.h"
 
-enum { MAX_RULES = 256 };
+typedef struct plan_time_target {
+    double ms, ratio; /* of --time-target 12.5ms or 0.5x, else 0 */
+} plan_time_target;
 
 typedef struct plan_args {
     const char *gpu, *contract_file, *workload_text, *dtype;
     gac_contract *contract;
     gac_workload workload;
     gac_plan_options options;
-    gac_plan_rule rules[MAX_RULES];
-    bool given;          /* any option but --allow */
-    bool overhead_given; /* --max-overhead */
-    double time_ratio;   /* of --time-target 0.5x, or 0 */
+    opt_list set; /* of --set: NAME=SIZE */
+    gac_plan_rule rules[OPT_MAX_LIST];
+    int strategy; /* a gac_strategy, or GAC_STRATEGY_COUNT for solve */
+    int allow_rescaled;
+    plan_time_target time_target;
 } plan_args;
 
-#define PLAN_ARGS_OPTIONS \
-    { "gpu", required_argument, NULL, 'g' }, { "contract", required_argument, NULL, 'c' }, \
-        { "dtype", required_argument, NULL, 'd' }, { "workload", required_argument, NULL, 'w' }, \
-        { "tp", required_argument, NULL, 't' }, { "quant-group", required_argument, NULL, 'Q' }, \
-        { "strategy", required_argument, NULL, 's' }, \
-        { "max-overhead", required_argument, NULL, 'm' }, \
-        { "time-target", required_argument, NULL, 'T' }, \
-        { "time-limit", required_argument, NULL, 'L' }, { "set", required_argument, NULL, 'S' }, \
-        { "allow", required_argument, NULL, 'A' }, \
-    { \
-        "uniform", no_argument, NULL, 'U' \
-    }
-
-#define PLAN_ARGS_HELP \
-    "  --strategy S         minimal (next multiple of 8; the default), optimal (of 16),\n" \
-    "                       predefined, tradeoff, or solve: the best by prediction, proved;\n" \
-    "                       a gain below the contract's stated error counts as none\n" \
-    "  --max-overhead PCT   solve: growth in bytes; tradeoff: growth of a size (default 10)\n" \
-    "  --time-target T      solve for least bytes with the workload within T: 12.5ms, or 0.4x\n" \
-    "                       of what it takes now\n" \
-    "  --time-limit S       seconds the search may take (default: until proved)\n" \
-    "  --gpu NAME, --contract FILE, --dtype D, --workload W, --tp N, --quant-group G\n" \
-    "                       as for gac inspect\n" \
-    "  --set NAME=SIZE      a fixed size; * and ? match in NAME; may be repeated\n" \
-    "  --uniform            one MLP width for all layers\n" \
-    "  --allow rescaled     also sizes that are the same up to rounding only\n"
+/* For a plan_args; the second is --allow. */
+extern const opt plan_args_options[];
+extern const opt plan_args_allow[];
 
 #define PLAN_ARGS_INIT \
     { \
@@ -51,12 +31,6 @@ typedef struct plan_args {
             .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT \
         } \
     }
-
-/* Takes the value of --allow. */
-gac_status plan_args_allow(cli *c, const char *text, bool *rescaled);
-
-/* Takes one option by its letter. */
-gac_status plan_args_take(cli *c, plan_args *a, int letter);
 
 /* Loads the contract and fits everything to a model, before planning. */
 gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model);

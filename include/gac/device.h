@@ -43,6 +43,9 @@ typedef struct gac_device_info {
  * is no plug-in, it does not load, it speaks another version, or there is no GPU;
  * GAC_USAGE for other names. */
 gac_status gac_device_open(const char *name, gac_device **out, gac_error *err);
+/* Where the GPU plug-in lies; it is not loaded. free() *path. GAC_NO_RESOURCE when there is
+ * none, and the message says why. */
+gac_status gac_device_find_plugin(char **path, gac_error *err);
 void gac_device_close(gac_device *device);                            /* NULL is fine */
 const gac_device_info *gac_device_describe(const gac_device *device); /* borrowed */
 

@@ -42,13 +42,17 @@ static bool own_folder(char *folder, size_t size)
     return slash != NULL;
 }
 
-static gac_status load_cuda(const gac_backend **out, gac_error *err)
+gac_status gac_device_find_plugin(char **path, gac_error *err)
 {
     char folder[PATH_MAX];
-    char *path = NULL;
     bool known = own_folder(folder, sizeof folder);
-    gac_status status =
-        gac_plugin_find("cuda", getenv("GAC_BACKEND_PATH"), known ? folder : NULL, &path, err);
+    return gac_plugin_find("cuda", getenv("GAC_BACKEND_PATH"), known ? folder : NULL, path, err);
+}
+
+static gac_status load_cuda(const gac_backend **out, gac_error *err)
+{
+    char *path = NULL;
+    gac_status status = gac_device_find_plugin(&path, err);
     if (status == GAC_OK)
         status = gac_plugin_load("cuda", path, out, err);
     free(path);

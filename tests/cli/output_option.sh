@@ -12,6 +12,8 @@ run contract list -o x
 run contract show h200 -o x
 for command in plan repair convert probe experiment; do
     run "$command" m -o
+    run "$command" m -o ''
+    "$GAC" "$command" --help | grep -c '^  -o, --output '
 done
 run convert m --output d
 run convert m --outpt d

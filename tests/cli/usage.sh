@@ -3,7 +3,6 @@ run
 run --help
 run -h
 run help
-run --version
 run help dim
 run help frob
 run frob

@@ -1,6 +1,6 @@
 #!/bin/sh
 # An installed library can be found by pkg-config, compiled against and linked,
-# static and shared. Arguments: build directory, a place to work in.
+# static and shared. Man pages and completion scripts are installed, too. Arguments: build directory, a place to work in.
 set -eu
 build=$1
 work=$2
@@ -29,4 +29,11 @@ gcc "$work/use.c" -o "$work/static" $(pkg-config --cflags gac) "$lib/libgac.a" $
 [ "$(LD_LIBRARY_PATH=$lib "$work/shared")" = 112 ]
 [ "$("$work/static")" = 112 ]
 [ "$("$work/usr/bin/gac" dim 107)" = 112 ]
+for page in man/man1/gac.1 man/man1/gac-inspect.1 man/man1/gac-experiment.1 \
+    bash-completion/completions/gac zsh/site-functions/_gac fish/vendor_completions.d/gac.fish; do
+    [ -s "$work/usr/share/$page" ] || { echo "share/$page is not installed"; exit 1; }
+done
+for command in $("$work/usr/bin/gac" help --commands); do
+    grep -q "^.SH EXAMPLE" "$work/usr/share/man/man1/gac-$command.1"
+done
 echo "installed, compiled, linked both ways"

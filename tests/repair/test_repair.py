@@ -179,7 +179,7 @@ class Property(RepairCase):
         repaired = self.path("out")
         shards = ["--max-shard-size", rng.choice(("20KB", "100000", "1GB"))]
         shards = shards if rng.random() < 0.25 else []
-        result = self.gac("repair", original, "-o", repaired, "--json", *args, *shards)
+        result = self.gac("repair", original, "-o", repaired, "--copy", "--json", *args, *shards)
         if result.returncode and may_refuse:
             self.assertIn(result.returncode, (2, 5), result.stderr)
             self.assertTrue(support.one_line(result.stderr), result.stderr)
@@ -410,6 +410,10 @@ class Edges(RepairCase):
         original, tensors = self.make("llama")
         plan = self.write_plan({})
         answer = self.gac.json("repair", original, "-o", self.path("out"), "--plan", plan)
+        self.assertEqual((answer["n_dims_changed"], answer["written"]), (0, False))
+        self.assertFalse(os.path.exists(self.path("out")))
+        answer = self.gac.json("repair", original, "-o", self.path("out"), "--plan", plan, "--copy")
+        self.assertTrue(answer["written"])
         self.assertEqual((answer["n_dims_changed"], answer["overhead_pct"]), (0, 0))
         self.assertEqual(support.read_folder(self.path("out")), tensors)
         self.check_files(original, self.path("out"), config_too=True)

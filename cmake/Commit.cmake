@@ -1,0 +1,26 @@
+# Writes the commit of the sources into a header, if it has changed: cmake -DROOT=... -DOUTPUT=...
+# -P Commit.cmake. A tarball has none, and may lie inside a repository that is not ours.
+set(commit unknown)
+find_program(GIT git)
+if(GIT)
+  execute_process(COMMAND ${GIT} -C ${ROOT} rev-parse --show-toplevel OUTPUT_VARIABLE top
+                  ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(top)
+    file(REAL_PATH ${top} top)
+    file(REAL_PATH ${ROOT} root)
+  endif()
+  if(top AND top STREQUAL root)
+    execute_process(COMMAND ${GIT} -C ${ROOT} rev-parse --short=7 HEAD OUTPUT_VARIABLE found
+                    ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
+    if(NOT failed)
+      set(commit ${found})
+    endif()
+  endif()
+endif()
+set(text "#define GAC_COMMIT \"${commit}\"\n")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} before)
+endif()
+if(NOT text STREQUAL "${before}")
+  file(WRITE ${OUTPUT} "${text}")
+endif()
