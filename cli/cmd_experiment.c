@@ -163,8 +163,7 @@ static gac_status check_files(cli *c, const request *r, gac_experiment **list, i
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
             if (strcmp(gac_experiment_id(list[i]), gac_experiment_id(list[j])) == 0)
-                return gac_error_set(&c->error, GAC_USAGE,
-                                     "%s is given twice, and both results have the same file name",
+                return gac_error_set(&c->error, GAC_USAGE, "%s is there twice, for one file",
                                      gac_experiment_id(list[i]));
     for (int i = 0; i < n; i++)
         for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++) {
@@ -367,7 +366,7 @@ static gac_status judge_again(cli *c, const request *r)
     if (status == GAC_OK && !id)
         status = gac_error_set(&c->error, GAC_BAD_INPUT,
                                json_object_get(result, "results")
-                                   ? "%s: has several results; -o FOLDER/ writes a file for each"
+                                   ? "%s: has several results, which -o FOLDER/ writes one by one"
                                    : "%s: is no result of an experiment",
                                gac_quote(q, sizeof q, r->judge));
     if (status == GAC_OK)

@@ -70,14 +70,14 @@ static bool read_list(gac_reader *r, const json_t *json, gac_stack stack, gac_dt
         if (!path || !exp_is_name(path) || !strstr(known[stack], word))
             return exp_fault(r, "%s: must list%s", gac_stack_name(stack), known[stack]);
         if (n_sizes > 1 && strcmp(path, "padded") == 0)
-            return exp_fault(r, "the path padded does not support several sizes together");
+            return exp_fault(r, "padded makes rows of one size wider, not several together");
         for (size_t i = 0; i < json_array_size(pairs); i++) {
             if (*n == MAX_CHECKS)
                 return exp_fault(r, "more than %d checks", MAX_CHECKS);
             if (!read_check(r, json, json_array_get(pairs, i), path, dtype, &out[*n]))
                 return false;
             if (n_sizes > 1 && out[*n].stored != out[*n - (int)i].stored)
-                return exp_fault(r, "sizes together must have the same stored size");
+                return exp_fault(r, "sizes together must be stored alike");
             out[*n].n_sizes = n_sizes;
             out[*n].n_in_launch = n_sizes == 1 ? 1 : i == 0 ? n_sizes : 0;
             ++*n;

@@ -157,8 +157,8 @@ static void bad_sweeps_are_named(void **state)
             "more than 20000 cases");
     refused(VARIED("'a':{'from':1,'to':2000},'k':{'from':1,'to':2000}", PART, V),
             "more than 200000 combinations");
-    refused(VARIED("'time':[1]", PART, V), "variables must be lower-case names");
-    refused(VARIED("'K':[1]", PART, V), "variables must be lower-case names");
+    refused(VARIED("'time':[1]", PART, V), "variables must be lower-case and not reserved");
+    refused(VARIED("'K':[1]", PART, V), "variables must be lower-case and not reserved");
     refused(VARIED("'k':[8]", PART, ""), "$.sweeps[0].variants: must be an array of 1");
     refused(VARIED("'k':[8]", PART, V "," V), "$.sweeps[0].variants[1]: a second variant");
     refused(VARIED("'k':[8]", PART, "{'name':'v','native':'cudnn'}"),
@@ -506,7 +506,7 @@ static void programs_are_run_without_a_shell(void **state)
     assert_int_equal(gac_spawn(slow, 0.2, 1000, NULL, NULL, &out, &err), GAC_FAILED);
     assert_non_null(strstr(err.text, "did not end in time"));
     assert_int_equal(gac_spawn(loud, 10, 1000, NULL, NULL, &out, &err), GAC_FAILED);
-    assert_non_null(strstr(err.text, "wrote more"));
+    assert_non_null(strstr(err.text, "wrote too much"));
     assert_int_equal(gac_spawn(sad, 10, 1000, NULL, NULL, &out, &err), GAC_OK);
     assert_int_equal(out.exit_code, 4);
     assert_string_equal(out.last_line, "why");

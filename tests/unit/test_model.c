@@ -679,8 +679,9 @@ static void contradictions_are_named(void **state)
                        axes);
     assert_fails(create("mlp", err), GAC_BAD_INPUT, "up_proj.weight\" has 41 outputs");
     assert_fails(create("mlp", err), GAC_BAD_INPUT, "gate_proj.weight\" has 40 outputs");
-    assert_fails(create("unknown", err), GAC_BAD_INPUT, "no model family");
-    assert_fails(create("typed", err), GAC_BAD_INPUT, "model_type \"wavenet\" is not known");
+    assert_fails(create("unknown", err), GAC_BAD_INPUT, "no known model family");
+    assert_fails(create("typed", err), GAC_BAD_INPUT,
+                 "model_type \"wavenet\" and its tensor names are unknown");
     assert_fails(create("axes", err), GAC_BAD_INPUT, "3 axes, but must have 2");
     assert_fails(create("size", err), GAC_BAD_INPUT, "\"hidden_size\" is not a size");
 }
