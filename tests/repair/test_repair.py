@@ -508,7 +508,9 @@ class Edges(RepairCase):
         self.refused(1, "repair", original, "-o", out, "--force", says="no checkpoint")
         self.assertEqual(os.listdir(out), ["old"])
         with open(os.path.join(out, "model.safetensors"), "w", encoding="utf-8") as file:
-            file.write("a checkpoint of old")
+            file.write("a checkpoint by its name only")
+        self.refused(1, "repair", original, "-o", out, "--force", says="no checkpoint")
+        support.write_tensors(os.path.join(out, "model.safetensors"), {})
         self.ok("repair", original, "-o", out, "--force")
         self.assertNotIn("old", os.listdir(out))
         self.check_verify(original, out)
