@@ -69,9 +69,10 @@ gac_status engine_args_open(cli *c, engine_args *a, const char *path)
     a->path = path;
     a->options.progress = c->progress;
     a->options.log = &c->log;
+    int64_t n_tokens;
     gac_status status = cli_open_model(c, path, &a->checkpoint, &a->model);
-    if (status == GAC_OK)
-        status = gac_engine_model_context(a->model, &a->limit, &c->error);
+    if (status == GAC_OK) /* refuses early what the engine does not run */
+        status = gac_engine_model_context(a->model, &n_tokens, &c->error);
     return status;
 }
 

@@ -230,17 +230,27 @@ typedef struct gac_vector gac_vector; /* F32 numbers: norms, tables */
 typedef struct gac_rows gac_rows;     /* activations */
 typedef struct gac_cache gac_cache;   /* keys and values of one layer */
 
+/* Sizes that a device may keep longer than they are, with zeros at the end. */
+typedef enum gac_size_kind {
+    GAC_SIZE_HEAD,  /* of q and k, or of v */
+    GAC_SIZE_WIDTH, /* between gate, up and down; a rank between two factors */
+    GAC_SIZE_ROW    /* a whole row of activations */
+} gac_size_kind;
+
+/* The size in which a slice of size numbers is kept; at least size. */
+typedef int64_t (*gac_padding)(gac_size_kind kind, int64_t size);
+
 typedef struct gac_compute_options {
-    gac_dtype dtype;  /* cuda: F16 or BF16; the CPUs compute in F32 */
-    bool as_is;       /* no size is padded inside, for comparison */
-    int n_threads;    /* CPUs; 0: one for each core */
-    int64_t max_rows; /* rows that a pass may have: batch times new tokens */
+    gac_dtype dtype;     /* cuda: F16 or BF16; the CPUs compute in F32 */
+    gac_padding padding; /* the rule that cuda obeys; NULL: sizes stay as they are */
+    int n_threads;       /* CPUs; 0: one for each core */
+    int64_t max_rows;    /* rows that a pass may have: batch times new tokens; at least 1 */
 } gac_compute_options;
 
-typedef enum gac_size_kind {
-    GAC_SIZE_HEAD, /* of q and k, or of v */
-    GAC_SIZE_WIDTH /* between gate, up and down */
-} gac_size_kind;
+#define GAC_COMPUTE_OPTIONS_INIT \
+    { \
+        GAC_DTYPE_F16, NULL, 0, 1 \
+    }
 
 typedef enum gac_linear_mode {
     GAC_LINEAR_SET,  /* out = y */
@@ -288,7 +298,8 @@ typedef struct gac_compute_ops {
     gac_status (*open)(void *device_state, const gac_compute_options *options, void **state,
                        gac_error *err);
     void (*close)(void *state);
-    /* The size in which one slice is best kept; at least size. */
+    /* The size in which one slice is kept here: by the padding of the options where
+     * the device pads at all, else size. */
     int64_t (*stored)(void *state, gac_size_kind kind, int64_t size);
     void (*memory)(void *state, gac_compute_memory *out);
 
@@ -369,7 +380,7 @@ void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT is fine */
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 
-#define GAC_BACKEND_ABI 4
+#define GAC_BACKEND_ABI 5
 
 /* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
  * that returns a table like this. Specs reach it checked. A slot that is NULL

@@ -61,7 +61,7 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
         status = settle_options(e, err);
     if (status == GAC_OK) {
         gac_compute_options compute = { .dtype = e->options.dtype,
-                                        .as_is = e->options.as_is,
+                                        .padding = e->options.as_is ? NULL : gac_engine_padding,
                                         .n_threads = e->options.n_threads,
                                         .max_rows = e->options.max_rows };
         status = gac_compute_open(e->options.device, &compute, &e->compute, err);

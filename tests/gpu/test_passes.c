@@ -225,7 +225,7 @@ static void check_linears(bench *b, bool small, bool few)
             linear_case c = cases[i];
             c.m = ms[j];
             snprintf(name, sizeof name, "%s m=%lld %s%s", c.name, (long long)c.m,
-                     gac_dtype_name(b->options.dtype), b->options.as_is ? " as is" : "");
+                     gac_dtype_name(b->options.dtype), b->options.padding ? "" : " as is");
             failed(run_linear(b, &c, name, &err), name, &err);
         }
     }

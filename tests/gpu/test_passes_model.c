@@ -275,7 +275,7 @@ void check_model(bench *b)
         gac_error err = GAC_ERROR_INIT;
         char name[120];
         snprintf(name, sizeof name, "model b=%lld %s%s", (long long)batches[i],
-                 gac_dtype_name(b->options.dtype), b->options.as_is ? " as is" : "");
+                 gac_dtype_name(b->options.dtype), b->options.padding ? "" : " as is");
         failed(run_model(b, batches[i], name, &err), name, &err);
     }
 }

@@ -7,7 +7,7 @@
  * pass_attend.c attends and pass_head.c has both ends of the model.
  *
  * Sizes are logical (what the model has) or physical (what lies in memory):
- * unless as_is, rows and ranks are longer than they must be, with zeros at
+ * by the padding of the options, rows and ranks are longer than they must be, with zeros at
  * the end, so that everything starts on 16 bytes. */
 #ifndef GAC_CUDA_COMPUTE_INTERNAL_H
 #define GAC_CUDA_COMPUTE_INTERNAL_H
