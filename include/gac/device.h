@@ -130,8 +130,6 @@ typedef enum gac_operand {
  * makes no sense: sizes below 1, over 2^31, or with a product over 2^40 bytes,
  * and a dtype that the kind of task does not take. */
 int64_t gac_task_operand_bytes(const gac_task_spec *spec, gac_operand operand);
-/* How an operand is stored. COPY moves bytes: U8. */
-gac_dtype gac_task_operand_dtype(const gac_task_spec *spec, gac_operand operand);
 
 /* Operations of one call of GEMM or SDPA, else 0; bytes of operands and result, each once. */
 double gac_task_flops(const gac_task_spec *spec);

@@ -1,4 +1,4 @@
-#include <gac/base.h>
+#include "base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

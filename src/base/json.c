@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/json_parse.h"
+#include "base/json_walk.h"
 static void skip_space(gac_json_walk *walk)
 {
     while (walk->position < walk->n_bytes && walk->text[walk->position] &&

@@ -1,4 +1,4 @@
-#include <gac/base.h>
+#include "base/files.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "checkpoint/checkpoint_internal.h"
 
 /* Folders inside folders, as deep as any repository goes. */

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "checkpoint/checkpoint_internal.h"
 
 gac_status gac_checkpoint_add_note(gac_checkpoint *c, const char *note, gac_error *err)

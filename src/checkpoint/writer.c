@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "checkpoint/writer_header.h"
 
 typedef struct new_shard {

@@ -1,5 +1,7 @@
 #include <gac/device.h>
 
+#include "device/task_spec.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,6 +8,9 @@
 /* GAC_USAGE, and why, for a spec that no device could serve. */
 gac_status gac_task_check_spec(const gac_task_spec *spec, gac_error *err);
 
+/* How an operand is stored. COPY moves bytes: U8. */
+gac_dtype gac_task_operand_dtype(const gac_task_spec *spec, gac_operand operand);
+
 /* Softmax scale with the default resolved; padding does not change it. */
 double gac_sdpa_scale(const gac_sdpa_call *call);
 

@@ -1,5 +1,6 @@
 /* Reads tokenizer.json. Its large parts, vocabulary and merges, are walked
  * entry by entry, because a DOM of a hostile file takes many times its size. */
+#include "base/json_walk.h"
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>

@@ -8,6 +8,8 @@
 #include <jansson.h>
 
 #include "base/arena.h"
+#include "base/json_parse.h"
+#include "base/json_walk.h"
 #include "base/namemap.h"
 #include "scratch.h"
 
