@@ -19,7 +19,10 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
+/* Of this header, and of the library that runs; they may differ in the last
+ * number only (gac/gac.h). */
 #define GAC_VERSION "0.1.0"
+const char *gac_version(void);
 
 #if defined(__GNUC__)
 #define GAC_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))

@@ -4,7 +4,11 @@
  * shards with an index, and validates everything a header can say before
  * returning: a checkpoint that opened holds tensors whose bytes exist, do not
  * overlap and fill their files. Tensor data stays on disk until asked for.
- * What a tensor means is not known here. */
+ * What a tensor means is not known here.
+ *
+ * What a checkpoint says of itself does not change, so that several threads may
+ * ask it at once. Reading its data moves file descriptors: one thread at a time,
+ * but for gac_checkpoint_map. A writer is used by one thread at a time. */
 #ifndef GAC_CHECKPOINT_H
 #define GAC_CHECKPOINT_H
 
@@ -56,7 +60,8 @@ void gac_checkpoint_close(gac_checkpoint *checkpoint); /* NULL is fine */
 const char *gac_checkpoint_path(const gac_checkpoint *checkpoint);
 bool gac_checkpoint_is_directory(const gac_checkpoint *checkpoint);
 int32_t gac_checkpoint_n_tensors(const gac_checkpoint *checkpoint);
-/* Tensors are ordered by file, then as the header lists them. */
+/* Tensors are ordered by file, then as the header lists them. An index that is out
+ * of range gives NULL, here and below, or 0 where a number is returned. */
 const gac_tensor *gac_checkpoint_tensor(const gac_checkpoint *checkpoint, int32_t index);
 /* Index of the tensor of that name, or -1. */
 int32_t gac_checkpoint_find(const gac_checkpoint *checkpoint, const char *name);
@@ -223,7 +228,7 @@ typedef struct gac_convert_result {
 /* Writes a Hugging Face directory, complete or not at all, from a GGUF file of
  * a Llama-like model (llama, mistral, qwen2, qwen3): config, tensors under
  * their names there and tokenizer. Memory follows the tokenizer, not the
- * tensors. GAC_USAGE when a weight is too large for the dtype. */
+ * tensors. options may be NULL. GAC_USAGE when a weight is too large for the dtype. */
 gac_status gac_convert_gguf(const char *from, const char *to, const gac_convert_options *options,
                             gac_convert_result *result, gac_error *err);
 /* Likewise from llama2.c's first format, and options->tokenizer. */

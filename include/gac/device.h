@@ -374,7 +374,7 @@ typedef struct gac_compute {
 /* Opens "reference", "cpu", "cuda" or "cuda:N". Errors as gac_device_open. */
 gac_status gac_compute_open(const char *name, const gac_compute_options *options, gac_compute *out,
                             gac_error *err);
-void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT is fine */
+void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT and NULL are fine */
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 

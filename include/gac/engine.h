@@ -1,7 +1,9 @@
 /* engine: running a model.
  *
- * From text to tokens and back, and the forward pass between. Knows what a
- * model computes; compression and timing happen elsewhere. */
+ * The forward pass, and what is built on it: perplexity, generation, tasks, speed.
+ * Knows what a model computes; compression happens elsewhere.
+ *
+ * One engine is used by one thread at a time. It starts threads of its own. */
 #ifndef GAC_ENGINE_H
 #define GAC_ENGINE_H
 
@@ -245,7 +247,7 @@ typedef struct gac_generation {
 gac_status gac_engine_generate(gac_engine *engine, gac_tokenizer *tokenizer, const int32_t *prompt,
                                size_t n_prompt, const gac_generate_options *options,
                                gac_generation *out, gac_error *err);
-void gac_generation_dispose(gac_generation *generation);
+void gac_generation_dispose(gac_generation *generation); /* NULL is fine */
 
 /* ---- Tasks ---------------------------------------------------------------- */
 
@@ -303,7 +305,7 @@ typedef struct gac_logit_comparison {
 } gac_logit_comparison;
 
 /* Runs both models over the same ids, one after the other, so that one at a time
- * is in memory, and compares all logits. GAC_BAD_INPUT where the vocabularies
+ * is in memory, and compares all logits. options may be NULL. GAC_BAD_INPUT where the vocabularies
  * differ in size, GAC_USAGE for an id outside them. */
 gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
                               const gac_compare_options *options, gac_logit_comparison *out,

@@ -49,7 +49,7 @@ typedef enum gac_verdict {
     GAC_VERDICT_COUNT
 } gac_verdict;
 
-/* "pays", "pays-rescaled", "aligned", …; NULL for no verdict. */
+/* "pays", "pays-rescaled", "aligned", "refused", "slower", "small". */
 const char *gac_verdict_name(gac_verdict verdict);
 
 /* Predicted times of one phase of the workload. A ratio is over now_ms. */

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/arguments.h"
 #include "base/json_parse.h"
 #include "base/json_walk.h"
 static void skip_space(gac_json_walk *walk)
@@ -64,6 +65,7 @@ __attribute__((constructor)) static void watch_jansson(void)
 gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
                           gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text, source, out);
     gac_json_walk walk = { .text = text, .n_bytes = n_bytes, .source = source };
     json_t *value = NULL;
     skip_space(&walk);
@@ -87,6 +89,7 @@ gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, 
 
 gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, file, out);
     char *text;
     size_t n_bytes;
     gac_status status = gac_file_slurp(file, max_bytes, &text, &n_bytes, err);
@@ -125,6 +128,7 @@ static int append(const char *bytes, size_t n_bytes, void *user)
 gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, size_t *n_bytes,
                          gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text);
     growing_text t = { NULL, 0, 0 };
     gac_status status = gac_memory_check(err);
     if (status == GAC_OK && (!value || json_dump_callback(value, append, &t, flags) != 0 ||
@@ -142,6 +146,7 @@ gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, 
 
 gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, stream);
     char *text;
     gac_status status =
         gac_json_text(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9), &text, NULL, err);

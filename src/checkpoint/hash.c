@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
+#include "base/arguments.h"
 #include "checkpoint/checkpoint_internal.h"
 
 /* Tensors below THREAD_BYTES are not worth a thread. */
@@ -43,6 +44,8 @@ static void *work(void *user)
 gac_status gac_tensor_hash_start(gac_checkpoint *c, int32_t tensor, gac_tensor_hash **out,
                                  gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "checkpoint, out", c, out);
+    GAC_REFUSE(err, tensor < 0 || tensor >= gac_checkpoint_n_tensors(c), "there is no such tensor");
     char nothing;
     const gac_tensor *t = &c->tensors[tensor];
     gac_tensor_hash *h = calloc(1, sizeof *h);

@@ -1,4 +1,5 @@
 /* How large an engine must be for what it will be asked. */
+#include "base/arguments.h"
 #include "engine/engine_internal.h"
 
 /* Room for the work seen so far. */
@@ -92,10 +93,10 @@ gac_status gac_engine_size(const gac_model *model, const gac_engine_work *work,
                            gac_engine_options *options, gac_error *err)
 {
     room r = { model, 0, 1, 1, 1, 1, 1 };
-    if (!model || !work || !options || work->n_prefill < 0 || work->n_decode < 0 ||
-        (work->n_prefill && !work->prefill) || (work->n_decode && !work->decode))
-        return gac_error_set(err, GAC_USAGE,
-                             "gac_engine_size: a model, work, options or a list of shapes is NULL");
+    GAC_REFUSE_NULL(err, model, work, options);
+    GAC_REFUSE(err, work->n_prefill < 0 || (work->n_prefill > 0 && !work->prefill),
+               "prefill is NULL");
+    GAC_REFUSE(err, work->n_decode < 0 || (work->n_decode > 0 && !work->decode), "decode is NULL");
     gac_status status = gac_engine_model_context(model, &r.limit, err);
     if (status == GAC_OK)
         status = fit_windows(&r, work, err);

@@ -3,6 +3,7 @@
  * its own, with the tokens that the tokenizer puts around a text; what the whole
  * has more is the continuation. acc takes the likelier one, acc_norm the one of
  * greater likelihood per character of the solution, without the space. */
+#include "base/arguments.h"
 #include "base/utf8.h"
 
 #include <gac/engine.h>
@@ -225,6 +226,7 @@ static double standard_error(double p, int64_t n)
 gac_status gac_engine_piqa(gac_engine *engine, gac_tokenizer *tokenizer, const char *path,
                            const gac_piqa_options *options, gac_piqa *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, engine, tokenizer, path, out);
     gac_engine_info info;
     question_list list = { 0 };
     int64_t n_right[2] = { 0, 0 };

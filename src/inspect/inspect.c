@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/arguments.h"
 #include "inspect/inspect_internal.h"
 
 static void count_dims(const gac_model *model, gac_inspection *x)
@@ -152,8 +153,7 @@ gac_status gac_inspect(const gac_model *model, const gac_contract *contract,
                        const gac_inspect_options *options, gac_inspection **out, gac_error *err)
 {
     static const gac_inspect_options usual = GAC_INSPECT_OPTIONS_INIT;
-    if (!model || !contract || !out)
-        return gac_error_set(err, GAC_USAGE, "gac_inspect: a model, a contract or out is NULL");
+    GAC_REFUSE_NULL(err, model, contract, out);
     gac_inspection *x = calloc(1, sizeof *x);
     if (!x)
         return gac_error_no_memory(err);

@@ -5,7 +5,7 @@ const char *gac_verdict_name(gac_verdict verdict)
 {
     static const char *const names[] = { "pays",    "pays-rescaled", "aligned",
                                          "refused", "slower",        "small" };
-    return (unsigned)verdict < GAC_VERDICT_COUNT ? names[verdict] : NULL;
+    return (unsigned)verdict < GAC_VERDICT_COUNT ? names[verdict] : "unknown";
 }
 
 static double whole_ratio(const gac_inspection *x, bool rescaled)
