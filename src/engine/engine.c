@@ -355,6 +355,7 @@ gac_status gac_engine_losses(gac_engine *e, const int32_t *ids, int64_t n_ids, d
                              gac_error *err)
 {
     GAC_REFUSE_NULL_AS(err, "engine, ids, losses", e, ids, losses);
+    GAC_REFUSE(err, n_ids < 1, "there are no tokens");
     int64_t n = n_ids - 1;
     if (n >= 0 && find_outside(e, ids + n, 1) == 0)
         return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld", (long long)n,

@@ -357,6 +357,69 @@ static void ranges_rest(void **state)
     small_close(&m);
 }
 
+static void ranges_engine(void **state)
+{
+    (void)state;
+    small_model m = open_model("engine");
+    gac_engine *e = NULL;
+    gac_engine_options room = GAC_ENGINE_OPTIONS_INIT;
+    const int32_t ids[4] = { 1, 2, 3, 4 };
+    double losses[4];
+    float logits[80];
+    gac_perplexity perplexity;
+    gac_pass_timing timing;
+    gac_generation made;
+    room.device = "reference";
+    room.max_context = 8;
+    int64_t *sizes[] = { &room.max_batch, &room.max_context, &room.max_new, &room.max_rows,
+                         &room.max_cached };
+    for (int i = 0; i < 5; i++) {
+        int64_t was = *sizes[i];
+        *sizes[i] = -1;
+        assert_fails(gac_engine_open(m.model, &room, &e, err), GAC_USAGE, "no sense");
+        *sizes[i] = was;
+    }
+    room.n_threads = -1;
+    assert_fails(gac_engine_open(m.model, &room, &e, err), GAC_USAGE, "");
+    room.n_threads = 1;
+    room.dtype = GAC_DTYPE_BOOL;
+    assert_fails(gac_engine_open(m.model, &room, &e, err), GAC_USAGE, "BOOL");
+    room.dtype = (gac_dtype)-1;
+    assert_fails(gac_engine_open(m.model, &room, &e, err), GAC_USAGE, "unknown");
+    room.dtype = GAC_DTYPE_COUNT;
+    assert_ok(gac_engine_open(m.model, &room, &e, err));
+    for (int64_t n = -1; n <= 0; n++) {
+        assert_fails(gac_engine_reserve(e, n, 1, err), GAC_USAGE, "");
+        assert_fails(gac_engine_reserve(e, 1, n, err), GAC_USAGE, "");
+        assert_fails(gac_engine_forward(e, ids, n, 1, 0, NULL, err), GAC_USAGE, "");
+        assert_fails(gac_engine_forward(e, ids, 1, n, 0, NULL, err), GAC_USAGE, "");
+        assert_fails(gac_engine_losses(e, ids, n, losses, err), GAC_USAGE, "no tokens");
+        assert_fails(gac_engine_time_prefill(e, n, 1, NULL, NULL, &timing, err), GAC_USAGE, "");
+        assert_fails(gac_engine_time_prefill(e, 1, n, NULL, NULL, &timing, err), GAC_USAGE, "");
+        assert_fails(gac_engine_time_decode(e, n, 2, 0, NULL, NULL, &timing, err), GAC_USAGE, "");
+        assert_fails(gac_engine_time_decode(e, 1, n, 0, NULL, NULL, &timing, err), GAC_USAGE, "");
+    }
+    assert_fails(gac_engine_forward(e, ids, 1, 1, -1, NULL, err), GAC_USAGE, "");
+    assert_fails(gac_engine_logits(e, -1, 1, logits, err), GAC_USAGE, "");
+    assert_fails(gac_engine_logits(e, 0, -1, logits, err), GAC_USAGE, "");
+    assert_fails(gac_engine_perplexity(e, ids, 1, NULL, &perplexity, err), GAC_USAGE, "two");
+    gac_perplexity_options windows = { -1, 0, NULL };
+    assert_fails(gac_engine_perplexity(e, ids, 4, &windows, &perplexity, err), GAC_USAGE, "");
+    gac_generate_options options = GAC_GENERATE_OPTIONS_INIT;
+    options.n_eos = 1;
+    assert_fails(gac_engine_generate(e, NULL, ids, 4, &options, &made, err), GAC_USAGE, "eos");
+    gac_generation_dispose(&made);
+    options.n_eos = 0;
+    options.max_tokens = 0;
+    assert_fails(gac_engine_generate(e, NULL, ids, 4, &options, &made, err), GAC_USAGE, "");
+    options.max_tokens = 1;
+    assert_fails(gac_engine_generate(e, NULL, ids, 0, &options, &made, err), GAC_USAGE, "");
+    assert_ok(gac_engine_generate(e, NULL, ids, 4, &options, &made, err));
+    gac_generation_dispose(&made);
+    gac_engine_close(e);
+    small_close(&m);
+}
+
 /* Options that are all zero either work or are refused. */
 static void zero_options(void **state)
 {
@@ -486,8 +549,9 @@ int main(void)
         cmocka_unit_test(null_inspect),      cmocka_unit_test(null_tokenizer),
         cmocka_unit_test(null_engine),       cmocka_unit_test(null_repair),
         cmocka_unit_test(ranges_checkpoint), cmocka_unit_test(ranges_rest),
-        cmocka_unit_test(zero_options),      cmocka_unit_test(frees_take_null),
-        cmocka_unit_test(names_of_nothing),  cmocka_unit_test(version),
+        cmocka_unit_test(ranges_engine),     cmocka_unit_test(zero_options),
+        cmocka_unit_test(frees_take_null),   cmocka_unit_test(names_of_nothing),
+        cmocka_unit_test(version),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }
