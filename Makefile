@@ -11,7 +11,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 JOBS ?= $(shell nproc)
 SOURCES = $(wildcard include/gac/*.h src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu cli/*.[ch] experiment/*.[ch] \
-    tests/*/*.[ch] tests/*/*.cu fuzz/*.[ch] bench/*.c)
+    tests/*/*.[ch] tests/*/*.cu fuzz/*.[ch] bench/*.c examples/*.c)
 
 all: build/gac
 

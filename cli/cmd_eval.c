@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-#define FILL_CHUNK 512 /* tokens of a sequence in a pass that fills the cache */
-
 /* Reads "1x1024,4x1024", or with @. */
 static gac_status take_shapes(shape_list *list, char between, const char *text, gac_error *err)
 {
@@ -20,8 +18,7 @@ static gac_status take_shapes(shape_list *list, char between, const char *text, 
                                  between == 'x' ? "1x1024,4x1024" : "1@1024,16@1024");
         if (list->n == MAX_SHAPES)
             return gac_error_set(err, GAC_USAGE, "more than %d", MAX_SHAPES);
-        list->batch[list->n] = batch;
-        list->length[list->n++] = length;
+        list->shapes[list->n++] = (gac_pass_shape){ batch, length };
         more = *end == ',';
         at = end;
     }
@@ -81,57 +78,17 @@ static gac_status check(cli *c, const eval_command *o)
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
-static gac_status too_long(cli *c, const eval_command *o, const char *what, int64_t n)
-{
-    char q[300];
-    return gac_error_set(&c->error, GAC_USAGE, "%s: %s of %lld tokens: the model allows %lld",
-                         gac_quote(q, sizeof q, o->engine.path), what, (long long)n,
-                         (long long)o->engine.limit);
-}
-
 /* Room for everything that was asked for, one after the other, in one engine. */
 static gac_status size_engine(cli *c, eval_command *o)
 {
-    int64_t limit = o->engine.limit, batch = 1, context = 1, fresh = 1, rows = 1, cached = 1;
-    if (o->text) {
-        if (o->window == 0)
-            o->window = gac_min_i64(GAC_DEFAULT_WINDOW, limit);
-        if (o->window > limit)
-            return too_long(c, o, "a window", o->window);
-        context = fresh = rows = cached = o->window;
-    }
-    if (o->piqa) {
-        context = gac_max_i64(context, gac_min_i64(GAC_DEFAULT_WINDOW, limit));
-        fresh = gac_max_i64(fresh, context);
-        rows = gac_max_i64(rows, fresh);
-        cached = gac_max_i64(cached, context);
-    }
-    for (int i = 0; i < o->prefill.n; i++) {
-        if (o->prefill.length[i] > limit)
-            return too_long(c, o, "prefill", o->prefill.length[i]);
-        batch = gac_max_i64(batch, o->prefill.batch[i]);
-        context = gac_max_i64(context, o->prefill.length[i]);
-        fresh = gac_max_i64(fresh, o->prefill.length[i]);
-        rows = gac_max_i64(rows, o->prefill.batch[i] * o->prefill.length[i]);
-        cached = gac_max_i64(cached, o->prefill.batch[i] * o->prefill.length[i]);
-    }
-    for (int i = 0; i < o->decode.n; i++) {
-        int64_t length = o->decode.length[i];
-        if (length > limit)
-            return too_long(c, o, "a context", length);
-        batch = gac_max_i64(batch, o->decode.batch[i]);
-        int64_t reached = gac_min_i64(length - 1 + GAC_DECODE_STEPS, limit);
-        context = gac_max_i64(context, reached);
-        cached = gac_max_i64(cached, o->decode.batch[i] * reached);
-        fresh = gac_max_i64(fresh, gac_min_i64(length, FILL_CHUNK));
-        rows = gac_max_i64(rows, o->decode.batch[i] * gac_min_i64(length, FILL_CHUNK));
-    }
-    o->engine.options.max_batch = batch;
-    o->engine.options.max_context = context;
-    o->engine.options.max_new = fresh;
-    o->engine.options.max_rows = rows;
-    o->engine.options.max_cached = cached;
-    return GAC_OK;
+    gac_engine_work work = { .perplexity = o->text != NULL,
+                             .window = o->window,
+                             .tasks = o->piqa != 0,
+                             .prefill = o->prefill.shapes,
+                             .n_prefill = o->prefill.n,
+                             .decode = o->decode.shapes,
+                             .n_decode = o->decode.n };
+    return gac_engine_size(o->engine.model, &work, &o->engine.options, &c->error);
 }
 
 static gac_status run_perplexity(cli *c, eval_command *o, const int32_t *ids, size_t n_ids)
@@ -144,12 +101,16 @@ static gac_status run_shapes(cli *c, eval_command *o)
 {
     gac_status status = GAC_OK;
     gac_engine *engine = o->engine.engine;
-    for (int i = 0; i < o->prefill.n && status == GAC_OK; i++)
-        status = gac_engine_time_prefill(engine, o->prefill.batch[i], o->prefill.length[i], NULL,
-                                         c->progress, &o->prefill.timings[i], &c->error);
-    for (int i = 0; i < o->decode.n && status == GAC_OK; i++)
-        status = gac_engine_time_decode(engine, o->decode.batch[i], o->decode.length[i], FILL_CHUNK,
-                                        NULL, c->progress, &o->decode.timings[i], &c->error);
+    for (int i = 0; i < o->prefill.n && status == GAC_OK; i++) {
+        gac_pass_shape s = o->prefill.shapes[i];
+        status = gac_engine_time_prefill(engine, s.batch, s.length, NULL, c->progress,
+                                         &o->prefill.timings[i], &c->error);
+    }
+    for (int i = 0; i < o->decode.n && status == GAC_OK; i++) {
+        gac_pass_shape s = o->decode.shapes[i];
+        status = gac_engine_time_decode(engine, s.batch, s.length, GAC_DECODE_CHUNK, NULL,
+                                        c->progress, &o->decode.timings[i], &c->error);
+    }
     return status;
 }
 

@@ -170,19 +170,11 @@ static gac_status find_eos(cli *c, generate_command *o)
 /* Room for prompt and answer, as far as the model allows. */
 static gac_status size_engine(cli *c, generate_command *o)
 {
-    char q[300];
-    int64_t n = (int64_t)o->n_prompt, context;
-    if (n == 0)
+    gac_engine_work work = { .n_prompt = (int64_t)o->n_prompt,
+                             .max_tokens = o->options.max_tokens };
+    if (o->n_prompt == 0)
         return gac_error_set(&c->error, GAC_USAGE, "the prompt has no tokens");
-    if (n > o->engine.limit)
-        return gac_error_set(
-            &c->error, GAC_USAGE, "%s: the prompt has %lld tokens, the model allows %lld",
-            gac_quote(q, sizeof q, o->engine.path), (long long)n, (long long)o->engine.limit);
-    if (!gac_add_i64(n, o->options.max_tokens, &context) || context > o->engine.limit)
-        context = o->engine.limit;
-    o->engine.options.max_context = context;
-    o->engine.options.max_new = n;
-    return GAC_OK;
+    return gac_engine_size(o->engine.model, &work, &o->engine.options, &c->error);
 }
 
 /* A reader that has gone away ends the text. */

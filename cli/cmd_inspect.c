@@ -35,10 +35,11 @@ static const opt options[] = {
 static gac_status gather(cli *c, const inspect_options *o, const char *path, inspection *x)
 {
     gac_checkpoint_options opening = { .progress = c->progress, .log = &c->log };
+    gac_workload workload;
+    gac_inspect_options how = { &workload, GAC_DTYPE_COUNT, o->n_gpus, o->quant_group };
+    gac_dtype served;
     x->workload_text = o->workload;
-    x->target.n_gpus = o->n_gpus;
-    x->target.quant_group = o->quant_group;
-    gac_status status = gac_workload_parse(o->workload, &x->workload, &c->error);
+    gac_status status = gac_workload_parse(o->workload, &workload, &c->error);
     if (status == GAC_OK)
         status = cli_contract(c, o->gpu, o->contract, &x->contract);
     if (status == GAC_OK)
@@ -46,11 +47,23 @@ static gac_status gather(cli *c, const inspect_options *o, const char *path, ins
     if (status == GAC_OK)
         status = gac_model_create(x->checkpoint, &x->model, &c->error);
     if (status == GAC_OK)
-        status = cli_dtype(c, o->dtype, x->model, x->contract, &x->wanted, &x->target.dtype);
-    x->target.contract = x->contract;
+        status = cli_dtype(c, o->dtype, x->model, x->contract, &how.dtype, &served);
     if (status == GAC_OK)
-        status = inspect_compute(c, x);
-    return status;
+        status = gac_inspect(x->model, x->contract, &how, &x->found, &c->error);
+    if (status != GAC_OK)
+        return status;
+    const gac_inspection *f = x->found;
+    x->n_dims = f->n_chosen ? f->n_chosen : f->n_dims;
+    x->n_misaligned = f->n_chosen ? f->n_chosen_misaligned : f->n_misaligned;
+    return GAC_OK;
+}
+
+static void dispose(inspection *x)
+{
+    gac_inspection_free(x->found);
+    gac_model_free(x->model);
+    gac_checkpoint_close(x->checkpoint);
+    gac_contract_free(x->contract);
 }
 
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
@@ -65,10 +78,11 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
         status = inspect_print_json(c, &x, o->places);
     else if (status == GAC_OK)
         inspect_print(&x);
-    if (status == GAC_OK && o->fail_on_misaligned && x.n_misaligned_all > 0)
-        status = gac_error_set(&c->error, GAC_CHECK, "%d of %d sizes are misaligned on %s",
-                               x.n_misaligned_all, x.n_dims_all, gac_contract_name(x.contract));
-    inspect_dispose(&x);
+    if (status == GAC_OK && o->fail_on_misaligned && x.found->n_misaligned > 0)
+        status =
+            gac_error_set(&c->error, GAC_CHECK, "%d of %d sizes are misaligned on %s",
+                          x.found->n_misaligned, x.found->n_dims, gac_contract_name(x.contract));
+    dispose(&x);
     return status;
 }
 

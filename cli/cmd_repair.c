@@ -61,11 +61,14 @@ static gac_status check_plan(cli *c, const repair_command *o, const gac_model *m
 {
     char q[200];
     gac_error why = GAC_ERROR_INIT;
+    gac_repair_options rescaled = o->options;
     if (gac_repair_check(model, plan->sizes, &o->options, &why) == GAC_OK)
         return GAC_OK;
+    rescaled.allow_rescaled = true;
+    bool allowed = gac_repair_check(model, plan->sizes, &rescaled, NULL) == GAC_OK;
     gac_plan_dispose(plan);
-    return gac_error_set(&c->error, GAC_BAD_INPUT, "%s: %s", gac_quote(q, sizeof q, o->plan_file),
-                         why.text);
+    return gac_error_set(&c->error, GAC_BAD_INPUT, "%s: %s%s", gac_quote(q, sizeof q, o->plan_file),
+                         why.text, allowed ? " (--allow rescaled)" : "");
 }
 
 /* The sizes to apply: of a plan file, or planned now. */

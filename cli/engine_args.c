@@ -18,8 +18,8 @@ const opt engine_args_options[] = {
       OPT_CALL, AT(options.device), .take = cli_take_device },
     { "dtype", 0, "D", "dtype to compute in, with cuda: F16 or BF16 (default: as stored, else F16)",
       OPT_CHOICE, AT(options.dtype), .choices = dtypes },
-    { "no-pad", 0, NULL, "sizes are not padded inside, for comparison", OPT_FLAG, AT(options.no_pad),
-      .old = "as-is" },
+    { "no-pad", 0, NULL, "sizes are not padded inside, for comparison", OPT_FLAG,
+      AT(options.no_pad), .old = "as-is" },
     { "threads", 0, "N", "CPUs to use (default: all)", OPT_INT, AT(n_threads), .least = 1,
       .most = INT_MAX },
     { 0 }
@@ -46,9 +46,10 @@ gac_status engine_args_open(cli *c, engine_args *a, const char *path)
     a->options.n_threads = (int)a->n_threads;
     a->options.progress = c->progress;
     a->options.log = &c->log;
+    int64_t n_tokens;
     gac_status status = cli_open_model(c, path, &a->checkpoint, &a->model);
-    if (status == GAC_OK)
-        status = gac_engine_model_context(a->model, &a->limit, &c->error);
+    if (status == GAC_OK) /* refuses early what the engine does not run */
+        status = gac_engine_model_context(a->model, &n_tokens, &c->error);
     return status;
 }
 

@@ -14,7 +14,6 @@ typedef struct engine_args {
     gac_model *model;
     gac_tokenizer *tokenizer; /* NULL unless asked for */
     gac_engine *engine;
-    int64_t limit; /* tokens of a sequence that the model allows */
 } engine_args;
 
 #define ENGINE_ARGS_INIT \

@@ -10,7 +10,7 @@ enum { MAX_SHAPES = 16 };
 
 /* BxS or B@CONTEXT, as many as were asked for. */
 typedef struct shape_list {
-    int64_t batch[MAX_SHAPES], length[MAX_SHAPES];
+    gac_pass_shape shapes[MAX_SHAPES];
     gac_pass_timing *timings; /* (n) */
     int n;
 } shape_list;

@@ -1,7 +1,5 @@
 #include "inspect.h"
 
-#include <stdlib.h>
-
 static json_t *checkpoint_json(const inspection *x)
 {
     const gac_checkpoint *c = x->checkpoint;
@@ -21,7 +19,7 @@ static json_t *contract_json(const inspection *x)
     const json_t *about = gac_contract_about(x->contract);
     json_t *object =
         json_pack("{s:s, s:s, s:s}", "name", gac_contract_name(x->contract), "gpu",
-                  gac_contract_gpu(x->contract), "dtype", gac_dtype_name(x->target.dtype));
+                  gac_contract_gpu(x->contract), "dtype", gac_dtype_name(x->found->target.dtype));
     json_object_set(object, "provisional", json_object_get(about, "provisional"));
     json_object_set(object, "sources", json_object_get(about, "sources"));
     return object;
@@ -29,35 +27,36 @@ static json_t *contract_json(const inspection *x)
 
 static json_t *summary_json(const inspection *x)
 {
+    const gac_inspection *f = x->found;
     json_t *phases = json_array();
-    for (int i = 0; i < x->workload.n_phases; i++) {
-        const phase_times *t = &x->phases[i];
+    char advice[1536];
+    inspect_advice(f, advice, sizeof advice);
+    for (int i = 0; i < f->workload.n_phases; i++) {
+        const gac_phase_times *t = &f->phases[i];
         json_array_append_new(phases, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "phase", t->label,
                                                 "rest_ms", t->rest_ms, "now_ms", t->now_ms,
-                                                "repaired_ms", t->exact_ms, "ratio",
-                                                t->now_ms > 0 ? t->exact_ms / t->now_ms : 1.0,
+                                                "repaired_ms", t->exact_ms, "ratio", t->exact_ratio,
                                                 "rescaled_ms", t->rescaled_ms));
     }
-    return json_pack("{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o}", "n_dims", x->n_dims,
-                     "n_misaligned", x->n_misaligned, "misaligned_pct",
-                     inspect_pct(x->n_misaligned, x->n_dims), "counts",
-                     x->summary_is_compressed ? "compressed" : "all", "n_dims_all", x->n_dims_all,
-                     "n_misaligned_all", x->n_misaligned_all, "overhead_pct", x->overhead_pct,
-                     "advice", x->advice_text, "phases", phases);
+    return json_pack(
+        "{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o}", "n_dims", x->n_dims, "n_misaligned",
+        x->n_misaligned, "misaligned_pct", inspect_pct(x->n_misaligned, x->n_dims), "counts",
+        f->n_chosen ? "compressed" : "all", "n_dims_all", f->n_dims, "n_misaligned_all",
+        f->n_misaligned, "overhead_pct", f->overhead_pct, "advice", advice, "phases", phases);
 }
 
 static json_t *roles_json(const inspection *x)
 {
     json_t *roles = json_array();
     for (int i = 0; i < GAC_ROLE_COUNT; i++) {
-        const role_summary *r = &x->roles[i];
+        const gac_role_sizes *r = &x->found->roles[i];
         if (r->n_dims == 0)
             continue;
         json_t *sizes = json_array();
-        for (int32_t b = 0; b < r->n_bins; b++)
+        for (int32_t b = 0; b < r->n_sizes; b++)
             json_array_append_new(
-                sizes, json_pack("{s:I, s:i, s:b}", "size", (json_int_t)r->bins[b].size, "count",
-                                 r->bins[b].count, "aligned", r->bins[b].aligned));
+                sizes, json_pack("{s:I, s:i, s:b}", "size", (json_int_t)r->sizes[b].size, "count",
+                                 r->sizes[b].count, "aligned", r->sizes[b].aligned));
         json_array_append_new(
             roles, json_pack("{s:s, s:i, s:i, s:f, s:o}", "role", gac_role_name((gac_role)i),
                              "n_dims", r->n_dims, "n_misaligned", r->n_misaligned, "misaligned_pct",
@@ -94,22 +93,10 @@ static json_t *places_json(const inspection *x, const gac_dim *d)
     return places;
 }
 
-/* Which operators see each dimension: a bit per place, from one pass. */
-static unsigned *seen_bits(const inspection *x)
-{
-    unsigned *bits = calloc((size_t)x->n_dims_all + 1, sizeof *bits);
-    for (int32_t i = 0; bits && i < gac_model_n_ops(x->model); i++) {
-        const gac_op *op = gac_model_op(x->model, i);
-        for (int32_t t = 0; t < op->n_terms; t++)
-            bits[op->terms[t].dim] |= 1u << op->terms[t].axis;
-    }
-    return bits;
-}
-
-static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool places)
+static json_t *dim_json(const inspection *x, int32_t index, bool places)
 {
     const gac_dim *d = gac_model_dim(x->model, index);
-    const gac_dim_advice *a = &x->advice[index];
+    const gac_dim_advice *a = &x->found->advice[index];
     json_t *object = json_pack(
         "{s:s, s:s, s:I, s:b, s:I, s:s, s:s, s:b, s:f, s:f}", "name", d->name, "role",
         gac_role_name(d->role), "size", (json_int_t)d->size, "aligned", a->aligned, "suggest",
@@ -117,7 +104,7 @@ static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool 
         "compressed", d->compressed, "penalty", a->penalty, "lost_ms", a->lost_ms);
     json_t *operators = json_array();
     for (int s = 0; s < GAC_OP_AXIS_COUNT; s++)
-        if (seen & 1u << s)
+        if (x->found->seen_by[index] & 1u << s)
             json_array_append_new(operators, json_string(gac_op_axis_name((gac_op_axis)s)));
     json_object_set_new(object, "seen_by", operators);
     json_object_set_new(object, "kernel", cli_or_null(a->kernel));
@@ -139,25 +126,24 @@ static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool 
 static json_t *dims_json(const inspection *x, bool places)
 {
     json_t *dims = json_array();
-    unsigned *seen = seen_bits(x);
-    for (int32_t i = 0; seen && i < x->n_dims_all; i++)
-        json_array_append_new(dims, dim_json(x, i, seen[i], places));
-    free(seen);
+    for (int32_t i = 0; i < x->found->n_dims; i++)
+        json_array_append_new(dims, dim_json(x, i, places));
     return dims;
 }
 
 static json_t *files_json(const inspection *x)
 {
-    return json_pack("{s:i, s:i, s:i, s:i}", "n_tensors_off_element", x->files.n_off_element,
-                     "n_tensors_off_8", x->files.n_off_8, "n_tensors_off_64", x->files.n_off_64,
-                     "n_files_off_4096", x->files.n_files_off_4096);
+    return json_pack("{s:i, s:i, s:i, s:i}", "n_tensors_off_element", x->found->files.n_off_element,
+                     "n_tensors_off_8", x->found->files.n_off_8, "n_tensors_off_64",
+                     x->found->files.n_off_64, "n_files_off_4096",
+                     x->found->files.n_files_off_4096);
 }
 
 static json_t *notes_json(const inspection *x)
 {
     json_t *notes = json_array();
-    if (x->rough[0])
-        json_array_append_new(notes, json_string(x->rough));
+    if (x->found->rough[0])
+        json_array_append_new(notes, json_string(x->found->rough));
     for (int32_t i = 0; i < gac_checkpoint_n_notes(x->checkpoint); i++)
         json_array_append_new(notes, json_string(gac_checkpoint_note(x->checkpoint, i)));
     for (int32_t i = 0; i < gac_model_n_notes(x->model); i++)

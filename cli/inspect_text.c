@@ -6,6 +6,11 @@
 
 enum { MAX_SIZES = 12, MAX_OFFENDERS = 10, MAX_UNEXPLAINED = 10 };
 
+double inspect_pct(int32_t part, int32_t whole)
+{
+    return whole ? 100.0 * part / whole : 0;
+}
+
 static void print_head(const inspection *x)
 {
     char q[512], a[32], b[32];
@@ -23,51 +28,51 @@ static void print_head(const inspection *x)
            gac_checkpoint_n_files(c) == 1 ? "" : "s");
     printf("  contract    %s (%s)%s, rules of %s", gac_contract_name(x->contract),
            gac_contract_gpu(x->contract), provisional ? ", provisional: not measured by gac" : "",
-           gac_dtype_name(x->target.dtype));
-    if (x->target.dtype != x->wanted)
-        printf(" in place of %s", gac_dtype_name(x->wanted));
+           gac_dtype_name(x->found->target.dtype));
+    if (x->found->target.dtype != x->found->wanted)
+        printf(" in place of %s", gac_dtype_name(x->found->wanted));
     printf("\n");
     printf("  workload    %s", x->workload_text);
-    if (x->target.n_gpus > 1)
-        printf(", split over %lld GPUs", (long long)x->target.n_gpus);
-    if (x->target.quant_group)
-        printf(", quantisation groups of %lld", (long long)x->target.quant_group);
+    if (x->found->target.n_gpus > 1)
+        printf(", split over %lld GPUs", (long long)x->found->target.n_gpus);
+    if (x->found->target.quant_group)
+        printf(", quantisation groups of %lld", (long long)x->found->target.quant_group);
     printf("\n");
 }
 
 static int more_frequent_first(const void *a, const void *b)
 {
-    const size_bin *x = a, *y = b;
+    const gac_size_count *x = a, *y = b;
     return x->count != y->count ? (x->count > y->count ? -1 : 1) : x->size < y->size ? -1 : 1;
 }
 
 /* The smallest count that is still among the most frequent that fit a line. */
-static int32_t least_shown(const role_summary *r)
+static int32_t least_shown(const gac_role_sizes *r)
 {
-    if (r->n_bins <= MAX_SIZES)
+    if (r->n_sizes <= MAX_SIZES)
         return 1;
-    size_bin *copy = calloc((size_t)r->n_bins, sizeof *copy);
+    gac_size_count *copy = calloc((size_t)r->n_sizes, sizeof *copy);
     if (!copy)
         return 1;
-    memcpy(copy, r->bins, (size_t)r->n_bins * sizeof *copy);
-    qsort(copy, (size_t)r->n_bins, sizeof *copy, more_frequent_first);
+    memcpy(copy, r->sizes, (size_t)r->n_sizes * sizeof *copy);
+    qsort(copy, (size_t)r->n_sizes, sizeof *copy, more_frequent_first);
     int32_t least = copy[MAX_SIZES - 1].count;
     free(copy);
     return least;
 }
 
-static void print_bins(const role_summary *r)
+static void print_bins(const gac_role_sizes *r)
 {
     int32_t shown = 0, least = least_shown(r);
-    for (int32_t i = 0; i < r->n_bins && shown < MAX_SIZES; i++) {
-        if (r->bins[i].count < least)
+    for (int32_t i = 0; i < r->n_sizes && shown < MAX_SIZES; i++) {
+        if (r->sizes[i].count < least)
             continue;
-        printf(" %lld%sx%d", (long long)r->bins[i].size, r->bins[i].aligned ? " " : "! ",
-               r->bins[i].count);
+        printf(" %lld%sx%d", (long long)r->sizes[i].size, r->sizes[i].aligned ? " " : "! ",
+               r->sizes[i].count);
         shown++;
     }
-    if (r->n_bins > shown)
-        printf(" and %d more sizes", r->n_bins - shown);
+    if (r->n_sizes > shown)
+        printf(" and %d more sizes", r->n_sizes - shown);
     printf("\n");
 }
 
@@ -75,7 +80,7 @@ static void print_roles(const inspection *x)
 {
     printf("\n%-14s %5s  %-16s %s\n", "sizes", "dims", "misaligned", "size x count (! misaligned)");
     for (int i = 0; i < GAC_ROLE_COUNT; i++) {
-        const role_summary *r = &x->roles[i];
+        const gac_role_sizes *r = &x->found->roles[i];
         if (r->n_dims == 0)
             continue;
         printf("  %-12s %5d  %5d %5.1f %%   ", gac_role_name((gac_role)i), r->n_dims,
@@ -83,8 +88,8 @@ static void print_roles(const inspection *x)
         print_bins(r);
     }
     printf("  %s: %d of %d misaligned (%.1f %%)\n",
-           x->summary_is_compressed ? "chosen by the compressor" : "together", x->n_misaligned,
-           x->n_dims, inspect_pct(x->n_misaligned, x->n_dims));
+           x->found->n_chosen ? "chosen by the compressor" : "together", x->n_misaligned, x->n_dims,
+           inspect_pct(x->n_misaligned, x->n_dims));
 }
 
 /* Misaligned dimensions of one pattern and size: the same trouble in every
@@ -131,7 +136,7 @@ static int32_t merge(gac_model *model, offender *list, int32_t n)
 static void print_offender(const inspection *x, const offender *o)
 {
     const gac_dim *d = gac_model_dim(x->model, o->dim);
-    const gac_dim_advice *a = &x->advice[o->dim];
+    const gac_dim_advice *a = &x->found->advice[o->dim];
     char to[24] = "-";
     if (a->suggest != d->size && d->exactness != GAC_REFUSED)
         snprintf(to, sizeof to, "%lld", (long long)a->suggest);
@@ -141,7 +146,7 @@ static void print_offender(const inspection *x, const offender *o)
     double lost_ms = fabs(o->lost_ms) < 0.0005 ? 0 : o->lost_ms;
     bool contract = strcmp(a->rule, "contract") == 0;
     char as[32] = "";
-    if (a->runs_as < GAC_DTYPE_COUNT && a->runs_as != x->target.dtype)
+    if (a->runs_as < GAC_DTYPE_COUNT && a->runs_as != x->found->target.dtype)
         snprintf(as, sizeof as, " as %s", gac_dtype_name(a->runs_as));
     if (a->axis != GAC_OP_AXIS_COUNT)
         printf("  × %-6.2f %9.3f  %-9s %s%s%s%s\n", a->penalty, lost_ms, gac_op_axis_name(a->axis),
@@ -153,14 +158,14 @@ static void print_offender(const inspection *x, const offender *o)
 static void print_offenders(const inspection *x)
 {
     int32_t n = 0;
-    if (x->n_misaligned_all == 0)
+    if (x->found->n_misaligned == 0)
         return;
-    offender *list = calloc((size_t)x->n_misaligned_all, sizeof *list);
+    offender *list = calloc((size_t)x->found->n_misaligned, sizeof *list);
     if (!list)
         return;
-    for (int32_t i = 0; i < x->n_dims_all; i++)
-        if (!x->advice[i].aligned) {
-            list[n] = (offender){ .dim = i, .count = 1, .lost_ms = x->advice[i].lost_ms };
+    for (int32_t i = 0; i < x->found->n_dims; i++)
+        if (!x->found->advice[i].aligned) {
+            list[n] = (offender){ .dim = i, .count = 1, .lost_ms = x->found->advice[i].lost_ms };
             cli_pattern(list[n].pattern, sizeof list[n].pattern, gac_model_dim(x->model, i)->name);
             n++;
         }
@@ -180,31 +185,72 @@ static void print_files(const inspection *x)
 {
     int32_t n_files = gac_checkpoint_n_files(x->checkpoint);
     printf("\nfile offsets  ");
-    if (x->files.n_off_element)
+    if (x->found->files.n_off_element)
         printf("%d of %d tensors start off a multiple of their element size: loaders must copy",
-               x->files.n_off_element, gac_checkpoint_n_tensors(x->checkpoint));
+               x->found->files.n_off_element, gac_checkpoint_n_tensors(x->checkpoint));
     else
         printf("every tensor starts on a multiple of its element size");
     printf("; data starts on a 4096-byte boundary in %d of %d file%s\n",
-           n_files - x->files.n_files_off_4096, n_files, n_files == 1 ? "" : "s");
+           n_files - x->found->files.n_files_off_4096, n_files, n_files == 1 ? "" : "s");
+}
+
+/* " prefill:1x2048 ×0.31, decode:1@2048 ×0.95" */
+static void list_ratios(const gac_inspection *f, bool rescaled, char *text, size_t size)
+{
+    text[0] = 0;
+    for (int i = 0; i < f->workload.n_phases; i++)
+        snprintf(text + strlen(text), size - strlen(text), "%s %s ×%.2f", i ? "," : "",
+                 f->phases[i].label,
+                 rescaled ? f->phases[i].rescaled_ratio : f->phases[i].exact_ratio);
+}
+
+void inspect_advice(const gac_inspection *f, char *out, size_t size)
+{
+    char exact[640], rescaled[640];
+    list_ratios(f, false, exact, sizeof exact);
+    list_ratios(f, true, rescaled, sizeof rescaled);
+    switch (f->verdict) {
+    case GAC_VERDICT_ALIGNED:
+        snprintf(out, size, "no gain: every size is aligned");
+        break;
+    case GAC_VERDICT_REFUSED:
+        snprintf(out, size, "no gain: what is misaligned cannot be padded (refused)");
+        break;
+    case GAC_VERDICT_PAYS:
+        snprintf(out, size, "repair pays:%s; %+.2f %% bytes%s%s", exact, f->overhead_pct,
+                 f->rescaled_gains ? "; allowing rescaled sizes:" : "",
+                 f->rescaled_gains ? rescaled : "");
+        break;
+    case GAC_VERDICT_PAYS_RESCALED:
+        snprintf(out, size, "repair pays only with rescaled sizes allowed:%s", rescaled);
+        break;
+    case GAC_VERDICT_SLOWER:
+        snprintf(out, size, "no gain: the aligned sizes are predicted to be slower (%s)",
+                 exact + 1);
+        break;
+    default:
+        snprintf(out, size, "no gain: misaligned sizes cost less than %.0f %% here (%s)",
+                 100 * (1 - GAC_WORTH_IT), exact + 1);
+    }
 }
 
 static void print_advice(const inspection *x)
 {
     printf("\npredicted     %-18s %10s %12s %14s\n", "", "now", "repaired", "with rescaled");
-    for (int i = 0; i < x->workload.n_phases; i++) {
-        const phase_times *t = &x->phases[i];
+    for (int i = 0; i < x->found->workload.n_phases; i++) {
+        const gac_phase_times *t = &x->found->phases[i];
         printf("              %-18s %7.3f ms %9.3f ms %11.3f ms\n", t->label, t->now_ms,
                t->exact_ms, t->rescaled_ms);
     }
     gac_runtime runtime;
-    char q[256];
+    char q[256], advice[1536];
     if (gac_contract_runtime(x->contract, &runtime))
         printf("              GEMM and attention calls, and what %s adds\n",
                gac_quote(q, sizeof q, runtime.name));
     else
         printf("              sums of GEMM and attention calls; other kernels are left out\n");
-    printf("advice        %s\n", x->advice_text);
+    inspect_advice(x->found, advice, sizeof advice);
+    printf("advice        %s\n", advice);
 }
 
 static void print_rest(const inspection *x)
@@ -218,8 +264,8 @@ static void print_rest(const inspection *x)
     }
     if (n > MAX_UNEXPLAINED)
         printf("unexplained   and %d more tensors (--json lists all)\n", n - MAX_UNEXPLAINED);
-    if (x->rough[0])
-        printf("note          %s\n", x->rough);
+    if (x->found->rough[0])
+        printf("note          %s\n", x->found->rough);
     for (int32_t i = 0; i < gac_checkpoint_n_notes(x->checkpoint); i++)
         printf("note          %s\n", gac_checkpoint_note(x->checkpoint, i));
     for (int32_t i = 0; i < gac_model_n_notes(x->model); i++)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/gguf.h"
 #include "fuzz_checks.h"
 #include "fuzz_folder.h"
 

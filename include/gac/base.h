@@ -19,7 +19,10 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
+/* Of this header, and of the library that runs; they may differ in the last
+ * number only (gac/gac.h). */
 #define GAC_VERSION "0.1.0"
+const char *gac_version(void);
 
 #if defined(__GNUC__)
 #define GAC_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
@@ -71,9 +74,8 @@ gac_status gac_error_errno(gac_error *err, const char *path);
 /* jansson's setters return -1 when memory is short, and code that builds a
  * document of a hundred members does not check each. Instead the failure is
  * noted, per thread, and whoever turns a document into text or gives a file its
- * name asks first. gac_memory_lost notes one; gac_memory_check returns
- * GAC_NO_RESOURCE, once, when one was noted. */
-void gac_memory_lost(void);
+ * name asks first. gac_memory_check returns GAC_NO_RESOURCE, once, when one was
+ * noted. */
 gac_status gac_memory_check(gac_error *err);
 
 /* Makes an untrusted string fit for a one-line message: control bytes and
@@ -134,26 +136,10 @@ void gac_file_close(gac_file *file); /* NULL is fine */
 
 const char *gac_file_path(const gac_file *file); /* lives as long as file */
 uint64_t gac_file_size(const gac_file *file);    /* as it was on opening */
-unsigned gac_file_mode(const gac_file *file);    /* permissions, likewise */
-
-/* Gives the descriptor back to the system until the next read, which fails if
- * another file, or a changed one, is then found under the path. A checkpoint
- * may have more shards than a process may have descriptors. */
-void gac_file_park(gac_file *file);
 
 /* Reads exactly n_bytes at offset; a file that has shrunk is an error. */
 gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n_bytes,
                          gac_error *err);
-
-/* Copies n_bytes from offset to the open file descriptor to, at to_offset,
- * inside the kernel where the file systems allow. */
-gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_offset,
-                         uint64_t n_bytes, gac_error *err);
-
-/* The whole file in memory, read when touched, until it is closed. Touching
- * what another program has cut off meanwhile raises SIGBUS; gac itself says so
- * and ends. */
-gac_status gac_file_map(gac_file *file, const void **data, gac_error *err);
 
 /* Reads a whole file of at most max_bytes. *out is malloc'ed, and has a NUL
  * after its *n_bytes bytes; free() it. */
@@ -175,17 +161,6 @@ gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_byt
 gac_status gac_new_file_commit(gac_new_file *file, gac_error *err);
 /* Removes the temporary file. NULL is fine. */
 void gac_new_file_discard(gac_new_file *file);
-
-/* A directory that appears under its name complete or not at all. What a
- * killed process left of an attempt at the same path is removed. */
-typedef struct gac_new_dir gac_new_dir;
-
-gac_status gac_new_dir_create(const char *path, bool replace, gac_new_dir **out, gac_error *err);
-const char *gac_new_dir_path(const gac_new_dir *dir); /* write files in here */
-/* Gives the directory its name, after flushing it to disk if flush. Frees dir
- * whatever happens. */
-gac_status gac_new_dir_commit(gac_new_dir *dir, bool flush, gac_error *err);
-void gac_new_dir_discard(gac_new_dir *dir);
 
 /* ---- JSON -------------------------------------------------------------- */
 
@@ -220,47 +195,6 @@ gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *e
 /* A result object that starts {"schema", "tool", "time", "machine",
  * "arguments"}. NULL when out of memory. The caller owns it. */
 struct json_t *gac_json_result(const char *schema, int argc, char **argv);
-
-/* Steps through the members of a large object one by one, so that memory
- * follows the largest member and not the text. */
-typedef struct gac_json_walk {
-    const char *text;
-    size_t n_bytes;
-    size_t position;      /* of the next unread byte */
-    const char *source;   /* file name, for errors */
-    uint64_t base_offset; /* of text inside the file, for errors */
-    char *string;         /* the last key or string read */
-    size_t string_bytes;  /* room there */
-    int depth;            /* objects entered and not yet left */
-    bool fresh;           /* no member of the current object read yet */
-    bool exact;           /* as gac_json_parse_exact reads integers */
-} gac_json_walk;
-
-/* Starts on text, which must hold one object and white space. It and source
- * must outlive the walk. Call gac_json_walk_dispose afterwards, always. */
-gac_status gac_json_walk_start(gac_json_walk *walk, const char *text, size_t n_bytes,
-                               const char *source, uint64_t base_offset, gac_error *err);
-/* Moves to the next member and sets *key (good until the next call), or sets
- * it to NULL at the end of the current object, which is thereby left. */
-gac_status gac_json_walk_next(gac_json_walk *walk, const char **key, gac_error *err);
-/* Parses the current member's value. More than max_bytes of text is an error.
- * The caller owns *out. */
-gac_status gac_json_walk_value(gac_json_walk *walk, size_t max_bytes, struct json_t **out,
-                               gac_error *err);
-/* Reads the current member's value, which must be a string of at most
- * max_bytes of text; *out is good until the next call. */
-gac_status gac_json_walk_string(gac_json_walk *walk, size_t max_bytes, const char **out,
-                                gac_error *err);
-/* Enters the current member's value, which must be an object. */
-gac_status gac_json_walk_enter(gac_json_walk *walk, gac_error *err);
-/* Likewise where it must be an array. gac_json_walk_element then moves to the
- * next element, to be read like a member's value, or sets *more to false at
- * the end of the array, which is thereby left. */
-gac_status gac_json_walk_enter_array(gac_json_walk *walk, gac_error *err);
-gac_status gac_json_walk_element(gac_json_walk *walk, bool *more, gac_error *err);
-/* Offset in the file of the next unread byte. */
-uint64_t gac_json_walk_offset(const gac_json_walk *walk);
-void gac_json_walk_dispose(gac_json_walk *walk);
 
 /* ---- Progress and log -------------------------------------------------- */
 

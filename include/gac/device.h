@@ -133,8 +133,6 @@ typedef enum gac_operand {
  * makes no sense: sizes below 1, over 2^31, or with a product over 2^40 bytes,
  * and a dtype that the kind of task does not take. */
 int64_t gac_task_operand_bytes(const gac_task_spec *spec, gac_operand operand);
-/* How an operand is stored. COPY moves bytes: U8. */
-gac_dtype gac_task_operand_dtype(const gac_task_spec *spec, gac_operand operand);
 
 /* Operations of one call of GEMM or SDPA, else 0; bytes of operands and result, each once. */
 double gac_task_flops(const gac_task_spec *spec);
@@ -233,17 +231,27 @@ typedef struct gac_vector gac_vector; /* F32 numbers: norms, tables */
 typedef struct gac_rows gac_rows;     /* activations */
 typedef struct gac_cache gac_cache;   /* keys and values of one layer */
 
+/* Sizes that a device may keep longer than they are, with zeros at the end. */
+typedef enum gac_size_kind {
+    GAC_SIZE_HEAD,  /* of q and k, or of v */
+    GAC_SIZE_WIDTH, /* between gate, up and down; a rank between two factors */
+    GAC_SIZE_ROW    /* a whole row of activations */
+} gac_size_kind;
+
+/* The size in which a slice of size numbers is kept; at least size. */
+typedef int64_t (*gac_padding)(gac_size_kind kind, int64_t size);
+
 typedef struct gac_compute_options {
-    gac_dtype dtype;  /* cuda: F16 or BF16; the CPUs compute in F32 */
-    bool no_pad;      /* no size is padded inside, for comparison */
-    int n_threads;    /* CPUs; 0: one for each core */
-    int64_t max_rows; /* rows that a pass may have: batch times new tokens */
+    gac_dtype dtype;     /* cuda: F16 or BF16; the CPUs compute in F32 */
+    gac_padding padding; /* the rule that cuda obeys; NULL: sizes stay as they are */
+    int n_threads;       /* CPUs; 0: one for each core */
+    int64_t max_rows;    /* rows that a pass may have: batch times new tokens; at least 1 */
 } gac_compute_options;
 
-typedef enum gac_size_kind {
-    GAC_SIZE_HEAD, /* of q and k, or of v */
-    GAC_SIZE_WIDTH /* between gate, up and down */
-} gac_size_kind;
+#define GAC_COMPUTE_OPTIONS_INIT \
+    { \
+        GAC_DTYPE_F16, NULL, 0, 1 \
+    }
 
 typedef enum gac_linear_mode {
     GAC_LINEAR_SET,  /* out = y */
@@ -291,7 +299,8 @@ typedef struct gac_compute_ops {
     gac_status (*open)(void *device_state, const gac_compute_options *options, void **state,
                        gac_error *err);
     void (*close)(void *state);
-    /* The size in which one slice is best kept; at least size. */
+    /* The size in which one slice is kept here: by the padding of the options where
+     * the device pads at all, else size. */
     int64_t (*stored)(void *state, gac_size_kind kind, int64_t size);
     void (*memory)(void *state, gac_compute_memory *out);
 
@@ -368,11 +377,11 @@ typedef struct gac_compute {
 /* Opens "reference", "cpu", "cuda" or "cuda:N". Errors as gac_device_open. */
 gac_status gac_compute_open(const char *name, const gac_compute_options *options, gac_compute *out,
                             gac_error *err);
-void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT is fine */
+void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT and NULL are fine */
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 
-#define GAC_BACKEND_ABI 4
+#define GAC_BACKEND_ABI 5
 
 /* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
  * that returns a table like this. Specs reach it checked. A slot that is NULL

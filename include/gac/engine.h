@@ -1,7 +1,9 @@
 /* engine: running a model.
  *
- * From text to tokens and back, and the forward pass between. Knows what a
- * model computes; compression and timing happen elsewhere. */
+ * The forward pass, and what is built on it: perplexity, generation, tasks, speed.
+ * Knows what a model computes; compression happens elsewhere.
+ *
+ * One engine is used by one thread at a time. It starts threads of its own. */
 #ifndef GAC_ENGINE_H
 #define GAC_ENGINE_H
 
@@ -53,6 +55,56 @@ typedef struct gac_engine_info {
     double load_s;
 } gac_engine_info;
 
+/* The rule by which sizes are padded with zeros on a GPU, unless options.as_is:
+ *
+ *   heads and rows     to a multiple of 8: 16 bytes in F16 and BF16, which vector
+ *                      loads and tensor cores ask for
+ *   ranks, MLP widths  to a multiple of 64, a whole tile of the matrix units, where
+ *                      that adds at most 1/64 of the size, else to one of 16
+ *
+ * A size below 1 stays. The engine hands this rule to the device, which has none
+ * of its own. */
+int64_t gac_engine_padding(gac_size_kind kind, int64_t size);
+
+/* ---- Sizing an engine ---------------------------------------------------- */
+
+#define GAC_DEFAULT_WINDOW 2048 /* tokens of a window of perplexity */
+#define GAC_DECODE_STEPS 32     /* a context is left behind by at most so many timed steps */
+#define GAC_DECODE_CHUNK 512    /* tokens of a sequence in a pass that fills a cache for timing */
+
+/* So many sequences of so many tokens: a prompt, or a context in decode. */
+typedef struct gac_pass_shape {
+    int64_t batch, length;
+} gac_pass_shape;
+
+/* What an engine will be asked for, one thing after another. */
+typedef struct gac_engine_work {
+    bool perplexity;               /* gac_engine_perplexity, with windows of window tokens; */
+    int64_t window;                /* 0: GAC_DEFAULT_WINDOW, or what the model allows if less */
+    bool tasks;                    /* gac_engine_piqa */
+    const gac_pass_shape *prefill; /* (n_prefill), gac_engine_time_prefill of each */
+    int n_prefill;
+    const gac_pass_shape *decode; /* (n_decode), gac_engine_time_decode of each */
+    int n_decode;
+    int64_t n_prompt, max_tokens; /* gac_engine_generate: ids of the prompt, and at most so many
+                                   * more, as far as the model allows; n_prompt 0: none */
+} gac_engine_work;
+
+#define GAC_ENGINE_WORK_INIT \
+    { \
+        false, 0, false, NULL, 0, NULL, 0, 0, 0 \
+    }
+
+/* Sets max_batch, max_context, max_new, max_rows and max_cached of options so that
+ * one engine has room for each piece of work, and no more. Cache and rows are
+ * shared: they are sized for the largest batch times length, not for the largest
+ * batch times the largest length. GAC_USAGE for work longer than the model allows;
+ * GAC_BAD_INPUT as gac_engine_model_context. */
+gac_status gac_engine_size(const gac_model *model, const gac_engine_work *work,
+                           gac_engine_options *options, gac_error *err);
+
+/* ---- Opening ------------------------------------------------------------- */
+
 /* Puts the model on the device. The model and its checkpoint must outlive the
  * engine: on the CPUs weights stay mapped. options may be NULL. GAC_BAD_INPUT
  * for a missing or wrong tensor, a weight that is not finite, and what this
@@ -102,8 +154,6 @@ gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_i
 gac_status gac_engine_model_context(const gac_model *model, int64_t *n_tokens, gac_error *err);
 
 /* ---- Perplexity ---------------------------------------------------------- */
-
-#define GAC_DEFAULT_WINDOW 2048
 
 typedef struct gac_perplexity_options {
     int64_t window;         /* tokens; 0: GAC_DEFAULT_WINDOW, or the engine's context if smaller */
@@ -197,7 +247,7 @@ typedef struct gac_generation {
 gac_status gac_engine_generate(gac_engine *engine, gac_tokenizer *tokenizer, const int32_t *prompt,
                                size_t n_prompt, const gac_generate_options *options,
                                gac_generation *out, gac_error *err);
-void gac_generation_dispose(gac_generation *generation);
+void gac_generation_dispose(gac_generation *generation); /* NULL is fine */
 
 /* ---- Tasks ---------------------------------------------------------------- */
 
@@ -255,7 +305,7 @@ typedef struct gac_logit_comparison {
 } gac_logit_comparison;
 
 /* Runs both models over the same ids, one after the other, so that one at a time
- * is in memory, and compares all logits. GAC_BAD_INPUT where the vocabularies
+ * is in memory, and compares all logits. options may be NULL. GAC_BAD_INPUT where the vocabularies
  * differ in size, GAC_USAGE for an id outside them. */
 gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
                               const gac_compare_options *options, gac_logit_comparison *out,
@@ -263,7 +313,6 @@ gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
 
 /* ---- Speed ---------------------------------------------------------------- */
 
-#define GAC_DECODE_STEPS 32      /* a context is left behind by at most so many steps */
 #define GAC_LONG_PASS_US 2000000 /* a pass this long is sampled GAC_LONG_PASSES times */
 #define GAC_LONG_PASSES 3
 
@@ -290,7 +339,7 @@ gac_status gac_engine_time_prefill(gac_engine *engine, int64_t batch, int64_t le
 
 /* Times steps of one token for each of batch sequences that have context tokens
  * with it: context - 1 are put into the cache first, at most chunk of a sequence
- * in one pass, then GAC_DECODE_STEPS steps follow each other, or as many as the
+ * in one pass (0: all), then GAC_DECODE_STEPS steps follow each other, or as many as the
  * engine's context has room for, and again from the same place. Every step is a
  * sample. */
 gac_status gac_engine_time_decode(gac_engine *engine, int64_t batch, int64_t context, int64_t chunk,

@@ -4,7 +4,9 @@
  * one number that several axes share and that can be changed on its own: the
  * rank of one factorised matrix, the MLP width of one layer. The graph says
  * where each lives, which operators see it, and whether enlarging it with
- * zeros keeps what the model computes. GPUs are not known here. */
+ * zeros keeps what the model computes. GPUs are not known here.
+ *
+ * A model does not change once it was made and may be shared between threads. */
 #ifndef GAC_MODEL_H
 #define GAC_MODEL_H
 
@@ -126,7 +128,8 @@ typedef struct gac_model gac_model;
 gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, gac_error *err);
 void gac_model_free(gac_model *model); /* NULL is fine */
 
-/* What is returned below belongs to the model and lives as long. */
+/* What is returned below belongs to the model and lives as long. An index that is
+ * out of range gives NULL, or -1 where an index is returned. */
 const gac_checkpoint *gac_model_checkpoint(const gac_model *model);
 const char *gac_model_family(const gac_model *model);
 /* false: config.json states a model_type that is not known, and the names of the

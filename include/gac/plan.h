@@ -2,7 +2,10 @@
  *
  * The four classical strategies for one number, the sizes a contract and a
  * deployment (tensor parallelism, quantisation groups) allow, and the
- * predicted time of a workload with given sizes. */
+ * predicted time of a workload with given sizes.
+ *
+ * Nothing here keeps state: any thread may call any function, and several threads
+ * may plan for the same model and contract at once. */
 #ifndef GAC_PLAN_H
 #define GAC_PLAN_H
 
@@ -65,6 +68,12 @@ typedef struct gac_target {
     int64_t quant_group; /* quantisation group along k; 0 for none */
 } gac_target;
 
+/* A contract and a dtype are still to be set. */
+#define GAC_TARGET_INIT \
+    { \
+        NULL, GAC_DTYPE_COUNT, 1, 0 \
+    }
+
 /* What the contract's runtime adds to one pass of phase beside GEMM and
  * attention, in milliseconds; 0 when the contract says nothing of one. Taken at
  * the sizes as they are: padding hardly changes it. This and the next are NaN
@@ -118,6 +127,11 @@ typedef struct gac_solve_options {
     int64_t max_states;  /* partial solutions held at once, about 250 bytes each; 0: 2^21 */
 } gac_solve_options;
 
+#define GAC_SOLVE_OPTIONS_INIT \
+    { \
+        0, 0 \
+    }
+
 typedef struct gac_solution {
     bool optimal;
     double value; /* sum of the values picked */
@@ -160,6 +174,11 @@ typedef struct gac_pareto_options {
     double time_limit_s; /* for the complete front, and again for all budgets; 0: none */
 } gac_pareto_options;
 
+#define GAC_PARETO_OPTIONS_INIT \
+    { \
+        0, 0, 0 \
+    }
+
 /* The front of cost against value over all picks. The picks of a point are
  * those of gac_solve with the point's cost as budget. options may be NULL.
  * Call gac_front_dispose afterwards; on failure there is nothing to dispose. */
@@ -190,6 +209,13 @@ typedef struct gac_plan_options {
     const gac_plan_rule *rules;
     int32_t n_rules;
 } gac_plan_options;
+
+/* The target's contract and dtype and a workload are still to be set. */
+#define GAC_PLAN_OPTIONS_INIT \
+    { \
+        GAC_TARGET_INIT, NULL, false, GAC_STRATEGY_MINIMAL, GAC_DEFAULT_OVERHEAD_PCT, 0, 0, false, \
+            false, NULL, 0 \
+    }
 
 /* What a larger size must gain, in percent, where the contract states no errors:
  * as much as a contract may be off before it is called rough. */
@@ -226,7 +252,7 @@ typedef struct gac_plan {
  * of *out. */
 gac_status gac_plan_create(const gac_model *model, const gac_plan_options *options, gac_plan *out,
                            gac_error *err);
-void gac_plan_dispose(gac_plan *plan);
+void gac_plan_dispose(gac_plan *plan); /* NULL is fine */
 
 /* All choices of time against growth in bytes that no other beats, of the sizes
  * that solve chooses from. cost is bytes, value is ms, both of sizes priced

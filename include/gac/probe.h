@@ -103,6 +103,11 @@ typedef struct gac_probe_pytorch {
     gac_pytorch *pytorch;   /* NULL at first: started by the first question */
 } gac_probe_pytorch;
 
+#define GAC_PROBE_PYTORCH_INIT \
+    { \
+        NULL, NULL, false, NULL \
+    }
+
 /* A gac_probe_fallback whose context is a gac_probe_pytorch. GAC_NO_RESOURCE when
  * python3, torch or its GPU is missing. */
 gac_status gac_probe_ask_pytorch(void *context, const gac_task_spec *specs, int n, bool names,
@@ -126,7 +131,7 @@ typedef struct gac_probe_options {
 
 #define GAC_PROBE_OPTIONS_INIT \
     { \
-        .seed = 1, .max_time_s = 255 \
+        NULL, NULL, 0, false, 1, 255, NULL, NULL, NULL, NULL, NULL \
     }
 
 /* Measures a GPU and writes its contract. *contract is a gac.contract/1 that

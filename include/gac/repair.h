@@ -3,7 +3,10 @@
  * Applies a choice of sizes to a checkpoint by putting zeros in at every place
  * of a dimension, undoes that from the result alone, and checks that a result
  * is the original with nothing but zeros added. Data is streamed; memory does
- * not follow the size of the model. */
+ * not follow the size of the model.
+ *
+ * A call reads its checkpoints, which no other thread may do meanwhile. Calls for
+ * different checkpoints may run at once in different threads. */
 #ifndef GAC_REPAIR_H
 #define GAC_REPAIR_H
 
@@ -48,7 +51,8 @@ typedef struct gac_repair_result {
 
 /* Whether sizes (one per dimension of model) can be applied: none smaller than
  * now, none of a refused dimension changed, none of a rescaled one unless
- * allowed, tied ones equal. Errors: GAC_USAGE naming the dimension. */
+ * allowed, tied ones equal. options may be NULL, here and below. Errors: GAC_USAGE
+ * naming the dimension. */
 gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
                             const gac_repair_options *options, gac_error *err);
 

@@ -107,14 +107,19 @@ gac_status gac_pytorch_start(gac_pytorch **out, gac_error *err);
 void gac_pytorch_end(gac_pytorch *pytorch); /* NULL is fine */
 
 typedef struct gac_pytorch_question {
-    const char *device; /* "cuda:N"; NULL: the first */
-    gac_dtype dtype;    /* of all calls */
-    const gac_timing_rules *rules;
-    bool names;             /* of kernels too, which takes longer */
-    struct json_t *checks;  /* comparisons of outputs, for the script; NULL: none */
-    gac_progress *progress; /* NULL: silent */
-    const char *what;       /* for progress */
+    const char *device;            /* "cuda:N"; NULL: the first */
+    gac_dtype dtype;               /* of all calls */
+    const gac_timing_rules *rules; /* NULL: GAC_TIMING_RULES_INIT */
+    bool names;                    /* of kernels too, which takes longer */
+    struct json_t *checks;         /* comparisons of outputs, for the script; NULL: none */
+    gac_progress *progress;        /* NULL: silent */
+    const char *what;              /* for progress */
 } gac_pytorch_question;
+
+#define GAC_PYTORCH_QUESTION_INIT \
+    { \
+        NULL, GAC_DTYPE_F16, NULL, false, NULL, NULL, "PyTorch" \
+    }
 
 typedef enum gac_pytorch_state {
     GAC_PYTORCH_MEASURED,

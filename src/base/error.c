@@ -1,4 +1,4 @@
-#include <gac/base.h>
+#include "base/arguments.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -14,6 +14,19 @@ gac_status gac_error_set(gac_error *err, gac_status status, const char *format, 
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
     return status;
+}
+
+gac_status gac_refuse_null(gac_error *err, const char *function, const char *names,
+                           const void *const *pointers, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        names += strspn(names, ", ");
+        int length = (int)strcspn(names, ",");
+        if (!pointers[i])
+            return gac_error_set(err, GAC_USAGE, "%s: %.*s is NULL", function, length, names);
+        names += length;
+    }
+    return GAC_OK;
 }
 
 gac_status gac_error_errno(gac_error *err, const char *path)
@@ -82,6 +95,8 @@ static size_t quote_part(char *buffer, size_t limit, const unsigned char **sourc
 
 char *gac_quote(char *buffer, size_t size, const char *text)
 {
+    if (!text)
+        text = "(null)";
     const unsigned char *s = (const unsigned char *)text;
     if (size == 0)
         return buffer;

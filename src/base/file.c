@@ -1,4 +1,5 @@
-#include <gac/base.h>
+#include "base/arguments.h"
+#include "base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +44,7 @@ static gac_status open_with(const char *path, int flags, gac_file **out, gac_err
 
 gac_status gac_file_open(const char *path, gac_file **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, path, out);
     return open_with(path, 0, out, err);
 }
 
@@ -88,6 +90,7 @@ static gac_status open_link(const char *directory, const char *path, gac_file **
 gac_status gac_file_open_inside(const char *directory, const char *name, gac_file **out,
                                 gac_error *err)
 {
+    GAC_REFUSE_NULL(err, directory, name, out);
     char qd[256], qn[160];
     char *path = NULL;
     struct stat s;
@@ -176,6 +179,8 @@ static ssize_t read_some(const gac_file *file, uint64_t offset, void *buffer, si
 gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n_bytes,
                          gac_error *err)
 {
+    GAC_REFUSE_NULL(err, file);
+    GAC_REFUSE(err, n_bytes > 0 && !buffer, "buffer is NULL");
     char q[256];
     char *to = buffer;
     gac_status status = unpark(file, err);
@@ -267,6 +272,7 @@ gac_status gac_file_map(gac_file *file, const void **data, gac_error *err)
 gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,
                           gac_error *err)
 {
+    GAC_REFUSE_NULL(err, file, out, n_bytes);
     char q[256];
     uint64_t size = gac_file_size(file);
     if (size > max_bytes)

@@ -7,7 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/arguments.h"
 #include "base/json_parse.h"
+#include "base/json_walk.h"
 static void skip_space(gac_json_walk *walk)
 {
     while (walk->position < walk->n_bytes && walk->text[walk->position] &&
@@ -63,6 +65,7 @@ __attribute__((constructor)) static void watch_jansson(void)
 static gac_status parse(const char *text, size_t n_bytes, const char *source, bool exact,
                         json_t **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text, source, out);
     gac_json_walk walk = { .text = text, .n_bytes = n_bytes, .source = source, .exact = exact };
     json_t *value = NULL;
     skip_space(&walk);
@@ -126,6 +129,7 @@ struct json_t *gac_json_rounded(const struct json_t *exact)
 
 gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, file, out);
     char *text;
     size_t n_bytes;
     gac_status status = gac_file_slurp(file, max_bytes, &text, &n_bytes, err);
@@ -182,6 +186,7 @@ static void put_digits(growing_text *t)
 gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, size_t *n_bytes,
                          gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text);
     growing_text t = { NULL, 0, 0 };
     gac_status status = gac_memory_check(err);
     if (status == GAC_OK && (!value || json_dump_callback(value, append, &t, flags) != 0 ||
@@ -200,6 +205,7 @@ gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, 
 
 gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, stream);
     char *text;
     gac_status status =
         gac_json_text(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9), &text, NULL, err);

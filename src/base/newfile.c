@@ -1,4 +1,5 @@
-#include <gac/base.h>
+#include "base/arguments.h"
+#include "base/files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -295,6 +296,7 @@ static int create_locked(const char *path)
 
 gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, path, out);
     struct stat s;
     char q[256];
     gac_new_file *file = calloc(1, sizeof *file);
@@ -326,6 +328,8 @@ gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **ou
 
 gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, file);
+    GAC_REFUSE(err, n_bytes > 0 && !data, "data is NULL");
     const char *from = data;
     while (n_bytes) {
         ssize_t put = write(file->fd, from, n_bytes < (1u << 30) ? n_bytes : (1u << 30));
@@ -341,6 +345,7 @@ gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_byt
 
 gac_status gac_new_file_commit(gac_new_file *file, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, file);
     gac_status status = gac_memory_check(err);
     if (status == GAC_OK && fsync(file->fd) != 0)
         status = failed(file->target.path, err);

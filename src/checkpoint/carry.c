@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/arguments.h"
+#include "base/files.h"
 #include "checkpoint/checkpoint_internal.h"
 
 /* Folders inside folders, as deep as any repository goes. */
@@ -112,6 +114,8 @@ static gac_status walk_folder(const walk *w, const char *inside, int depth, gac_
 gac_status gac_checkpoint_each_file(const gac_checkpoint *c, gac_file_visit visit, void *user,
                                     gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "checkpoint", c);
+    GAC_REFUSE(err, !visit, "visit is NULL");
     walk w = { c->path, visit, user };
     return c->is_directory ? walk_folder(&w, "", 0, err) : GAC_OK;
 }
@@ -119,6 +123,7 @@ gac_status gac_checkpoint_each_file(const gac_checkpoint *c, gac_file_visit visi
 gac_status gac_checkpoint_open_file(const gac_checkpoint *c, const char *path, gac_file **out,
                                     gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "checkpoint, path, out", c, path, out);
     char *folder;
     const char *slash = strrchr(path, '/');
     if (asprintf(&folder, "%s/%.*s", c->path, slash ? (int)(slash - path) : 0, path) < 0)
@@ -185,6 +190,7 @@ static gac_status carry(void *user, const char *path, gac_entry entry, unsigned 
 gac_status gac_writer_carry(gac_writer *writer, const gac_checkpoint *checkpoint,
                             const char *const *skip, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, writer, checkpoint);
     carrier c = { checkpoint, gac_writer_directory(writer), skip };
     return gac_checkpoint_each_file(checkpoint, carry, &c, err);
 }

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/arguments.h"
+#include "base/files.h"
 #include "checkpoint/checkpoint_internal.h"
 
 gac_status gac_checkpoint_add_note(gac_checkpoint *c, const char *note, gac_error *err)
@@ -161,6 +163,7 @@ static gac_status read_config(gac_checkpoint *c, gac_error *err)
 gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *options,
                                gac_checkpoint **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, path, out);
     struct stat s;
     if (!*path)
         return gac_error_set(err, GAC_USAGE, "the path is empty");
@@ -301,9 +304,14 @@ int32_t gac_checkpoint_n_tensors(const gac_checkpoint *c)
     return c->n_tensors;
 }
 
+static bool is_index(int32_t index, int32_t n)
+{
+    return index >= 0 && index < n;
+}
+
 const gac_tensor *gac_checkpoint_tensor(const gac_checkpoint *c, int32_t index)
 {
-    return &c->tensors[index];
+    return is_index(index, c->n_tensors) ? &c->tensors[index] : NULL;
 }
 
 int32_t gac_checkpoint_find(const gac_checkpoint *c, const char *name)
@@ -328,22 +336,22 @@ int32_t gac_checkpoint_n_files(const gac_checkpoint *c)
 
 const char *gac_checkpoint_file_name(const gac_checkpoint *c, int32_t file)
 {
-    return c->files[file].name;
+    return is_index(file, c->n_files) ? c->files[file].name : NULL;
 }
 
 uint64_t gac_checkpoint_file_size(const gac_checkpoint *c, int32_t file)
 {
-    return gac_file_size(c->files[file].file);
+    return is_index(file, c->n_files) ? gac_file_size(c->files[file].file) : 0;
 }
 
 uint64_t gac_checkpoint_data_start(const gac_checkpoint *c, int32_t file)
 {
-    return c->files[file].data_start;
+    return is_index(file, c->n_files) ? c->files[file].data_start : 0;
 }
 
 const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *c, int32_t file)
 {
-    return c->files[file].metadata;
+    return is_index(file, c->n_files) ? c->files[file].metadata : NULL;
 }
 
 const struct json_t *gac_checkpoint_config(const gac_checkpoint *c)
@@ -363,7 +371,7 @@ int32_t gac_checkpoint_n_notes(const gac_checkpoint *c)
 
 const char *gac_checkpoint_note(const gac_checkpoint *c, int32_t index)
 {
-    return c->notes[index];
+    return is_index(index, c->n_notes) ? c->notes[index] : NULL;
 }
 
 static gac_status no_data(const gac_tensor *t, gac_error *err)
@@ -393,6 +401,9 @@ static gac_status turn_to(gac_checkpoint *c, const gac_tensor *t, uint64_t offse
 gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offset, void *buffer,
                                size_t n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "checkpoint", c);
+    GAC_REFUSE(err, n_bytes > 0 && !buffer, "buffer is NULL");
+    GAC_REFUSE(err, tensor < 0 || tensor >= c->n_tensors, "there is no such tensor");
     const gac_tensor *t = &c->tensors[tensor];
     gac_status status = turn_to(c, t, offset, n_bytes, err);
     if (status != GAC_OK)
@@ -444,6 +455,8 @@ static gac_status map_tensor(const gac_checkpoint *c, int32_t tensor, const void
 gac_status gac_checkpoint_map(const gac_checkpoint *c, int32_t tensor, const void **data,
                               gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "checkpoint, data", c, data);
+    GAC_REFUSE(err, tensor < 0 || tensor >= c->n_tensors, "there is no such tensor");
     /* What a checkpoint says stays the same; maps are made when first asked for. */
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&c->map_lock;
     pthread_mutex_lock(lock);

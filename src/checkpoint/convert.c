@@ -176,7 +176,7 @@ static gac_status put(copying *c, int32_t index, int64_t first, const float *flo
         return gac_error_set(c->err, GAC_FAILED, "interrupted; nothing was left behind");
     if (!encode(c->dtype, floats, n, c->codes))
         return gac_error_set(c->err, GAC_USAGE,
-                             "%s: tensor \"%s\": a weight is too large for %s; try --dtype %s",
+                             "%s: tensor \"%s\": a weight is too large for %s; %s would hold it",
                              gac_quote(file, sizeof file, c->model->path),
                              gac_quote(name, sizeof name, c->model->tensors[index].name),
                              gac_dtype_name(c->dtype), c->dtype == GAC_DTYPE_F16 ? "BF16" : "F32");
@@ -273,6 +273,10 @@ gac_status gac_convert_write(convert_model *model, const char *to,
                              gac_error *err)
 {
     static const char *const kinds[] = { NULL, "byte-level BPE", "SentencePiece-style BPE" };
+    if (options->dtype != GAC_DTYPE_COUNT && options->dtype != GAC_DTYPE_F16 &&
+        options->dtype != GAC_DTYPE_BF16 && options->dtype != GAC_DTYPE_F32)
+        return gac_error_set(err, GAC_USAGE, "models are converted to F16, BF16 or F32, not to %s",
+                             gac_dtype_name(options->dtype));
     gac_writer *writer = NULL;
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
     how.max_shard_bytes = options->max_shard_bytes;

@@ -2,6 +2,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/arguments.h"
 #include "checkpoint/checkpoint_internal.h"
 #include "checkpoint/convert_internal.h"
 
@@ -277,6 +278,9 @@ static gac_dtype stored_dtype(const gac_gguf *gguf)
 gac_status gac_convert_gguf(const char *from, const char *to, const gac_convert_options *options,
                             gac_convert_result *result, gac_error *err)
 {
+    static const gac_convert_options usual = GAC_CONVERT_OPTIONS_INIT;
+    GAC_REFUSE_NULL(err, from, to, result);
+    options = options ? options : &usual;
     convert_model m = { .path = from,
                         .read = read_blocks,
                         .vocab = { .bos = -1, .eos = -1, .unknown = -1, .pad = -1 } };

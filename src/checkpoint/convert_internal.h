@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "base/arena.h"
+#include "checkpoint/gguf.h"
 
 typedef struct convert_tensor {
     const char *name;  /* in Hugging Face's terms */

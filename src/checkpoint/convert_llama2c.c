@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "checkpoint/checkpoint_internal.h"
 #include "checkpoint/convert_internal.h"
 #include "checkpoint/gguf_internal.h"
@@ -213,6 +214,9 @@ static gac_status read_tokenizer(convert_model *m, const char *path, gac_error *
 gac_status gac_convert_llama2c(const char *from, const char *to, const gac_convert_options *options,
                                gac_convert_result *result, gac_error *err)
 {
+    static const gac_convert_options usual = GAC_CONVERT_OPTIONS_INIT;
+    GAC_REFUSE_NULL(err, from, to, result);
+    options = options ? options : &usual;
     convert_model m = { .path = from,
                         .model_type = "llama",
                         .architecture = "LlamaForCausalLM",

@@ -2,10 +2,9 @@
 #ifndef GAC_CHECKPOINT_GGUF_INTERNAL_H
 #define GAC_CHECKPOINT_GGUF_INTERNAL_H
 
-#include <gac/checkpoint.h>
-
 #include "base/arena.h"
 #include "base/namemap.h"
+#include "checkpoint/gguf.h"
 
 /* One metadata value; places are offsets in the header. */
 typedef struct gguf_value {

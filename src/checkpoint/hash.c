@@ -7,6 +7,7 @@
 #include <xxhash.h>
 #endif
 
+#include "base/arguments.h"
 #include "checkpoint/checkpoint_internal.h"
 
 /* Small enough to be in a core's own cache when it is hashed. */
@@ -37,6 +38,7 @@ static void hash_description(XXH3_state_t *state, const gac_tensor *t)
 gac_status gac_tensor_hash_start(gac_checkpoint *c, int32_t tensor, gac_tensor_hash **out,
                                  gac_error *err)
 {
+    GAC_REFUSE_NULL(err, out);
     *out = NULL;
 #ifdef GAC_NO_HASH /* only to measure what hashing costs (bench/bench_hash.py) */
     return GAC_OK;

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/files.h"
+#include "base/json_walk.h"
 #include "checkpoint/checkpoint_internal.h"
 
 /* One entry names a dtype, some numbers and two offsets. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_walk.h"
 #include "checkpoint/checkpoint_internal.h"
 
 enum { MAX_SHARD_NAME_BYTES = 4 << 10 };

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/arguments.h"
+#include "base/files.h"
 #include "checkpoint/writer_header.h"
 
 typedef struct new_shard {
@@ -106,6 +108,7 @@ static gac_status create_directory(gac_writer *w, gac_error *err)
 gac_status gac_writer_create(const char *path, const gac_writer_options *options, gac_writer **out,
                              gac_error *err)
 {
+    GAC_REFUSE_NULL(err, path, out);
     static const gac_writer_options defaults = GAC_WRITER_OPTIONS_INIT;
     gac_writer *w = calloc(1, sizeof *w);
     if (!w)
@@ -134,6 +137,9 @@ gac_status gac_writer_create(const char *path, const gac_writer_options *options
 gac_status gac_writer_add(gac_writer *w, const char *name, gac_dtype dtype, int32_t n_axes,
                           const int64_t *shape, int32_t *index, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer, name", w, name);
+    GAC_REFUSE(err, (unsigned)dtype >= GAC_DTYPE_COUNT, "there is no such dtype");
+    GAC_REFUSE(err, n_axes > 0 && !shape, "shape is NULL");
     int32_t existing;
     int64_t n_elements;
     if (!gac_is_utf8(name, strlen(name)))
@@ -175,6 +181,8 @@ bool gac_is_file_name(const char *name)
 gac_status gac_writer_set_file(gac_writer *w, int32_t tensor, const char *file,
                                const struct json_t *metadata, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer, file", w, file);
+    GAC_REFUSE(err, tensor < 0 || tensor >= w->n_tensors, "there is no such tensor");
     if (w->laid_out)
         return bad_tensor(w->tensors[tensor].name, "the layout is fixed already", err);
     if (!gac_is_file_name(file))
@@ -346,6 +354,7 @@ static gac_status rewrite_header(gac_writer *w, int32_t shard, gac_error *err)
 
 gac_status gac_writer_layout(gac_writer *w, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer", w);
     if (w->laid_out)
         return gac_error_set(err, GAC_USAGE, "the layout is fixed already");
     gac_status status = GAC_OK;
@@ -395,6 +404,9 @@ static gac_status begin_write(gac_writer *w, new_tensor *t, uint64_t offset, uin
 gac_status gac_writer_write(gac_writer *w, int32_t tensor, uint64_t offset, const void *data,
                             size_t n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer", w);
+    GAC_REFUSE(err, n_bytes > 0 && !data, "data is NULL");
+    GAC_REFUSE(err, tensor < 0 || tensor >= w->n_tensors, "there is no such tensor");
     new_tensor *t = &w->tensors[tensor];
     gac_status status = begin_write(w, t, offset, n_bytes, err);
     if (status == GAC_OK)
@@ -407,6 +419,11 @@ gac_status gac_writer_copy(gac_writer *w, int32_t tensor, uint64_t offset,
                            gac_checkpoint *checkpoint, int32_t from, uint64_t from_offset,
                            uint64_t n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer, checkpoint", w, checkpoint);
+    GAC_REFUSE(err,
+               tensor < 0 || tensor >= w->n_tensors || from < 0 ||
+                   from >= gac_checkpoint_n_tensors(checkpoint),
+               "there is no such tensor");
     new_tensor *t = &w->tensors[tensor];
     gac_status status = begin_write(w, t, offset, n_bytes, err);
     if (status == GAC_OK)
@@ -419,6 +436,9 @@ gac_status gac_writer_copy(gac_writer *w, int32_t tensor, uint64_t offset,
 gac_status gac_writer_read_back(gac_writer *w, int32_t tensor, uint64_t offset, void *buffer,
                                 size_t n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer", w);
+    GAC_REFUSE(err, n_bytes > 0 && !buffer, "buffer is NULL");
+    GAC_REFUSE(err, tensor < 0 || tensor >= w->n_tensors, "there is no such tensor");
     new_tensor *t = &w->tensors[tensor];
     uint64_t before = t->n_written;
     gac_status status = begin_write(w, t, offset, n_bytes, err);
@@ -432,6 +452,9 @@ gac_status gac_writer_read_back(gac_writer *w, int32_t tensor, uint64_t offset, 
 gac_status gac_writer_rewrite(gac_writer *w, int32_t tensor, uint64_t offset, const void *data,
                               size_t n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer", w);
+    GAC_REFUSE(err, n_bytes > 0 && !data, "data is NULL");
+    GAC_REFUSE(err, tensor < 0 || tensor >= w->n_tensors, "there is no such tensor");
     new_tensor *t = &w->tensors[tensor];
     uint64_t before = t->n_written;
     gac_status status = gac_writer_write(w, tensor, offset, data, n_bytes, err);
@@ -441,6 +464,8 @@ gac_status gac_writer_rewrite(gac_writer *w, int32_t tensor, uint64_t offset, co
 
 gac_status gac_writer_leave_zero(gac_writer *w, int32_t tensor, uint64_t n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer", w);
+    GAC_REFUSE(err, tensor < 0 || tensor >= w->n_tensors, "there is no such tensor");
     new_tensor *t = &w->tensors[tensor];
     if (!w->laid_out || n_bytes > t->size_bytes)
         return bad_tensor(t->name, "more zeros than it has bytes", err);
@@ -451,6 +476,8 @@ gac_status gac_writer_leave_zero(gac_writer *w, int32_t tensor, uint64_t n_bytes
 gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data, size_t n_bytes,
                                gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer, name", w, name);
+    GAC_REFUSE(err, n_bytes > 0 && !data, "data is NULL");
     char q[160];
     int fd = -1;
     if (!gac_is_file_name(name))
@@ -467,6 +494,7 @@ gac_status gac_writer_add_file(gac_writer *w, const char *name, const void *data
 gac_status gac_writer_replace_metadata(gac_writer *w, const char *key, const char *text,
                                        gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer, key, text", w, key, text);
     char q[160];
     gac_status status = GAC_OK;
     for (int32_t i = 0; i < w->n_shards && status == GAC_OK; i++) {
@@ -515,6 +543,7 @@ static bool needs_index(const gac_writer *w)
 
 gac_status gac_writer_complete(gac_writer *w, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer", w);
     gac_status status = GAC_OK;
     if (!w->laid_out || w->broken)
         status = gac_error_set(err, GAC_USAGE, "%s: finished %s the layout", w->path,
@@ -534,6 +563,7 @@ gac_status gac_writer_complete(gac_writer *w, gac_error *err)
 
 gac_status gac_writer_finish(gac_writer *w, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "writer", w);
     gac_status status = w->complete ? GAC_OK : gac_writer_complete(w, err);
     if (status == GAC_OK) {
         gac_new_dir *dir = w->dir;

@@ -1,5 +1,8 @@
 #include <gac/device.h>
 
+#include "base/arguments.h"
+#include "device/task_spec.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +123,7 @@ static gac_status run_both(const pair *tasks, const gac_task_spec *spec, gac_dif
 gac_status gac_task_check(gac_device *device, const gac_task_spec *spec, uint64_t seed,
                           gac_difference *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, device, spec, out);
     pair tasks = { NULL, NULL, NULL };
     gac_task_spec single = *spec;
     single.n_sets = 1;

@@ -1,5 +1,6 @@
 #include <gac/device.h>
 
+#include "base/arguments.h"
 #include "device/cpu/compute_internal.h"
 #include "device/device_internal.h"
 
@@ -31,6 +32,7 @@ static gac_status find_ops(const char *name, gac_device **device, const gac_comp
 gac_status gac_compute_open(const char *name, const gac_compute_options *options, gac_compute *out,
                             gac_error *err)
 {
+    GAC_REFUSE_NULL(err, name, options, out);
     gac_compute compute = GAC_COMPUTE_INIT;
     gac_status status = find_ops(name, &compute.device, &compute.ops, err);
     if (status == GAC_OK && (options->max_rows < 1 || options->n_threads < 0))
@@ -49,6 +51,8 @@ gac_status gac_compute_open(const char *name, const gac_compute_options *options
 
 void gac_compute_close(gac_compute *compute)
 {
+    if (!compute)
+        return;
     if (compute->ops)
         compute->ops->close(compute->state);
     gac_device_close(compute->device);

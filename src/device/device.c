@@ -1,5 +1,6 @@
 #include <gac/device.h>
 
+#include "base/arguments.h"
 #include "device/device_internal.h"
 #include "device/plugin.h"
 #include "device/task_spec.h"
@@ -66,6 +67,7 @@ static gac_status cannot(const gac_backend *backend, const char *what, gac_error
 
 gac_status gac_device_open(const char *name, gac_device **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, name, out);
     char quoted[64];
     int index = 0;
     const gac_backend *backend = NULL;
@@ -121,6 +123,7 @@ const gac_device_info *gac_device_describe(const gac_device *device)
 
 gac_status gac_device_telemetry(gac_device *device, gac_telemetry *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, device, out);
     if (!device->backend->telemetry)
         return cannot(device->backend, "report clocks and temperature", err);
     return device->backend->telemetry(device->state, out, err);
@@ -129,6 +132,7 @@ gac_status gac_device_telemetry(gac_device *device, gac_telemetry *out, gac_erro
 gac_status gac_task_create(gac_device *device, const gac_task_spec *spec, gac_task **out,
                            gac_error *err)
 {
+    GAC_REFUSE_NULL(err, device, spec, out);
     const gac_backend *backend = device->backend;
     gac_status status = gac_task_check_spec(spec, err);
     if (status != GAC_OK)
@@ -175,6 +179,8 @@ static gac_status check_transfer(const gac_task *task, gac_operand operand, size
 gac_status gac_task_write(gac_task *task, gac_operand operand, const void *data, size_t n_bytes,
                           gac_error *err)
 {
+    GAC_REFUSE_NULL(err, task, data);
+    GAC_REFUSE(err, (unsigned)operand >= GAC_OPERAND_COUNT, "there is no such operand");
     gac_status status = check_transfer(task, operand, n_bytes, err);
     if (status != GAC_OK)
         return status;
@@ -186,6 +192,8 @@ gac_status gac_task_write(gac_task *task, gac_operand operand, const void *data,
 gac_status gac_task_read(gac_task *task, gac_operand operand, void *data, size_t n_bytes,
                          gac_error *err)
 {
+    GAC_REFUSE_NULL(err, task, data);
+    GAC_REFUSE(err, (unsigned)operand >= GAC_OPERAND_COUNT, "there is no such operand");
     gac_status status = check_transfer(task, operand, n_bytes, err);
     if (status != GAC_OK)
         return status;
@@ -196,6 +204,7 @@ gac_status gac_task_read(gac_task *task, gac_operand operand, void *data, size_t
 
 gac_status gac_task_run(gac_task *task, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, task);
     if (!task->backend->task_run)
         return cannot(task->backend, "run tasks", err);
     return task->backend->task_run(task->inner, err);
@@ -203,6 +212,7 @@ gac_status gac_task_run(gac_task *task, gac_error *err)
 
 gac_status gac_task_time(gac_task *task, int *n_calls, bool graph, double *time_us, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, task, n_calls, time_us);
     if (*n_calls < 1)
         return gac_error_set(err, GAC_USAGE, "a sample of %d calls", *n_calls);
     if (!task->backend->task_time)
@@ -212,6 +222,8 @@ gac_status gac_task_time(gac_task *task, int *n_calls, bool graph, double *time_
 
 gac_status gac_task_kernels(gac_task *task, gac_kernel *kernels, int max, int *n, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, task, n);
+    GAC_REFUSE(err, max > 0 && !kernels, "kernels is NULL");
     if (max < 0)
         return gac_error_set(err, GAC_USAGE, "room for %d kernels", max);
     if (!task->backend->task_kernels)

@@ -1,3 +1,4 @@
+#include "base/arguments.h"
 #include "base/splitmix.h"
 #include "engine/engine_internal.h"
 
@@ -132,7 +133,10 @@ gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
                               const gac_compare_options *options, gac_logit_comparison *out,
                               gac_error *err)
 {
+    GAC_REFUSE_NULL(err, a, b, out);
+    static const gac_compare_options usual = GAC_COMPARE_OPTIONS_INIT;
     const gac_model *models[2] = { a, b };
+    options = options ? options : &usual;
     gac_status status = GAC_OK;
     comparison s = { .options = options, .out = out };
     *out = (gac_logit_comparison){ .bit_exact = true, .finite = true, .position = -1, .token = -1 };

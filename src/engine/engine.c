@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/arguments.h"
 #include "engine/engine_internal.h"
 
 #define DEFAULT_CONTEXT 4096
@@ -47,7 +48,9 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
 gac_status gac_engine_open(const gac_model *model, const gac_engine_options *options,
                            gac_engine **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, out);
     const gac_engine_options defaults = GAC_ENGINE_OPTIONS_INIT;
+    GAC_REFUSE(err, options && !options->device, "options name no device");
     double start = gac_now_s();
     gac_engine *e = calloc(1, sizeof *e);
     if (!e)
@@ -58,7 +61,7 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
         status = settle_options(e, err);
     if (status == GAC_OK) {
         gac_compute_options compute = { .dtype = e->options.dtype,
-                                        .no_pad = e->options.no_pad,
+                                        .padding = e->options.no_pad ? NULL : gac_engine_padding,
                                         .n_threads = e->options.n_threads,
                                         .max_rows = e->options.max_rows };
         status = gac_compute_open(e->options.device, &compute, &e->compute, err);
@@ -105,6 +108,7 @@ void gac_engine_describe(const gac_engine *e, gac_engine_info *out)
 
 gac_status gac_engine_reserve(gac_engine *e, int64_t batch, int64_t context, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "engine", e);
     const gac_engine_options *o = &e->options;
     gac_status status = GAC_OK;
     if (batch < 1 || batch > o->max_batch || context < 1 || context > o->max_context ||
@@ -271,6 +275,7 @@ static gac_status check_pass(const gac_engine *e, const int32_t *ids, int64_t ba
 gac_status gac_engine_forward(gac_engine *e, const int32_t *ids, int64_t batch, int64_t n_new,
                               int64_t n_past, float *logits, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "engine, ids", e, ids);
     const gac_compute_ops *ops = e->compute.ops;
     void *state = e->compute.state;
     gac_status status = check_pass(e, ids, batch, n_new, n_past, err);
@@ -297,6 +302,8 @@ void gac_engine_watch(gac_engine *e, gac_progress *progress, uint64_t n_done, bo
 gac_status gac_engine_check_text(const gac_engine *e, const int32_t *ids, size_t n_ids,
                                  gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "engine", e);
+    GAC_REFUSE(err, n_ids > 0 && !ids, "ids is NULL");
     char q[256];
     int64_t i = find_outside(e, ids, (int64_t)n_ids);
     if (i == (int64_t)n_ids)
@@ -311,6 +318,8 @@ gac_status gac_engine_check_text(const gac_engine *e, const int32_t *ids, size_t
 
 gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "engine", e);
+    GAC_REFUSE(err, n > 0 && !out, "out is NULL");
     int64_t n_rows = e->last_batch * e->last_n_new;
     gac_status status = GAC_OK;
     if (first < 0 || n < 0 || first > n_rows || n > n_rows - first)
@@ -343,6 +352,8 @@ static gac_status pass_losses(gac_engine *e, const int32_t *targets, int64_t n, 
 gac_status gac_engine_losses(gac_engine *e, const int32_t *ids, int64_t n_ids, double *losses,
                              gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "engine, ids, losses", e, ids, losses);
+    GAC_REFUSE(err, n_ids < 1, "there are no tokens");
     int64_t n = n_ids - 1;
     if (n >= 0 && find_outside(e, ids + n, 1) == 0)
         return gac_error_set(err, GAC_USAGE, "token %lld is %d, outside 0 to %lld", (long long)n,

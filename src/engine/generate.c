@@ -1,3 +1,4 @@
+#include "base/arguments.h"
 #include "engine/sampler.h"
 #include "engine/text_stream.h"
 
@@ -33,6 +34,8 @@ const char *gac_stop_name(gac_stop stop)
 
 void gac_generation_dispose(gac_generation *generation)
 {
+    if (!generation)
+        return;
     free(generation->ids);
     free(generation->text);
     *generation = (gac_generation){ 0 };
@@ -129,11 +132,15 @@ gac_status gac_engine_generate(gac_engine *engine, gac_tokenizer *tokenizer, con
                                size_t n_prompt, const gac_generate_options *options,
                                gac_generation *out, gac_error *err)
 {
+    if (out) /* to be disposed of, whatever happens */
+        *out = (gac_generation){ 0 };
+    GAC_REFUSE_NULL(err, engine, prompt, out);
+    GAC_REFUSE(err, options && (options->n_eos < 0 || (options->n_eos > 0 && !options->eos)),
+               "eos is NULL");
     static const gac_generate_options usual = GAC_GENERATE_OPTIONS_INIT;
     gac_engine_info info;
     generator g = { .engine = engine, .tokenizer = tokenizer, .out = out };
     g.options = options ? options : &usual;
-    *out = (gac_generation){ 0 };
     gac_engine_describe(engine, &info);
     gac_status status = check(&info, n_prompt, g.options->max_tokens, err);
     if (status == GAC_OK)

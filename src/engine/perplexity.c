@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/arguments.h"
+
 /* Running mean and variance of losses (Welford). */
 typedef struct running {
     int64_t n;
@@ -49,6 +51,7 @@ gac_status gac_engine_perplexity(gac_engine *engine, const int32_t *ids, size_t 
                                  const gac_perplexity_options *options, gac_perplexity *out,
                                  gac_error *err)
 {
+    GAC_REFUSE_NULL(err, engine, ids, out);
     static const gac_perplexity_options usual = GAC_PERPLEXITY_OPTIONS_INIT;
     running sum = { 0 };
     int64_t window;

@@ -5,6 +5,7 @@
  * The continuation is what the whole text has beyond the prompt's length. acc
  * picks the likelier continuation. acc_norm divides the log-likelihood by the
  * number of characters of the solution, without the space. */
+#include "base/arguments.h"
 #include "base/utf8.h"
 
 #include <gac/engine.h>
@@ -228,6 +229,7 @@ static double standard_error(double p, int64_t n)
 gac_status gac_engine_piqa(gac_engine *engine, gac_tokenizer *tokenizer, const char *path,
                            const gac_piqa_options *options, gac_piqa *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, engine, tokenizer, path, out);
     gac_engine_info info;
     question_list list = { 0 };
     int64_t n_right[2] = { 0, 0 };

@@ -1,3 +1,4 @@
+#include "base/arguments.h"
 #include "base/splitmix.h"
 
 #include <gac/engine.h>
@@ -121,6 +122,7 @@ gac_status gac_engine_time_prefill(gac_engine *engine, int64_t batch, int64_t le
                                    const gac_timing_rules *rules, gac_progress *progress,
                                    gac_pass_timing *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, engine, out);
     run r = { .engine = engine, .out = out, .progress = progress, .n_new = length };
     gac_status status = begin(&r, batch, length, length, rules, err);
     if (status == GAC_OK)
@@ -151,6 +153,7 @@ gac_status gac_engine_time_decode(gac_engine *engine, int64_t batch, int64_t con
                                   const gac_timing_rules *rules, gac_progress *progress,
                                   gac_pass_timing *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, engine, out);
     run r = { .engine = engine, .out = out, .progress = progress, .n_new = 1 };
     gac_engine_info info;
     gac_engine_describe(engine, &info);

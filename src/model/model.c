@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "model/model_internal.h"
 
 /* Families in the order in which their signatures are tried if there is no
@@ -22,19 +23,19 @@ static const char *const role_names[GAC_ROLE_COUNT] = {
 
 const char *gac_role_name(gac_role role)
 {
-    return role_names[role];
+    return (unsigned)role < GAC_ROLE_COUNT ? role_names[role] : "unknown";
 }
 
 const char *gac_exactness_name(gac_exactness exactness)
 {
     static const char *const names[] = { "exact", "rescaled", "refused" };
-    return names[exactness];
+    return (unsigned)exactness <= GAC_REFUSED ? names[exactness] : "unknown";
 }
 
 const char *gac_repeat_name(gac_repeat repeat)
 {
     static const char *const names[] = { "whole", "head", "half", "group" };
-    return names[repeat];
+    return (unsigned)repeat <= GAC_REPEAT_GROUP ? names[repeat] : "unknown";
 }
 
 static const family *family_by_type(const char *type)
@@ -452,6 +453,7 @@ static const json_t *language_config(const json_t *config)
 
 gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, checkpoint, out);
     gac_model *m = calloc(1, sizeof *m);
     if (!m)
         return gac_error_no_memory(err);

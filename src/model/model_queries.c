@@ -3,6 +3,11 @@
 
 #include "model/model_internal.h"
 
+static bool is_index(int32_t index, int32_t n)
+{
+    return index >= 0 && index < n;
+}
+
 const gac_checkpoint *gac_model_checkpoint(const gac_model *m)
 {
     return m->checkpoint;
@@ -40,7 +45,7 @@ int32_t gac_model_n_dims(const gac_model *m)
 
 const gac_dim *gac_model_dim(const gac_model *m, int32_t index)
 {
-    return &m->dims[index];
+    return is_index(index, m->n_dims) ? &m->dims[index] : NULL;
 }
 
 int32_t gac_model_find_dim(const gac_model *m, const char *name)
@@ -55,7 +60,7 @@ int32_t gac_model_n_ops(const gac_model *m)
 
 const gac_op *gac_model_op(const gac_model *m, int32_t index)
 {
-    return &m->ops[index];
+    return is_index(index, m->n_ops) ? &m->ops[index] : NULL;
 }
 
 const gac_module *gac_model_find_module(const gac_model *m, const char *name)
@@ -83,7 +88,7 @@ int32_t gac_model_n_unexplained(const gac_model *m)
 
 int32_t gac_model_unexplained(const gac_model *m, int32_t index)
 {
-    return m->unexplained[index];
+    return is_index(index, m->n_unexplained) ? m->unexplained[index] : -1;
 }
 
 int32_t gac_model_n_notes(const gac_model *m)
@@ -93,5 +98,5 @@ int32_t gac_model_n_notes(const gac_model *m)
 
 const char *gac_model_note(const gac_model *m, int32_t index)
 {
-    return m->notes[index];
+    return is_index(index, m->n_notes) ? m->notes[index] : NULL;
 }

@@ -32,17 +32,17 @@ static const struct {
 
 const char *gac_dtype_name(gac_dtype dtype)
 {
-    return dtypes[dtype].name;
+    return (unsigned)dtype < GAC_DTYPE_COUNT ? dtypes[dtype].name : "unknown";
 }
 
 int gac_dtype_bits(gac_dtype dtype)
 {
-    return dtypes[dtype].bits;
+    return (unsigned)dtype < GAC_DTYPE_COUNT ? dtypes[dtype].bits : 0;
 }
 
 bool gac_dtype_parse(const char *name, gac_dtype *out)
 {
-    for (int i = 0; i < GAC_DTYPE_COUNT; i++)
+    for (int i = 0; name && i < GAC_DTYPE_COUNT; i++)
         if (strcmp(dtypes[i].name, name) == 0) {
             *out = (gac_dtype)i;
             return true;

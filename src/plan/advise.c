@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "plan/plan_internal.h"
 
 /* The unit that every size of a dimension must be a multiple of, as the least
@@ -260,6 +261,7 @@ gac_status gac_plan_units(const gac_model *model, const gac_target *target, dim_
 gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
                            const gac_workload *workload, gac_dim_advice *advice, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, advice);
     int32_t n_dims = gac_model_n_dims(model);
     gac_status status = gac_plan_check_target(target, workload, err);
     if (status != GAC_OK)

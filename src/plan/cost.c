@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/arguments.h"
 #include "plan/plan_internal.h"
 
 static int64_t size_of(const gac_model *model, const int64_t *sizes, int32_t dim)
@@ -244,6 +245,7 @@ gac_status gac_plan_growth_bytes(const gac_model *model, const int64_t *sizes, d
 gac_status gac_plan_overhead_pct(const gac_model *model, const int64_t *sizes, double *out,
                                  gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, sizes, out);
     double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(model)), growth = 0;
     gac_status status = gac_plan_growth_bytes(model, sizes, &growth, err);
     *out = bytes > 0 ? 100.0 * growth / bytes : 0;

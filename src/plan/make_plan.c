@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "plan/plan_internal.h"
 
 gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_options *options,
@@ -184,6 +185,11 @@ static gac_status solve(const gac_model *model, const gac_plan_options *options,
 gac_status gac_plan_create(const gac_model *model, const gac_plan_options *options, gac_plan *out,
                            gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, options, out);
+    GAC_REFUSE(err, !options->solve && (unsigned)options->strategy >= GAC_STRATEGY_COUNT,
+               "there is no such strategy");
+    GAC_REFUSE(err, options->n_rules < 0 || (options->n_rules > 0 && !options->rules),
+               "there are no rules");
     plan_groups groups;
     int32_t n_dims = gac_model_n_dims(model);
     *out = (gac_plan){ .n_dims = n_dims };
@@ -217,6 +223,8 @@ gac_status gac_plan_create(const gac_model *model, const gac_plan_options *optio
 
 void gac_plan_dispose(gac_plan *plan)
 {
+    if (!plan)
+        return;
     free(plan->sizes);
     plan->sizes = NULL;
 }
@@ -276,6 +284,9 @@ static gac_status whole_front(plan_problem *p, gac_front *out, gac_error *err)
 gac_status gac_plan_front(const gac_model *model, const gac_plan_options *options, gac_front *out,
                           gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, options, out);
+    GAC_REFUSE(err, options->n_rules < 0 || (options->n_rules > 0 && !options->rules),
+               "there are no rules");
     plan_problem p;
     gac_status status = gac_problem_create(model, options, 0, &p, err);
     if (status != GAC_OK)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "plan/plan_internal.h"
 
 struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model)
@@ -86,6 +87,7 @@ static void follow_ties(const gac_model *model, const bool *seen, gac_plan *out)
 gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model, const char *source,
                               gac_plan *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, json, model, source, out);
     char q[256];
     size_t i;
     json_t *entry;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "plan/plan_internal.h"
 
 typedef struct shape_list {
@@ -139,6 +140,9 @@ static gac_status add_plan(shape_list *l, const plan_groups *groups, gac_strateg
 gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *options,
                                 gac_plan_shapes *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, options, out);
+    GAC_REFUSE(err, options->n_rules < 0 || (options->n_rules > 0 && !options->rules),
+               "there are no rules");
     plan_groups groups;
     shape_list l = { .model = model, .options = options, .out = out, .err = err };
     *out = (gac_plan_shapes){ 0 };

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/arguments.h"
+
 static const char *const names[GAC_STRATEGY_COUNT] = {
     [GAC_STRATEGY_MINIMAL] = "minimal",
     [GAC_STRATEGY_OPTIMAL] = "optimal",
@@ -11,7 +13,7 @@ static const char *const names[GAC_STRATEGY_COUNT] = {
 
 const char *gac_strategy_name(gac_strategy strategy)
 {
-    return names[strategy];
+    return (unsigned)strategy < GAC_STRATEGY_COUNT ? names[strategy] : "unknown";
 }
 
 bool gac_strategy_parse(const char *name, gac_strategy *out)
@@ -54,6 +56,8 @@ static bool tradeoff(int64_t size, double max_overhead_pct, int64_t *out)
 gac_status gac_strategy_apply(gac_strategy strategy, int64_t size, double max_overhead_pct,
                               int64_t *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, out);
+    GAC_REFUSE(err, (unsigned)strategy >= GAC_STRATEGY_COUNT, "there is no such strategy");
     if (size < 1)
         return gac_error_set(err, GAC_USAGE, "a size must be at least 1, not %lld",
                              (long long)size);

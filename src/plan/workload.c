@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
+
 /* A count of 1 to 2^31-1 in decimal; moves *text behind it. */
 static bool take_count(const char **text, int64_t *out)
 {
@@ -54,6 +56,7 @@ static bool take_phase(const char **text, gac_phase *out)
 
 gac_status gac_workload_parse(const char *text, gac_workload *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text, out);
     char q[120];
     const char *at = text;
     out->n_phases = 0;

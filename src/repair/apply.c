@@ -2,11 +2,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "repair/repair_internal.h"
 
 gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
                             const gac_repair_options *options, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, sizes);
+    GAC_REFUSE(err, options && (unsigned)options->widths > GAC_WIDTHS_BLOCK_CONFIGS,
+               "there is no such way to state widths");
     for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
         const gac_dim *d = gac_model_dim(model, i);
         if (d->tied_to >= 0 && sizes[i] != sizes[d->tied_to])
@@ -19,9 +23,9 @@ gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
                                  (long long)d->size, (long long)sizes[i]);
         if (d->exactness == GAC_REFUSED)
             return gac_error_set(err, GAC_USAGE, "%s: refused: %s", d->name, d->reason);
-        if (d->exactness == GAC_RESCALED && !options->allow_rescaled)
-            return gac_error_set(err, GAC_USAGE, "%s: needs --allow rescaled: %s", d->name,
-                                 d->reason);
+        if (d->exactness == GAC_RESCALED && !(options && options->allow_rescaled))
+            return gac_error_set(err, GAC_USAGE, "%s: needs rescaled sizes to be allowed: %s",
+                                 d->name, d->reason);
     }
     return GAC_OK;
 }
@@ -111,13 +115,15 @@ gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
                               const gac_repair_options *options, gac_repair_result *result,
                               gac_error *err)
 {
+    GAC_REFUSE_NULL(err, model, sizes, result);
     place_list places;
     json_t *config = NULL;
     const gac_checkpoint *c = gac_model_checkpoint(model);
     *result = (gac_repair_result){ .n_dims_changed = count_changes(model, sizes) };
     gac_status status = gac_repair_check(model, sizes, options, err);
     if (status == GAC_OK)
-        status = gac_repair_config(model, sizes, options->widths, &config, err);
+        status = gac_repair_config(model, sizes, options ? options->widths : GAC_WIDTHS_AUTO,
+                                   &config, err);
     json_decref(config);
     if (status != GAC_OK)
         return status;
@@ -468,6 +474,7 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
                             const gac_repair_options *options, gac_repair_result *result,
                             gac_error *err)
 {
+    GAC_REFUSE_NULL(err, checkpoint, model, sizes, out);
     static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
     char *text = NULL;
     rewrite w = { .checkpoint = checkpoint,
@@ -549,6 +556,7 @@ gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
                            const gac_repair_options *options, gac_repair_result *result,
                            gac_error *err)
 {
+    GAC_REFUSE_NULL(err, checkpoint, out);
     static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
     char q[256];
     history done = { 0 };

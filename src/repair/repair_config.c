@@ -228,16 +228,16 @@ static gac_status edit_widths(config_edit *e)
         goto done;
     if (e->widths == GAC_WIDTHS_UNIFORM && !w.uniform)
         status = gac_error_set(e->err, GAC_USAGE,
-                               "the MLP widths differ between layers; a plan with --uniform "
-                               "makes them equal");
+                               "the MLP widths differ between layers; a uniform plan makes them "
+                               "equal");
     else if (e->widths == GAC_WIDTHS_BLOCK_CONFIGS || blocks)
         status = state_blocks(e, &w); /* what is there is what runtimes read first */
     else if (w.uniform && !layers)
         status = set_size(e, e->text, w.key, w.common);
     else if (strcmp(w.key, "intermediate_size") != 0)
         status = gac_error_set(e->err, GAC_USAGE,
-                               "the config has one %s for all layers; a plan with --uniform makes "
-                               "the widths equal",
+                               "the config has one %s for all layers; a uniform plan makes the "
+                               "widths equal",
                                w.key);
     else
         status = state_per_layer(e, &w);

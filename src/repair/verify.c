@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "repair/verify_internal.h"
 
 static void differ(gac_verification *out, const char *tensor, const char *format, long long a)
@@ -356,6 +357,7 @@ gac_status gac_repair_verify(gac_checkpoint *original, const gac_model *model,
                              gac_checkpoint *repaired, const gac_model *repaired_model,
                              gac_progress *progress, gac_verification *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, original, model, repaired, repaired_model, out);
     *out = (gac_verification){ .lossless = true,
                                .pads_zero = true,
                                .config_ok = true,

@@ -3,6 +3,7 @@
  * text. */
 #include <gac/timing.h>
 
+#include "base/arguments.h"
 #include "base/spawn.h"
 #include "timing/bundled_script.h"
 
@@ -60,6 +61,7 @@ static void close_unnamed(unnamed *file)
 
 gac_status gac_pytorch_start(gac_pytorch **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, out);
     const char *named = getenv("GAC_PYTHON");
     const char *python = named && named[0] ? named : "python3";
     gac_error local = GAC_ERROR_INIT;
@@ -114,7 +116,8 @@ json_t *gac_pytorch_call_json(const gac_task_spec *spec, const char *path)
 static json_t *make_request(const gac_pytorch_question *question, const gac_pytorch_call *calls,
                             int n_calls)
 {
-    const gac_timing_rules *r = question->rules;
+    static const gac_timing_rules usual = GAC_TIMING_RULES_INIT;
+    const gac_timing_rules *r = question->rules ? question->rules : &usual;
     json_t *jobs = json_array();
     for (int i = 0; i < n_calls; i++)
         json_array_append_new(jobs, gac_pytorch_call_json(&calls[i].spec, calls[i].path));
@@ -230,6 +233,8 @@ gac_status gac_pytorch_time(gac_pytorch *pytorch, const gac_pytorch_question *qu
                             gac_pytorch_call *calls, int n_calls, struct json_t **answer,
                             gac_error *err)
 {
+    GAC_REFUSE_NULL(err, pytorch, question);
+    GAC_REFUSE(err, n_calls < 0 || (n_calls > 0 && !calls), "there are no calls");
     json_t *request = make_request(question, calls, n_calls), *whole = NULL;
     gac_status status = ask(pytorch, request, question, &whole, err);
     const json_t *jobs = json_object_get(whole, "jobs");

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/arguments.h"
+
 #define BATCH_SAMPLES 5  /* samples between two readings of telemetry */
 #define MAX_CALLS 10000  /* per sample; a captured graph has a node per call */
 #define MAX_ATTEMPTS 4   /* to find n_calls */
@@ -220,6 +222,7 @@ static bool is_done(session *s)
 gac_status gac_timing_measure(gac_device *device, gac_task *task, const gac_timing_rules *rules,
                               gac_timing *out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, device, task, out);
     static const gac_timing_rules usual = GAC_TIMING_RULES_INIT;
     session s = {
         .device = device, .task = task, .rules = rules ? *rules : usual, .out = out, .clock_mhz = -1

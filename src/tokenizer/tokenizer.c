@@ -1,4 +1,5 @@
 /* Opens a tokenizer, encodes and decodes. */
+#include "base/arguments.h"
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -44,6 +45,7 @@ static gac_status read_names(gac_tokenizer *t, const char *directory, const char
 
 gac_status gac_tokenizer_open(const char *directory, gac_tokenizer **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, directory, out);
     gac_tokenizer *t = calloc(1, sizeof *t);
     if (!t)
         return gac_error_no_memory(err);
@@ -166,6 +168,8 @@ static bool append_all(id_list *list, const int32_t *ids, int32_t n)
 gac_status gac_tokenizer_encode(gac_tokenizer *t, const char *text, size_t n_bytes,
                                 bool add_special, int32_t **out, size_t *n_ids, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "tokenizer, out, n_ids", t, out, n_ids);
+    GAC_REFUSE(err, n_bytes > 0 && !text, "text is NULL");
     if (n_bytes >= (size_t)1 << 30)
         return gac_error_set(err, GAC_USAGE, "a text of %zu bytes is too long to tokenize",
                              n_bytes);
@@ -192,6 +196,7 @@ gac_status gac_tokenizer_encode(gac_tokenizer *t, const char *text, size_t n_byt
 gac_status gac_tokenizer_decode_one(gac_tokenizer *t, int32_t id, bool first, const char **bytes,
                                     size_t *n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "tokenizer, bytes, n_bytes", t, bytes, n_bytes);
     const char *text = id >= 0 && id < t->n_ids ? t->shown[id] : NULL;
     size_t n = text ? strlen(text) : 0;
     *bytes = "";
@@ -218,6 +223,8 @@ gac_status gac_tokenizer_decode_one(gac_tokenizer *t, int32_t id, bool first, co
 gac_status gac_tokenizer_decode(gac_tokenizer *t, const int32_t *ids, size_t n_ids,
                                 bool skip_special, char **out, size_t *n_bytes, gac_error *err)
 {
+    GAC_REFUSE_NULL_AS(err, "tokenizer, out, n_bytes", t, out, n_bytes);
+    GAC_REFUSE(err, n_ids > 0 && !ids, "ids is NULL");
     byte_buffer all = { 0 };
     bool first = true;
     gac_status status = GAC_OK;

@@ -1,5 +1,6 @@
 /* Reads tokenizer.json. The vocabulary and the merges are read entry by entry:
  * the DOM of a hostile file would take many times the file's size. */
+#include "base/json_walk.h"
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>

@@ -226,7 +226,7 @@ static void check_linears(bench *b, bool small, bool few)
             linear_case c = cases[i];
             c.m = ms[j];
             snprintf(name, sizeof name, "%s m=%lld %s%s", c.name, (long long)c.m,
-                     gac_dtype_name(b->options.dtype), b->options.no_pad ? " no pad" : "");
+                     gac_dtype_name(b->options.dtype), b->options.padding ? "" : " no pad");
             failed(run_linear(b, &c, name, &err), name, &err);
         }
     }

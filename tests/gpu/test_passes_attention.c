@@ -246,7 +246,7 @@ void check_attentions(bench *b, bool small)
         snprintf(name, sizeof name, "attention b=%lld h=%lld/%lld qk=%lld v=%lld%s%s %s%s",
                  (long long)c->batch, (long long)c->n_q_heads, (long long)c->n_kv_heads,
                  (long long)c->qk, (long long)c->v, c->norm ? " norm" : "", c->rope ? " rope" : "",
-                 gac_dtype_name(b->options.dtype), b->options.no_pad ? " no pad" : "");
+                 gac_dtype_name(b->options.dtype), b->options.padding ? "" : " no pad");
         failed(run_attention(b, c, name, &err), name, &err);
     }
 }

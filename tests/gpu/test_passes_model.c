@@ -274,7 +274,7 @@ void check_model(bench *b)
         gac_error err = GAC_ERROR_INIT;
         char name[120];
         snprintf(name, sizeof name, "model b=%lld %s%s", (long long)batches[i],
-                 gac_dtype_name(b->options.dtype), b->options.no_pad ? " no pad" : "");
+                 gac_dtype_name(b->options.dtype), b->options.padding ? "" : " no pad");
         failed(run_model(b, batches[i], name, &err), name, &err);
     }
 }

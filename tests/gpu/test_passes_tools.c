@@ -1,5 +1,7 @@
 #include "test_passes.h"
 
+#include <gac/engine.h>
+
 #include "base/floats.h"
 #include "device/plugin.h"
 
@@ -52,7 +54,9 @@ void bench_close_device(bench *b)
 gac_status bench_open(bench *b, gac_dtype dtype, bool no_pad, int64_t max_rows, gac_error *err)
 {
     b->ops = b->backend->compute;
-    b->options = (gac_compute_options){ .dtype = dtype, .no_pad = no_pad, .max_rows = max_rows };
+    b->options = (gac_compute_options){ .dtype = dtype,
+                                        .padding = no_pad ? NULL : gac_engine_padding,
+                                        .max_rows = max_rows };
     return b->ops->open(b->device, &b->options, &b->state, err);
 }
 

@@ -8,5 +8,5 @@ if [ "$version" != 14 ]; then
     echo "skipped: clang-format $version, the project uses 14"
     exit 77
 fi
-find include/gac src cli experiment tests fuzz bench -name '*.[ch]' -o -name '*.cu' | sort |
+find include/gac src cli experiment tests fuzz bench examples -name '*.[ch]' -o -name '*.cu' | sort |
     xargs clang-format --dry-run --Werror

@@ -10,6 +10,8 @@
 
 #include "base/arena.h"
 #include "base/floats.h"
+#include "base/json_parse.h"
+#include "base/json_walk.h"
 #include "base/namemap.h"
 #include "scratch.h"
 

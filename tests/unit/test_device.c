@@ -19,6 +19,9 @@
 #include "fake_model.h"
 #include "op/numbers.h"
 
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x) TEXT_OF_(x)
+
 static const gac_task_spec small_gemm = {
     .kind = GAC_TASK_GEMM, .dtype = GAC_DTYPE_F16, .gemm = { 3, 5, 7, false }, .n_sets = 2
 };
@@ -93,8 +96,10 @@ static void plugins_that_do_not_load(void **state)
     assert_non_null(strstr(refused("cuda", "/", NULL, GAC_NO_RESOURCE), "libgac_cuda.so, named"));
     assert_non_null(strstr(refused("cuda", FAKE_FOLDER "/no-entry", NULL, GAC_NO_RESOURCE),
                            "/libgac_cuda.so: not a GAC plug-in (no gac_backend_entry)"));
-    assert_non_null(strstr(refused("cuda", FAKE_FOLDER "/abi", NULL, GAC_NO_RESOURCE),
-                           ": made for another version of gac (plug-in ABI 99, this program 4)"));
+    assert_non_null(
+        strstr(refused("cuda", FAKE_FOLDER "/abi", NULL, GAC_NO_RESOURCE),
+               ": made for another version of gac (plug-in ABI 99, this program " TEXT_OF(
+                   GAC_BACKEND_ABI) ")"));
     assert_non_null(strstr(refused("cuda", FAKE_FOLDER "/name", NULL, GAC_NO_RESOURCE),
                            ": a plug-in for metal, not for cuda"));
     assert_non_null(strstr(refused("cuda", "CMakeLists.txt", NULL, GAC_NO_RESOURCE),

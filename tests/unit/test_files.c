@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "base/files.h"
 #include "scratch.h"
 
 static gac_file *opened(const char *path)

@@ -10,6 +10,8 @@
 
 #include <gac/checkpoint.h>
 
+#include "checkpoint/gguf.h"
+
 /* A file being made, byte by byte. */
 typedef struct maker {
     uint8_t bytes[4096];

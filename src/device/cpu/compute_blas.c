@@ -191,7 +191,7 @@ static gac_status fill(int n_wanted, gac_error *err)
     if (!there)
         return gac_error_set(err, GAC_NO_RESOURCE,
                              "cpu: no memory for OpenBLAS: %zu MiB of address space for each of "
-                             "%d threads; fewer --threads need less, --device reference none",
+                             "%d threads; fewer threads need less, the device reference none",
                              BUFFER_BYTES >> 20, n_wanted);
     n_taken = n_wanted > n_taken ? n_wanted : n_taken;
     return GAC_OK;

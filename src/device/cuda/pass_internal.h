@@ -7,8 +7,9 @@
  * - pass_attend.c: attention.
  * - pass_head.c: embedding, logits and losses.
  *
- * A logical size is the model's. A physical size is the size in memory. Unless no_pad is
- * set, rows and ranks are padded with zeros so that everything is 16-byte aligned. */
+ * A logical size is the model's. A physical size is the size in memory. The padding rule of
+ * the options makes rows and ranks longer, with zeros at the end, so that everything is
+ * 16-byte aligned. */
 #ifndef GAC_CUDA_COMPUTE_INTERNAL_H
 #define GAC_CUDA_COMPUTE_INTERNAL_H
 

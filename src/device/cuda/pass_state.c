@@ -87,21 +87,15 @@ gac_status gac_compute_wait(gac_cuda_compute *c, const char *what, gac_error *er
     return code == cudaSuccess ? GAC_OK : gac_cuda_error(err, code, what);
 }
 
-int64_t gac_compute_row_width(const gac_cuda_compute *c, int64_t width)
-{
-    return c->options.no_pad ? width : (width + 7) / 8 * 8;
-}
-
 int64_t gac_compute_stored(void *state, gac_size_kind kind, int64_t size)
 {
-    gac_cuda_compute *c = state;
-    if (c->options.no_pad || size < 1)
-        return size;
-    if (kind == GAC_SIZE_HEAD)
-        return (size + 7) / 8 * 8;
-    /* Multiples of 64 suit the matrix units best, where they cost little. */
-    int64_t wide = (size + 63) / 64 * 64;
-    return wide - size <= size / 64 ? wide : (size + 15) / 16 * 16;
+    const gac_cuda_compute *c = state;
+    return c->options.padding ? c->options.padding(kind, size) : size;
+}
+
+int64_t gac_compute_row_width(const gac_cuda_compute *c, int64_t width)
+{
+    return gac_compute_stored((void *)(uintptr_t)c, GAC_SIZE_ROW, width);
 }
 
 static void close_compute(void *state)
