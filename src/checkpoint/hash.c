@@ -38,7 +38,8 @@ static void hash_description(XXH3_state_t *state, const gac_tensor *t)
 gac_status gac_tensor_hash_start(gac_checkpoint *c, int32_t tensor, gac_tensor_hash **out,
                                  gac_error *err)
 {
-    GAC_REFUSE_NULL(err, out);
+    GAC_REFUSE_NULL_AS(err, "checkpoint, out", c, out);
+    GAC_REFUSE(err, tensor < 0 || tensor >= gac_checkpoint_n_tensors(c), "there is no such tensor");
     *out = NULL;
 #ifdef GAC_NO_HASH /* only to measure what hashing costs (bench/bench_hash.py) */
     return GAC_OK;
