@@ -18,12 +18,14 @@ static json_t *checkpoint_json(const inspection *x)
 
 static json_t *contract_json(const inspection *x)
 {
-    const json_t *about = gac_contract_about(x->contract);
     json_t *object =
         json_pack("{s:s, s:s, s:s}", "name", gac_contract_name(x->contract), "gpu",
                   gac_contract_gpu(x->contract), "dtype", gac_dtype_name(x->target.dtype));
-    json_object_set(object, "provisional", json_object_get(about, "provisional"));
-    json_object_set(object, "sources", json_object_get(about, "sources"));
+    json_t *sources = json_array();
+    for (size_t i = 0; i < x->contract->n_sources; i++)
+        json_array_append_new(sources, json_string(x->contract->sources[i]));
+    json_object_set_new(object, "provisional", json_boolean(x->contract->provisional));
+    json_object_set_new(object, "sources", sources);
     return object;
 }
 

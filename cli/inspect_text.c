@@ -12,8 +12,7 @@ static void print_head(const inspection *x)
     const gac_checkpoint *c = x->checkpoint;
     const char *compressor = gac_model_compressor(x->model);
     gac_dtype stored = gac_model_dtype(x->model);
-    bool provisional =
-        json_is_true(json_object_get(gac_contract_about(x->contract), "provisional"));
+    bool provisional = x->contract->provisional;
     printf("%s\n", gac_quote(q, sizeof q, gac_checkpoint_path(c)));
     printf("  model       %s, %s, %d layers\n", gac_model_family(x->model), compressor,
            gac_model_n_layers(x->model));
