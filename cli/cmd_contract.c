@@ -1,4 +1,5 @@
 #include "cli.h"
+#include "contract_diff.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -305,8 +306,8 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b)
     gac_status status = cli_contract_named(c, name_a, &a);
     if (status == GAC_OK)
         status = cli_contract_named(c, name_b, &b);
-    if (status == GAC_OK)
-        status = gac_contract_diff(a, b, &body, &c->error);
+    if (status == GAC_OK && !(body = contract_diff(a, b)))
+        status = gac_error_no_memory(&c->error);
     if (status == GAC_OK && c->json) {
         json_t *result = gac_json_result("gac.contract-diff/1", c->argc, c->argv);
         json_object_update(result, body);

@@ -312,15 +312,6 @@ bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, ga
  * that states none is not rough. */
 bool gac_contract_is_rough(const gac_contract *contract, gac_dtype dtype, char *out, size_t size);
 
-/* ---- Differences ------------------------------------------------------- */
-
-/* Compares every dtype that both have: {"stack": {"a", "b"}, "compared": [{"dtype",
- * "tiers": [{"place", "a", "b"}], "noise_pct", "n_shapes", "n_slower", "n_faster",
- * "b_over_a", "worst": [{"shape", "a_us", "b_us", "b_over_a"}]}]}; docs/contract.md says
- * what each of them is. The caller owns *out. */
-gac_status gac_contract_diff(const gac_contract *a, const gac_contract *b, struct json_t **out,
-                             gac_error *err);
-
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

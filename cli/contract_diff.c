@@ -1,7 +1,6 @@
 /* What differs between two contracts: tiers, times of common shapes, stacks. */
-#include "contract/contract_internal.h"
+#include "contract_diff.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -32,14 +31,24 @@ static json_t *tiers_json(const gac_contract_tier *tiers, size_t n)
     return out;
 }
 
+/* The tiers of an axis, as the contract lists them. */
+static json_t *axis_json(const gac_contract *c, gac_dtype dtype, gac_op_axis seen)
+{
+    const gac_contract_gemm *g = c->gemm[dtype];
+    const gac_contract_sdpa *s = c->sdpa[dtype];
+    if (s->same_as != GAC_DTYPE_COUNT)
+        s = c->sdpa[s->same_as];
+    return seen == GAC_OP_GEMM_N   ? tiers_json(g->n, g->n_n)
+           : seen == GAC_OP_GEMM_K ? tiers_json(g->k, g->n_k)
+                                   : tiers_json(s->tiers, s->n_tiers);
+}
+
 static json_t *changed_tiers(const gac_contract *a, const gac_contract *b, gac_dtype dtype)
 {
     json_t *out = json_array();
     for (int seen = 0; seen < GAC_OP_AXIS_COUNT; seen++) {
-        size_t n_a = 0, n_b = 0;
-        const gac_contract_tier *in_a = gac_contract_tiers(a, dtype, (gac_op_axis)seen, &n_a);
-        const gac_contract_tier *in_b = gac_contract_tiers(b, dtype, (gac_op_axis)seen, &n_b);
-        json_t *left = tiers_json(in_a, n_a), *right = tiers_json(in_b, n_b);
+        json_t *left = axis_json(a, dtype, (gac_op_axis)seen);
+        json_t *right = axis_json(b, dtype, (gac_op_axis)seen);
         if (json_equal(left, right)) {
             json_decref(left);
             json_decref(right);
@@ -131,8 +140,7 @@ static void compare_times(const gac_contract *a, const gac_contract *b, gac_dtyp
     json_object_set_new(out, "worst", worst);
 }
 
-gac_status gac_contract_diff(const gac_contract *a, const gac_contract *b, struct json_t **out,
-                             gac_error *err)
+json_t *contract_diff(const gac_contract *a, const gac_contract *b)
 {
     json_t *compared = json_array();
     for (size_t i = 0; i < a->n_dtypes; i++) {
@@ -145,7 +153,6 @@ gac_status gac_contract_diff(const gac_contract *a, const gac_contract *b, struc
             compare_times(a, b, dtype, row);
         json_array_append_new(compared, row);
     }
-    *out = json_pack("{s:s, s:s, s:{s:o, s:o}, s:o}", "a", a->name, "b", b->name, "stack", "a",
+    return json_pack("{s:s, s:s, s:{s:o, s:o}, s:o}", "a", a->name, "b", b->name, "stack", "a",
                      stack_json(a), "b", stack_json(b), "compared", compared);
-    return *out ? GAC_OK : gac_error_no_memory(err);
 }
