@@ -95,11 +95,12 @@ enum { OTHER_AXIS = 4096, N_PLACES = sizeof places / sizeof *places };
 
 static json_t *place_json(int place, const gac_judgement *j)
 {
-    return json_pack("{s:s, s:I, s:b, s:b, s:s, s:i, s:f, s:s?, s:s?, s:s}", "seen",
+    return json_pack("{s:s, s:I, s:b, s:b, s:s, s:i, s:o, s:s?, s:s?, s:s}", "seen",
                      gac_op_axis_name(places[place].seen), "n_rows",
                      (json_int_t)places[place].n_rows, "aligned", j->aligned, "served", j->served,
-                     "runs_as", gac_dtype_name(j->runs_as), "tier", j->tier, "penalty", j->penalty,
-                     "kernel", j->kernel, "family", j->family, "basis", j->basis);
+                     "runs_as", gac_dtype_name(j->runs_as), "tier", j->tier, "penalty",
+                     cli_number_or_null(j->penalty), "kernel", j->kernel, "family", j->family,
+                     "basis", j->basis);
 }
 
 static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json_t *result,
@@ -133,8 +134,11 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
 
 static void print_place(const char *label, int64_t size, const gac_judgement *j)
 {
-    printf("  %-20s  %-10lld %-9s × %-7.2f %-16s %s", label, (long long)size,
-           j->aligned ? "yes" : "no", j->penalty, cli_or_dash(j->family), j->basis);
+    char slower[16] = "-";
+    if (!isnan(j->penalty))
+        snprintf(slower, sizeof slower, "%.2f", j->penalty);
+    printf("  %-20s  %-10lld %-9s × %-7s %-16s %s", label, (long long)size,
+           j->aligned ? "yes" : "no", slower, cli_or_dash(j->family), j->basis);
     if (!j->served)
         printf(", not served: runs as %s", gac_dtype_name(j->runs_as));
     printf("\n");

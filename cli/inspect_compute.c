@@ -156,6 +156,11 @@ static void advise(inspection *x)
         snprintf(out, size, "no gain: every size is aligned");
     else if (all_refused(x))
         snprintf(out, size, "no gain: what is misaligned cannot be padded (refused)");
+    else if (!gac_contract_has_times(x->contract, x->target.dtype))
+        snprintf(out, size,
+                 "repair aligns the sizes, %+.2f %% bytes; whether it pays is not "
+                 "known: no times were measured",
+                 x->overhead_pct);
     else if (any_phase_gains(x, false) && whole < 1)
         snprintf(out, size, "repair pays:%s; %+.2f %% bytes%s%s", exact, x->overhead_pct,
                  whole_rescaled < WORTH_IT * whole ? "; allowing rescaled sizes:" : "",

@@ -34,11 +34,13 @@ static json_t *summary_json(const inspection *x)
     json_t *phases = json_array();
     for (int i = 0; i < x->workload.n_phases; i++) {
         const phase_times *t = &x->phases[i];
-        json_array_append_new(phases, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "phase", t->label,
-                                                "rest_ms", t->rest_ms, "now_ms", t->now_ms,
-                                                "repaired_ms", t->exact_ms, "ratio",
-                                                t->now_ms > 0 ? t->exact_ms / t->now_ms : 1.0,
-                                                "rescaled_ms", t->rescaled_ms));
+        json_array_append_new(
+            phases,
+            json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "phase", t->label, "rest_ms",
+                      cli_number_or_null(t->rest_ms), "now_ms", cli_number_or_null(t->now_ms),
+                      "repaired_ms", cli_number_or_null(t->exact_ms), "ratio",
+                      cli_number_or_null(t->now_ms != 0 ? t->exact_ms / t->now_ms : 1.0),
+                      "rescaled_ms", cli_number_or_null(t->rescaled_ms)));
     }
     return json_pack("{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o}", "n_dims", x->n_dims,
                      "n_misaligned", x->n_misaligned, "misaligned_pct",
@@ -112,11 +114,12 @@ static json_t *dim_json(const inspection *x, int32_t index, unsigned seen, bool 
 {
     const gac_dim *d = gac_model_dim(x->model, index);
     const gac_dim_advice *a = &x->advice[index];
-    json_t *object = json_pack(
-        "{s:s, s:s, s:I, s:b, s:I, s:s, s:s, s:b, s:f, s:f}", "name", d->name, "role",
-        gac_role_name(d->role), "size", (json_int_t)d->size, "aligned", a->aligned, "suggest",
-        (json_int_t)a->suggest, "exactness", gac_exactness_name(d->exactness), "reason", d->reason,
-        "compressed", d->compressed, "penalty", a->penalty, "lost_ms", a->lost_ms);
+    json_t *object =
+        json_pack("{s:s, s:s, s:I, s:b, s:I, s:s, s:s, s:b, s:o, s:o}", "name", d->name, "role",
+                  gac_role_name(d->role), "size", (json_int_t)d->size, "aligned", a->aligned,
+                  "suggest", (json_int_t)a->suggest, "exactness", gac_exactness_name(d->exactness),
+                  "reason", d->reason, "compressed", d->compressed, "penalty",
+                  cli_number_or_null(a->penalty), "lost_ms", cli_number_or_null(a->lost_ms));
     json_t *operators = json_array();
     for (int s = 0; s < GAC_OP_AXIS_COUNT; s++)
         if (seen & 1u << s)

@@ -107,7 +107,7 @@ static int by_pattern(const void *a, const void *b, void *model)
 static int worse_first(const void *a, const void *b, void *model)
 {
     const offender *x = a, *y = b;
-    if (x->lost_ms != y->lost_ms)
+    if (x->lost_ms > y->lost_ms || x->lost_ms < y->lost_ms) /* neither where none is known */
         return x->lost_ms > y->lost_ms ? -1 : 1;
     return by_pattern(a, b, model);
 }
@@ -142,7 +142,10 @@ static void print_offender(const inspection *x, const offender *o)
     char as[32] = "";
     if (a->runs_as < GAC_DTYPE_COUNT && a->runs_as != x->target.dtype)
         snprintf(as, sizeof as, " as %s", gac_dtype_name(a->runs_as));
-    if (a->seen != GAC_OP_AXIS_COUNT)
+    if (a->seen != GAC_OP_AXIS_COUNT && isnan(lost_ms))
+        printf("  %-8s %9s  %-9s %s%s%s%s\n", "-", "-", gac_op_axis_name(a->seen),
+               cli_or_dash(a->family), as, contract ? "" : ", ", contract ? "" : a->rule);
+    else if (a->seen != GAC_OP_AXIS_COUNT)
         printf("  × %-6.2f %9.3f  %-9s %s%s%s%s\n", a->penalty, lost_ms, gac_op_axis_name(a->seen),
                cli_or_dash(a->family), as, contract ? "" : ", ", contract ? "" : a->rule);
     else
@@ -190,6 +193,10 @@ static void print_files(const inspection *x)
 
 static void print_advice(const inspection *x)
 {
+    if (!gac_contract_has_times(x->contract, x->target.dtype)) {
+        printf("\ntimes         not measured\nadvice        %s\n", x->advice_text);
+        return;
+    }
     printf("\npredicted     %-18s %10s %12s %14s\n", "", "now", "repaired", "with rescaled");
     for (int i = 0; i < x->workload.n_phases; i++) {
         const phase_times *t = &x->phases[i];

@@ -26,16 +26,27 @@ static void list_bundled(char *buffer, size_t size)
                                  gac_bundled_contracts[i]->name);
 }
 
-/* Letters and digits in lower case, without a leading "nvidia". */
+/* Letters and digits in lower case, without what vendors put before. */
 static void normalise(const char *name, char *out, size_t size)
 {
+    static const char *const before[] = { "nvidia", "tesla", "geforce", "rtx" };
     size_t n = 0;
     for (; *name && n + 1 < size; name++)
         if (isalnum((unsigned char)*name))
             out[n++] = (char)tolower((unsigned char)*name);
     out[n] = '\0';
-    if (strncmp(out, "nvidia", 6) == 0)
-        memmove(out, out + 6, n - 6 + 1);
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        if (strncmp(out, before[i], strlen(before[i])) == 0)
+            memmove(out, out + strlen(before[i]), strlen(out + strlen(before[i])) + 1);
+}
+
+static bool is_amd(const char *wanted)
+{
+    static const char *const starts[] = { "amd", "radeon", "instinct", "gfx", "mi1", "mi2", "mi3" };
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        if (strncmp(wanted, starts[i], strlen(starts[i])) == 0)
+            return true;
+    return false;
 }
 
 static bool is_named(const gac_contract *contract, const char *wanted)
@@ -64,9 +75,16 @@ gac_status gac_contract_load_bundled(const char *name, gac_contract **out, gac_e
             *out = (gac_contract *)(uintptr_t)gac_bundled_contracts[i]; /* nobody writes to it */
             return GAC_OK;
         }
+    gac_quote(quoted, sizeof quoted, name);
+    if (is_amd(wanted))
+        return gac_error_set(
+            err, GAC_USAGE, "%s: the rules of AMD GPUs are unknown, and nothing is assumed of them",
+            quoted);
     list_bundled(known, sizeof known);
-    return gac_error_set(err, GAC_USAGE, "no bundled contract named %s; there are: %s",
-                         gac_quote(quoted, sizeof quoted, name), known);
+    return gac_error_set(err, GAC_USAGE,
+                         "no bundled contract named %s; there are: %s; gac probe -o contract.json "
+                         "measures another GPU",
+                         quoted, known);
 }
 
 gac_status gac_contract_load(const char *path, gac_contract **out, gac_error *err)

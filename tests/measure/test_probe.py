@@ -175,10 +175,6 @@ class Full(Case):
         self.assertEqual(sum(t["m"] == [1] for t in tables), 9)
         best, other = contract["sdpa"]["F16"]["tiers"]
         self.assertEqual(best["tile"], 128)
-        waves = {t["causal"]: t.get("wave") for t in best["prefill"]}
-        self.assertEqual((waves[False]["units"], waves[True]), (132, None))
-        self.assertGreaterEqual(waves[False]["power"], 0.75)
-        self.assertEqual([t.get("wave") for t in other["prefill"]], [None, None])
         self.assertEqual(([len(t["head"]) for t in best["prefill"]],
                           [len(t["head"]) for t in other["prefill"]]), ([6, 6], [10, 10]))
 
@@ -356,24 +352,16 @@ class Quick(Case):
         self.assertIn("112", said)
         self.assertIn("gac-flash", said)
 
-    def test_diff_of_dtypes_names_the_sizes(self):
-        done = self.gac("contract", "diff", self.file, self.file, "--dtype", "F16,F8_E4M3")
-        self.assertIn("sizes that are multiples of 8 but not of 16 are aligned in A and not in B",
-                      done.stdout)
-        done = self.gac("contract", "diff", self.file, self.file, "--json")
-        result = json.loads(done.stdout)
+    def test_diff(self):
+        result = json.loads(self.gac("contract", "diff", self.file, self.file, "--json").stdout)
         self.assertEqual(result["schema"], "gac.contract-diff/1")
-        self.assertIs(result["same"], True)
-        self.assertEqual([c["dtype_a"] for c in result["compared"]], ["F8_E4M3", "F16"])
-
-    def test_diff_with_a_bundled_contract(self):
+        self.assertEqual([(c["dtype"], c["tiers"], c["worst"]) for c in result["compared"]],
+                         [("F16", [], []), ("F8_E4M3", [], [])])
         result = json.loads(self.gac("contract", "diff", "a100", self.file, "--json").stdout)
-        self.assertIs(result["same"], False)
-        self.assertIn("gpu", [row["key"] for row in result["stack"]])
-        self.assertEqual(result["dtypes_only_in_b"], ["F8_E4M3"])
+        self.assertEqual([c["dtype"] for c in result["compared"]], ["F16"])
+        self.assertEqual(result["stack"]["b"]["cublas"], "13.1.0")
         self.gac("contract", "diff", self.file, self.path("none.json"), status=3)
         self.gac("contract", "diff", self.file, "nogpu", status=2)
-        self.gac("contract", "diff", self.file, self.file, "--dtype", "F17", status=2)
 
     def test_model_adds_exact_points(self):
         mk.build("svdllm").write(self.path("m"), seed=1)
@@ -396,7 +384,7 @@ class Quick(Case):
         for part in ("predicted", "measured"):
             self.assertGreater(model[part]["n_over_5_pct"], 10)
             self.assertGreater(model[part]["right_pct"], 95)
-        shown = self.gac("contract", "show", self.path("c.json")).stdout
+        shown = self.gac("contract", "show", self.path("c.json"), "-v").stdout
         self.assertIn(f"the {len(new)} shapes of a model, before they were measured", shown)
         # every size that a plan can choose has been measured
         inspected = json.loads(self.gac("inspect", self.path("m"), "--json", "--contract",

@@ -67,10 +67,10 @@ static void bundled_are_named(void **state)
     (void)state;
     gac_error err = GAC_ERROR_INIT;
     gac_contract *none = NULL;
-    assert_int_equal(gac_contract_n_bundled(), 2);
+    assert_int_equal(gac_contract_n_bundled(), 8);
     assert_string_equal(gac_contract_bundled_name(0), "a100");
     assert_string_equal(gac_contract_bundled_name(1), "h200");
-    assert_null(gac_contract_bundled_name(2));
+    assert_null(gac_contract_bundled_name(8));
     assert_null(gac_contract_bundled_name(-1));
     assert_string_equal(gac_contract_name(h200), "h200");
     assert_string_equal(gac_contract_gpu(h200), "NVIDIA H200");
@@ -396,9 +396,19 @@ static void written_is_what_was_read(void **state)
 static void bundled_have_aliases(void **state)
 {
     static const char *const names[][2] = {
-        { "H200", "h200" },      { "NVIDIA H200", "h200" },
-        { "A100", "a100" },      { "NVIDIA A100 80GB", "a100" },
-        { "a100-80gb", "a100" }, { "A100-SXM4-40GB", "a100" },
+        { "H200", "h200" },
+        { "NVIDIA H200", "h200" },
+        { "A100", "a100" },
+        { "NVIDIA A100 80GB", "a100" },
+        { "a100-80gb", "a100" },
+        { "GeForce RTX 4090", "sm_89" },
+        { "NVIDIA H100 80GB HBM3", "sm_90" },
+        { "L40S", "sm_89" },
+        { "b200", "sm_100" },
+        { "5090", "sm_120" },
+        { "rtx-3090", "sm_86" },
+        { "A30", "sm_80" },
+        { "A100-SXM4-40GB", "a100" },
     };
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -408,6 +418,30 @@ static void bundled_have_aliases(void **state)
         assert_null(contract->memory);
         gac_contract_free(contract);
     }
+}
+
+/* Without times sizes are judged, and nothing is predicted. */
+static void assumed_contracts_only_judge(void **state)
+{
+    gac_contract *contract = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    gac_sdpa_shape shape = { 1, 32, 8, 2048, 2048, 128, 128, true };
+    (void)state;
+    assert_int_equal(gac_contract_load_bundled("4090", &contract, NULL), GAC_OK);
+    assert_false(gac_contract_has_times(contract, GAC_DTYPE_F16));
+    assert_true(gac_contract_has_times(measured, GAC_DTYPE_F16));
+    assert_true(isnan(gac_contract_gemm_us(contract, GAC_DTYPE_F16, 16, 4096, 4096)));
+    assert_true(isnan(gac_contract_sdpa_us(contract, GAC_DTYPE_F16, &shape)));
+    assert_int_equal(gac_contract_multiple(contract, GAC_OP_GEMM_K, GAC_DTYPE_F8_E4M3), 16);
+    gac_judgement j = judge(contract, GAC_OP_GEMM_N, 107, 16, 4096);
+    assert_false(j.aligned);
+    assert_true(isnan(j.penalty));
+    assert_string_equal(j.basis, "assumed");
+    assert_true(judge(contract, GAC_OP_SDPA_HEAD, 128, 0, 0).aligned);
+    assert_false(judge(contract, GAC_OP_SDPA_HEAD, 107, 0, 0).aligned);
+    assert_int_equal(judge(contract, GAC_OP_SDPA_HEAD, 300, 0, 0).tier, 2);
+    assert_int_equal(gac_contract_load_bundled("MI300X", &contract, &err), GAC_USAGE);
+    assert_non_null(strstr(err.text, "AMD"));
 }
 
 /* One row has kernels of its own, and without their names none. */
@@ -616,6 +650,7 @@ int main(void)
         cmocka_unit_test(judge_refuses),
         cmocka_unit_test(written_is_what_was_read),
         cmocka_unit_test(bundled_have_aliases),
+        cmocka_unit_test(assumed_contracts_only_judge),
         cmocka_unit_test(one_row_has_its_own_kernel),
         cmocka_unit_test(malformed_are_rejected),
         cmocka_unit_test(broken_text_is_rejected),
