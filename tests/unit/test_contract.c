@@ -75,7 +75,7 @@ static void bundled_are_named(void **state)
     assert_string_equal(gac_contract_name(h200), "h200");
     assert_string_equal(gac_contract_gpu(h200), "NVIDIA H200");
     assert_string_equal(gac_contract_gpu(a100), "NVIDIA A100 80GB");
-    assert_int_equal(gac_contract_load_bundled("b\n200", &none, &err), GAC_USAGE);
+    assert_int_equal(gac_contract_load_bundled("b\n999", &none, &err), GAC_USAGE);
     assert_null(none);
     assert_non_null(strstr(err.text, "a100, h200"));
     assert_null(strchr(err.text, '\n'));
