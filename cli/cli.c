@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +105,13 @@ gac_status cli_contract(cli *c, const char *gpu, const char *file, gac_contract 
         return gac_error_set(&c->error, GAC_USAGE, "--gpu and --contract exclude each other");
     if (file)
         return gac_contract_load(file, out, &c->error);
-    return gac_contract_load_bundled(gpu ? gpu : CLI_DEFAULT_GPU, out, &c->error);
+    gac_status status = gac_contract_load_bundled(gpu ? gpu : CLI_DEFAULT_GPU, out, &c->error);
+    if (status == GAC_OK && !gac_contract_has_times(*out, (*out)->dtypes[0]))
+        gac_log_write(&c->log, 0,
+                      "contract %s is assumed from the architecture, nothing was measured; on such "
+                      "a GPU, gac probe -o contract.json measures it",
+                      (*out)->name);
+    return status;
 }
 
 bool cli_is_file(const char *name)
@@ -156,6 +163,11 @@ char *cli_count(char buffer[32], int64_t n)
 const char *cli_or_dash(const char *text)
 {
     return text ? text : "-";
+}
+
+json_t *cli_number_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
 }
 
 json_t *cli_or_null(const char *text)

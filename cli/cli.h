@@ -104,6 +104,7 @@ char *cli_count(char buffer[32], int64_t n);
 /* What is not known is a dash in a table, and null in JSON. */
 const char *cli_or_dash(const char *text);
 json_t *cli_or_null(const char *text);
+json_t *cli_number_or_null(double value);
 
 /* A name with * for its numbers: layers.*.mlp.width. */
 void cli_pattern(char *out, size_t size, const char *name);

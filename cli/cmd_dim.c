@@ -1,5 +1,6 @@
 #include "dim.h"
 
+#include <math.h>
 #include <string.h>
 
 static const dim_options initial = { .max_overhead_pct = GAC_DEFAULT_OVERHEAD_PCT,
@@ -42,11 +43,12 @@ enum { OTHER_AXIS = 4096, N_PLACES = sizeof places / sizeof *places };
 
 static json_t *place_json(int place, const gac_judgement *j)
 {
-    return json_pack("{s:s, s:I, s:b, s:b, s:s, s:i, s:f, s:s?, s:s?, s:s}", "seen",
+    return json_pack("{s:s, s:I, s:b, s:b, s:s, s:i, s:o, s:s?, s:s?, s:s}", "seen",
                      gac_op_axis_name(places[place].axis), "n_rows",
                      (json_int_t)places[place].n_rows, "aligned", j->aligned, "served", j->served,
-                     "runs_as", gac_dtype_name(j->runs_as), "tier", j->tier, "penalty", j->penalty,
-                     "kernel", j->kernel, "family", j->family, "basis", j->basis);
+                     "runs_as", gac_dtype_name(j->runs_as), "tier", j->tier, "penalty",
+                     cli_number_or_null(j->penalty), "kernel", j->kernel, "family", j->family,
+                     "basis", j->basis);
 }
 
 gac_status dim_contract(cli *c, const dim_options *o, gac_contract **contract, gac_dtype *dtype)
@@ -87,9 +89,12 @@ static gac_status judge_all(cli *c, const dim_options *o, int64_t repaired, json
 static void print_place(const char *label, int64_t size, const gac_judgement *j)
 {
     colour shade = j->aligned ? COLOUR_GOOD : COLOUR_WARN;
-    printf("  %-20s  %-10lld %s%-9s%s × %-7.2f %-16s %s", label, (long long)size,
-           colour_on(stdout, shade), j->aligned ? "yes" : "no", colour_off(stdout, shade),
-           j->penalty, cli_or_dash(j->family), j->basis);
+    char slower[16] = "-";
+    if (!isnan(j->penalty))
+        snprintf(slower, sizeof slower, "%.2f", j->penalty);
+    printf("  %-20s  %-10lld %s%-9s%s × %-7s %-16s %s", label, (long long)size,
+           colour_on(stdout, shade), j->aligned ? "yes" : "no", colour_off(stdout, shade), slower,
+           cli_or_dash(j->family), j->basis);
     if (!j->served)
         printf(", not served: runs as %s", gac_dtype_name(j->runs_as));
     printf("\n");

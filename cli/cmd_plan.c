@@ -110,6 +110,10 @@ static void print_plan(const plan_command *o, const gac_model *model, const gac_
     else
         printf("  %s\n", no_change(&o->args.options));
     printf("\nbytes      %+.3f %%\n", plan->overhead_pct);
+    if (isnan(plan->now_ms)) {
+        printf("times      not measured\n");
+        return;
+    }
     printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan->now_ms,
            plan->planned_ms, plan->now_ms > 0 ? plan->planned_ms / plan->now_ms : 1,
            o->args.workload_text, gac_contract_name(o->args.contract));

@@ -359,9 +359,9 @@ static gac_status report(cli *c, const probe_command *o, const json_t *contract)
         print_accuracy(json_object_get(accuracy, "gemm"), "GEMM");
         print_accuracy(json_object_get(accuracy, "sdpa"), "attention");
         json_object_foreach(json_object_get(accuracy, "ranking"), dtype, value) {
-            print_ranking(dtype, json_object_get(value, "typical"),
+            print_ranking(dtype, json_object_get(value, "common_widths"),
                           "at widths of 2048, 4096, 8192");
-            print_ranking(dtype, value, "at other widths");
+            print_ranking(dtype, json_object_get(value, "random_widths"), "at other widths");
         }
         printf("  %.0f s, %lld samples discarded\n",
                json_number_value(json_object_get(noise, "seconds")),

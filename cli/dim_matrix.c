@@ -101,11 +101,8 @@ static void add(matrix *m, int64_t rank)
 /* The error that the contract states for GEMMs, as gac plan --strategy solve has it. */
 static void find_margin(matrix *m)
 {
-    const json_t *accuracy = json_object_get(gac_contract_about(m->contract), "accuracy");
-    const json_t *of = json_object_get(json_object_get(accuracy, "gemm"), gac_dtype_name(m->dtype));
-    const json_t *median = json_object_get(of, "median_pct");
-    double stated = json_number_value(median);
-    m->margin_stated = json_is_number(median) && stated >= 0 && stated <= 100;
+    double stated = 0;
+    m->margin_stated = gac_contract_median_error(m->contract, m->dtype, GAC_OP_GEMM_N, &stated);
     m->margin_pct = m->margin_stated ? stated : DEFAULT_MARGIN_PCT;
 }
 

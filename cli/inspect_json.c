@@ -16,12 +16,14 @@ static json_t *checkpoint_json(const inspection *x)
 
 static json_t *contract_json(const inspection *x)
 {
-    const json_t *about = gac_contract_about(x->contract);
     json_t *object =
         json_pack("{s:s, s:s, s:s}", "name", gac_contract_name(x->contract), "gpu",
                   gac_contract_gpu(x->contract), "dtype", gac_dtype_name(x->found->target.dtype));
-    json_object_set(object, "provisional", json_object_get(about, "provisional"));
-    json_object_set(object, "sources", json_object_get(about, "sources"));
+    json_t *sources = json_array();
+    for (size_t i = 0; i < x->contract->n_sources; i++)
+        json_array_append_new(sources, json_string(x->contract->sources[i]));
+    json_object_set_new(object, "provisional", json_boolean(x->contract->provisional));
+    json_object_set_new(object, "sources", sources);
     return object;
 }
 
@@ -33,10 +35,12 @@ static json_t *summary_json(const inspection *x)
     inspect_advice(f, advice, sizeof advice);
     for (int i = 0; i < f->workload.n_phases; i++) {
         const gac_phase_times *t = &f->phases[i];
-        json_array_append_new(phases, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "phase", t->label,
-                                                "rest_ms", t->rest_ms, "now_ms", t->now_ms,
-                                                "repaired_ms", t->exact_ms, "ratio", t->exact_ratio,
-                                                "rescaled_ms", t->rescaled_ms));
+        json_array_append_new(phases, json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "phase", t->label,
+                                                "rest_ms", cli_number_or_null(t->rest_ms), "now_ms",
+                                                cli_number_or_null(t->now_ms), "repaired_ms",
+                                                cli_number_or_null(t->exact_ms), "ratio",
+                                                cli_number_or_null(t->exact_ratio), "rescaled_ms",
+                                                cli_number_or_null(t->rescaled_ms)));
     }
     return json_pack(
         "{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o}", "n_dims", x->n_dims, "n_misaligned",
@@ -97,11 +101,12 @@ static json_t *dim_json(const inspection *x, int32_t index, bool places)
 {
     const gac_dim *d = gac_model_dim(x->model, index);
     const gac_dim_advice *a = &x->found->advice[index];
-    json_t *object = json_pack(
-        "{s:s, s:s, s:I, s:b, s:I, s:s, s:s, s:b, s:f, s:f}", "name", d->name, "role",
-        gac_role_name(d->role), "size", (json_int_t)d->size, "aligned", a->aligned, "suggest",
-        (json_int_t)a->suggest, "exactness", gac_exactness_name(d->exactness), "reason", d->reason,
-        "compressed", d->compressed, "penalty", a->penalty, "lost_ms", a->lost_ms);
+    json_t *object =
+        json_pack("{s:s, s:s, s:I, s:b, s:I, s:s, s:s, s:b, s:o, s:o}", "name", d->name, "role",
+                  gac_role_name(d->role), "size", (json_int_t)d->size, "aligned", a->aligned,
+                  "suggest", (json_int_t)a->suggest, "exactness", gac_exactness_name(d->exactness),
+                  "reason", d->reason, "compressed", d->compressed, "penalty",
+                  cli_number_or_null(a->penalty), "lost_ms", cli_number_or_null(a->lost_ms));
     json_t *operators = json_array();
     for (int s = 0; s < GAC_OP_AXIS_COUNT; s++)
         if (x->found->seen_by[index] & 1u << s)

@@ -17,8 +17,7 @@ static void print_head(const inspection *x)
     const gac_checkpoint *c = x->checkpoint;
     const char *compressor = gac_model_compressor(x->model);
     gac_dtype stored = gac_model_dtype(x->model);
-    bool provisional =
-        json_is_true(json_object_get(gac_contract_about(x->contract), "provisional"));
+    bool provisional = x->contract->provisional;
     printf("%s\n", gac_quote(q, sizeof q, gac_checkpoint_path(c)));
     printf("  model       %s, %s, %d layers\n", gac_model_family(x->model), compressor,
            gac_model_n_layers(x->model));
@@ -113,7 +112,7 @@ static int by_pattern(const void *a, const void *b, void *model)
 static int worse_first(const void *a, const void *b, void *model)
 {
     const offender *x = a, *y = b;
-    if (x->lost_ms != y->lost_ms)
+    if (x->lost_ms > y->lost_ms || x->lost_ms < y->lost_ms) /* neither where none is known */
         return x->lost_ms > y->lost_ms ? -1 : 1;
     return by_pattern(a, b, model);
 }
@@ -148,7 +147,10 @@ static void print_offender(const inspection *x, const offender *o)
     char as[32] = "";
     if (a->runs_as < GAC_DTYPE_COUNT && a->runs_as != x->found->target.dtype)
         snprintf(as, sizeof as, " as %s", gac_dtype_name(a->runs_as));
-    if (a->axis != GAC_OP_AXIS_COUNT)
+    if (a->axis != GAC_OP_AXIS_COUNT && isnan(lost_ms))
+        printf("  %-8s %9s  %-9s %s%s%s%s\n", "-", "-", gac_op_axis_name(a->axis),
+               cli_or_dash(a->family), as, contract ? "" : ", ", contract ? "" : a->rule);
+    else if (a->axis != GAC_OP_AXIS_COUNT)
         printf("  × %-6.2f %9.3f  %-9s %s%s%s%s\n", a->penalty, lost_ms, gac_op_axis_name(a->axis),
                cli_or_dash(a->family), as, contract ? "" : ", ", contract ? "" : a->rule);
     else
@@ -216,6 +218,12 @@ void inspect_advice(const gac_inspection *f, char *out, size_t size)
     case GAC_VERDICT_REFUSED:
         snprintf(out, size, "no gain: what is misaligned cannot be padded (refused)");
         break;
+    case GAC_VERDICT_NO_TIMES:
+        snprintf(out, size,
+                 "repair aligns the sizes, %+.2f %% bytes; whether it pays is not known: no times "
+                 "were measured",
+                 f->overhead_pct);
+        break;
     case GAC_VERDICT_PAYS:
         snprintf(out, size, "repair pays:%s; %+.2f %% bytes%s%s", exact, f->overhead_pct,
                  f->rescaled_gains ? "; allowing rescaled sizes:" : "",
@@ -236,6 +244,12 @@ void inspect_advice(const gac_inspection *f, char *out, size_t size)
 
 static void print_advice(const inspection *x)
 {
+    char q[256], advice[1536];
+    inspect_advice(x->found, advice, sizeof advice);
+    if (!gac_contract_has_times(x->contract, x->found->target.dtype)) {
+        printf("\ntimes         not measured\nadvice        %s\n", advice);
+        return;
+    }
     printf("\npredicted     %-18s %10s %12s %14s\n", "", "now", "repaired", "with rescaled");
     for (int i = 0; i < x->found->workload.n_phases; i++) {
         const gac_phase_times *t = &x->found->phases[i];
@@ -243,13 +257,11 @@ static void print_advice(const inspection *x)
                t->exact_ms, t->rescaled_ms);
     }
     gac_runtime runtime;
-    char q[256], advice[1536];
     if (gac_contract_runtime(x->contract, &runtime))
         printf("              GEMM and attention calls, and what %s adds\n",
                gac_quote(q, sizeof q, runtime.name));
     else
         printf("              sums of GEMM and attention calls; other kernels are left out\n");
-    inspect_advice(x->found, advice, sizeof advice);
     printf("advice        %s\n", advice);
 }
 

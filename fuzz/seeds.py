@@ -247,14 +247,10 @@ def shrink_table(table):
 def shrink(contract):
     """A measured contract with the same parts and small tables."""
     for gemm in contract["gemm"].values():
-        if "times" in gemm:
-            gemm["times"] = [shrink_table(t) for t in gemm["times"]]
-            gemm["steps"] = []
-            first = gemm["times"][0]
-            some = {key: first[key] for key in ("n_multiple", "k_multiple", "n", "k")}
-            some.update(m=[7, 2048], us=[10 + i for i in range(2 * 2 * 2)])
-            gemm["dense"] = gemm["dense_k"] = [some]
-            gemm["dense_part"] = [{**some, "k": [first["k"][0] + 8], "us": [20, 21, 22, 23]}]
+        if "grid" in gemm:
+            gemm["grid"] = [shrink_table(t) for t in gemm["grid"]]
+            some = {key: gemm["grid"][0][key] for key in ("n_multiple", "k_multiple", "n", "k")}
+            gemm["every_n"] = [{**some, "m": [7, 2048], "us": [10 + i for i in range(2 * 2 * 2)]}]
     for sdpa in contract["sdpa"].values():
         sdpa["points"] = sdpa.get("points", [])[:12]
         for tier in sdpa.get("tiers", []):

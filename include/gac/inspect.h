@@ -46,10 +46,11 @@ typedef enum gac_verdict {
     GAC_VERDICT_REFUSED,       /* no: what is misaligned cannot be padded */
     GAC_VERDICT_SLOWER,        /* no: the aligned sizes are predicted to be slower */
     GAC_VERDICT_SMALL,         /* no: the gain is below GAC_WORTH_IT in every phase */
+    GAC_VERDICT_NO_TIMES,      /* not known: the contract has no times */
     GAC_VERDICT_COUNT
 } gac_verdict;
 
-/* "pays", "pays-rescaled", "aligned", "refused", "slower", "small". */
+/* "pays", "pays-rescaled", "aligned", "refused", "slower", "small", "no-times". */
 const char *gac_verdict_name(gac_verdict verdict);
 
 /* Predicted times of one phase of the workload. A ratio is over now_ms. */

@@ -60,17 +60,6 @@ typedef struct gac_found_tiers {
 gac_status gac_probe_find_tiers(const gac_sweep *sweeps, int n_sweeps, gac_found_tiers *out,
                                 gac_error *err);
 
-/* A rise of time from one size to the next that stays. */
-typedef struct gac_step {
-    int64_t at; /* the first size after it */
-    double pct;
-} gac_step;
-
-/* Steps of more than min_pct between points at most unit apart. Fills at most
- * max and returns how many there are. */
-int gac_probe_find_steps(const gac_sweep *sweep, int64_t unit, double min_pct, gac_step *steps,
-                         int max);
-
 /* How far predictions are from what was measured, in percent of the latter. */
 typedef struct gac_error_summary {
     int n_points;

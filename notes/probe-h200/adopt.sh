@@ -5,7 +5,7 @@
 #   adopt.sh FOLDER BUILD   FOLDER has what run.sh brought back; BUILD is made again
 #
 # What else follows from the contract is made again too. The end of the output has the figures
-# that the text of docs/measurement.md quotes; no test compares those.
+# that the text of docs/contract.md quotes; no test compares those.
 set -eu
 folder=$(cd "$1" && pwd)
 build=$(cd "$2" && pwd)
@@ -44,7 +44,5 @@ done > "$here/twice.txt"
 for run in model other.model model.before; do
     python3 "$here/model.py" "$here/$run.raw.json.gz" contracts/h200.json --library "$build/libgac.so"
 done
-python3 "$here/parts.py" "$here"/raw.json.gz "$here"/other.raw.json.gz "$here"/seed*.drawn.json.gz \
-    --library "$build/libgac.so" > "$here/parts.txt"
 python3 tools/contract/accuracy.py "$here/raw.json.gz" contracts/h200.json --library "$build/libgac.so" --check
 python3 "$here/figures.py" --library "$build/libgac.so" --write

@@ -39,14 +39,12 @@ def accuracy_at(path, contract, predictor):
     """What the contract would say of itself had that run drawn its shapes; of the dtypes that both have."""
     points = read(path)["points"]
     measured = {p.get("dtype") for p in points}
-    known = [x for x in contract["dtypes"] if x in measured]
-    return accuracy.accuracy_of([p for p in points if p.get("dtype") in known], {**contract, "dtypes": known},
-                                predictor)
+    return accuracy.accuracy_of([points], [x for x in contract["dtypes"] if x in measured], predictor)
 
 
 def wrong(found):
     n = found["n_over_5_pct"]
-    return n - round(found["right_pct"] * n / 100), n
+    return n - round(found.get("right_pct", 100) * n / 100), n
 
 
 def wrong_groups(path, dtypes, predictor):
@@ -55,7 +53,7 @@ def wrong_groups(path, dtypes, predictor):
     for dtype in dtypes:
         for phase in RANKED:
             for group in heldout.group([p for p in points if (p.get("dtype"), p["phase"]) == (dtype, phase)]):
-                some, n = wrong({"right_pct": 100, **accuracy.ranking([group], predictor)})
+                some, n = wrong(accuracy.ranking([group], predictor))
                 sizes = (f"{place} {min(p[place] for p in group)} to {max(p[place] for p in group)}"
                          for place in "nk")
                 if some:
@@ -80,7 +78,7 @@ def main():
     for path in args.files[1:]:
         said = []
         for dtype, ranking in accuracy_at(path, contract, predictor)["ranking"].items():
-            for where, share in (("random", ranking), ("typical", ranking["typical"])):
+            for where, share in ranking.items():
                 some, n = wrong(share)
                 before = total.get((dtype, where), (0, 0))
                 total[dtype, where] = before[0] + some, before[1] + n

@@ -83,9 +83,9 @@ def main():
                  else Measured(args.contract))
     for m in sorted({p["m"] for p in points}):
         mine = [p for p in points if p["m"] == m]
-        print(f"m={m}:", json.dumps(accuracy.summary([(predictor.us(p), p) for p in mine])),
+        print(f"m={m}:", json.dumps(accuracy.errors(mine, predictor)),
               json.dumps(accuracy.ranking(groups_of(mine), predictor)))
-    print("all:", json.dumps(accuracy.summary([(predictor.us(p), p) for p in points])),
+    print("all:", json.dumps(accuracy.errors(points, predictor)),
           json.dumps(accuracy.ranking(groups_of(points), predictor)))
     for shape, n in wrong_shapes(points, predictor).most_common(3):
         print(f"in {n} wrong pairs: {shape}")

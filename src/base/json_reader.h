@@ -15,7 +15,6 @@ typedef struct gac_reader {
     gac_status status;
     size_t length;
     char path[320];
-    void *beside; /* the caller's own data, or NULL */
 } gac_reader;
 
 #define GAC_READER_INIT(source_, err_) \

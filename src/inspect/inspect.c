@@ -88,8 +88,8 @@ static void time_phase(const gac_model *model, const gac_target *target, const g
     t->now_ms = gac_plan_time_ms(model, target, p, NULL, NULL);
     t->exact_ms = gac_plan_time_ms(model, target, p, exact, NULL);
     t->rescaled_ms = gac_plan_time_ms(model, target, p, rescaled, NULL);
-    t->exact_ratio = t->now_ms > 0 ? t->exact_ms / t->now_ms : 1;
-    t->rescaled_ratio = t->now_ms > 0 ? t->rescaled_ms / t->now_ms : 1;
+    t->exact_ratio = t->now_ms != 0 ? t->exact_ms / t->now_ms : 1;
+    t->rescaled_ratio = t->now_ms != 0 ? t->rescaled_ms / t->now_ms : 1;
 }
 
 static gac_status predict(const gac_model *model, gac_inspection *x, gac_error *err)

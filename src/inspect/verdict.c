@@ -3,8 +3,8 @@
 
 const char *gac_verdict_name(gac_verdict verdict)
 {
-    static const char *const names[] = { "pays",    "pays-rescaled", "aligned",
-                                         "refused", "slower",        "small" };
+    static const char *const names[] = { "pays",   "pays-rescaled", "aligned", "refused",
+                                         "slower", "small",         "no-times" };
     return (unsigned)verdict < GAC_VERDICT_COUNT ? names[verdict] : "unknown";
 }
 
@@ -47,6 +47,8 @@ void gac_inspect_decide(const gac_model *model, gac_inspection *x)
         x->verdict = GAC_VERDICT_ALIGNED;
     else if (all_refused(model, x))
         x->verdict = GAC_VERDICT_REFUSED;
+    else if (!gac_contract_has_times(x->target.contract, x->target.dtype))
+        x->verdict = GAC_VERDICT_NO_TIMES;
     else if (any_phase_gains(x, false) && x->exact_ratio < 1)
         x->verdict = GAC_VERDICT_PAYS;
     else if (any_phase_gains(x, true) && x->rescaled_ratio < 1)

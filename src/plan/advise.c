@@ -1,4 +1,5 @@
 /* Which sizes break a rule of the contract or of the deployment. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -190,7 +191,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
         if (a->aligned)
             continue;
         a->lost_ms += phase->weight * (now_ms - then_ms) / n_broken;
-        double penalty = then_ms > 0 ? now_ms / then_ms : 1;
+        double penalty = then_ms != 0 ? now_ms / then_ms : 1; /* NaN where no times are known */
         if (a->axis != GAC_OP_AXIS_COUNT && penalty <= a->penalty)
             continue;
         gac_status status = serving_kernel(model, target, phase, op, &op->terms[t], &j, err);
@@ -198,7 +199,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
             return status;
         if (j.aligned)
             continue;
-        a->penalty = penalty > 1 ? penalty : 1;
+        a->penalty = penalty > 1 || isnan(penalty) ? penalty : 1;
         a->axis = op->terms[t].axis;
         a->kernel = j.kernel;
         a->family = j.family;

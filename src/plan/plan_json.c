@@ -7,6 +7,12 @@
 #include "base/arguments.h"
 #include "plan/plan_internal.h"
 
+/* null where the contract has no times. */
+static json_t *ms_json(double time_ms)
+{
+    return isnan(time_ms) ? json_null() : json_real(time_ms);
+}
+
 struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model)
 {
     json_t *dims = json_array();
@@ -20,17 +26,17 @@ struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model)
                                         (json_int_t)d->size, "to", (json_int_t)plan->sizes[i]));
     }
     bool solve = strcmp(plan->strategy, "solve") == 0, for_time = solve && plan->best_ms > 0;
-    return json_pack("{s:s, s:b, s:f, s:f, s:o*, s:s*, s:o*, s:o*, s:f, s:f, s:f, s:i, s:o}",
+    return json_pack("{s:s, s:b, s:o, s:o, s:o*, s:s*, s:o*, s:o*, s:f, s:o, s:o, s:i, s:o}",
                      "strategy", plan->strategy, "optimal", plan->optimal, "objective",
-                     plan->objective, "bound", plan->bound, "margin_pct",
+                     ms_json(plan->objective), "bound", ms_json(plan->bound), "margin_pct",
                      solve ? json_real(plan->margin_pct) : NULL, "margin_basis",
                      !solve                ? NULL
                      : plan->margin_stated ? "contract"
                                            : "default",
                      "limit_pct", for_time ? json_real(plan->limit_pct) : NULL, "best_ms",
                      for_time ? json_real(plan->best_ms) : NULL, "overhead_pct", plan->overhead_pct,
-                     "now_ms", plan->now_ms, "planned_ms", plan->planned_ms, "n_dims_changed",
-                     (int)plan->n_changed, "dims", dims);
+                     "now_ms", ms_json(plan->now_ms), "planned_ms", ms_json(plan->planned_ms),
+                     "n_dims_changed", (int)plan->n_changed, "dims", dims);
 }
 
 static gac_status bad_plan(const char *source, size_t index, const char *name, const char *what,

@@ -306,7 +306,13 @@ static gac_status take_in(plan_problem *p, gac_error *err)
 gac_status gac_problem_create(const gac_model *model, const gac_plan_options *options,
                               int64_t max_combinations, plan_problem *out, gac_error *err)
 {
+    const gac_target *target = &options->target;
     *out = (plan_problem){ .model = model, .options = options };
+    if (target->contract && !gac_contract_has_times(target->contract, target->dtype))
+        return gac_error_set(err, GAC_USAGE,
+                             "contract %s has no times to solve by; gac probe -o contract.json "
+                             "measures them",
+                             gac_contract_name(target->contract));
     out->max_combinations = max_combinations > 0 ? max_combinations : DEFAULT_COMBINATIONS;
     gac_status status = gac_plan_groups(model, options, &out->groups, err);
     if (status != GAC_OK)

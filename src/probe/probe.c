@@ -106,10 +106,10 @@ static gac_status probe_dtype(findings *f, gac_dtype dtype)
     if (status == GAC_OK && is_half(dtype))
         status = probe_sdpa_tables(p, s);
     if (status == GAC_OK)
-        status = probe_gemm_lines(p, g);
+        status = probe_gemm_cacheline(p, g);
     if (status == GAC_OK)
         status = probe_gemm_tables(p, g);
-    return status == GAC_OK ? probe_gemm_steps(p, g) : status;
+    return status == GAC_OK ? probe_gemm_near(p, g) : status;
 }
 
 static gac_status probe_dtypes(findings *f)
@@ -258,12 +258,14 @@ static gac_status contract_json(const findings *f, json_t *accuracy, json_t **ou
     default_name(name, sizeof name, info->name);
     json_t *dtypes = dtypes_json(f, gemm, sdpa);
     json_t *json =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:o, s:O, s:o, s:o}", "schema", "gac.contract/1",
+        json_pack("{s:s, s:s, s:s, s:s, s:b, s:o, s:O, s:o, s:o}", "schema", "gac.contract/2",
                   "name", p->options->name ? p->options->name : name, "gpu", info->name, "arch",
                   info->arch[0] ? info->arch : "unknown", "provisional", 0, "stack", stack_json(p),
                   "sources", p->sources, "dtypes", dtypes, "stands_for", stand_ins_json(f));
     gac_status status = json ? points_json(f, points) : gac_error_no_memory(p->err);
-    json_object_set_new(json, "noise", probe_noise_json(p));
+    json_t *noise = probe_noise_json(p);
+    json_object_del(noise, "phase_seconds"); /* raw points have them */
+    json_object_set_new(json, "noise", noise);
     json_object_set(json, "accuracy", accuracy);
     if (p->options->runtime)
         json_object_set_new(json, "runtime", json_deep_copy(p->options->runtime));
@@ -292,10 +294,10 @@ static gac_status read_back(const json_t *json, const char *label, gac_contract 
     return status;
 }
 
-/* Points that the tables tell this well would only make the contract larger. */
-#define TOLD 0.03
+/* Points that the tables predict this well would only make the contract larger. */
+#define REDUNDANT 0.03
 
-static gac_status drop_told_points(findings *f)
+static gac_status drop_redundant_points(findings *f)
 {
     json_t *draft = NULL, *accuracy = json_object();
     gac_contract *contract = NULL;
@@ -309,8 +311,8 @@ static gac_status drop_told_points(findings *f)
         size_t kept = 0;
         for (size_t i = 0; i < g->n_exact; i++) {
             gac_gemm_shape s = g->exact[i];
-            double told_us = gac_contract_gemm_us(contract, g->dtype, s.m, s.n, s.k);
-            if (fabs(told_us / g->exact_us[i] - 1) < TOLD)
+            double table_us = gac_contract_gemm_us(contract, g->dtype, s.m, s.n, s.k);
+            if (fabs(table_us / g->exact_us[i] - 1) < REDUNDANT)
                 continue;
             g->exact[kept] = s;
             g->exact_us[kept++] = g->exact_us[i];
@@ -363,6 +365,17 @@ static void describe(probe *p)
                (unsigned long long)p->options->seed, p->options->quick ? ", quick" : "");
 }
 
+gac_status probe_contract_json(const gac_contract *contract, json_t **out, gac_error *err)
+{
+    char *text = NULL;
+    size_t n_bytes = 0;
+    gac_status status = gac_contract_write(contract, &text, &n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_json_parse(text, n_bytes, contract->name, out, err);
+    free(text);
+    return status;
+}
+
 gac_status probe_check_runtime(const json_t *runtime, gac_error *err)
 {
     gac_contract *host = NULL, *with = NULL;
@@ -371,7 +384,7 @@ gac_status probe_check_runtime(const json_t *runtime, gac_error *err)
     gac_status status = gac_contract_load_bundled(gac_contract_bundled_name(0), &host, err);
     json_t *json = NULL;
     if (status == GAC_OK)
-        status = gac_contract_json(host, &json, err);
+        status = probe_contract_json(host, &json, err);
     if (status == GAC_OK && json_object_set(json, "runtime", (json_t *)(uintptr_t)runtime) != 0)
         status = gac_error_no_memory(err);
     if (status == GAC_OK)
@@ -430,7 +443,7 @@ gac_status gac_probe_run(gac_device *device, const gac_probe_options *options,
     if (status == GAC_OK)
         status = probe_dtypes(f);
     if (status == GAC_OK)
-        status = drop_told_points(f);
+        status = drop_redundant_points(f);
     if (status == GAC_OK)
         status = measure_accuracy(f, accuracy);
     if (status == GAC_OK)

@@ -7,7 +7,6 @@
 
 #define MAX_MULTIPLIES 4e11 /* a held-out GEMM of more would take long */
 #define RANK_PCT 5.0
-#define CLEAR_PCT 3.0 /* predictions closer than this are not a ranking */
 enum { N_GEMM = 600, N_SDPA = 120, N_RANKED = 60, QUICK_PART = 6, MAX_CANDIDATES = 16 };
 
 /* Between neighbours in rank, in proportion. values are sorted. */
@@ -42,71 +41,40 @@ gac_status gac_probe_summarise(const double *predicted, const double *measured, 
     return GAC_OK;
 }
 
-/* Predictions beside measurements, each with two labels. */
+/* Predictions beside measurements. */
 typedef struct held_out {
     double *predicted, *measured;
-    char (*label)[2][16];
-    int n, room;
+    int n;
 } held_out;
 
 static gac_status held_out_alloc(held_out *h, int room, gac_error *err)
 {
-    *h = (held_out){ .room = room };
+    *h = (held_out){ 0 };
     h->predicted = calloc((size_t)room, sizeof *h->predicted);
     h->measured = calloc((size_t)room, sizeof *h->measured);
-    h->label = calloc((size_t)room, sizeof *h->label);
-    return h->predicted && h->measured && h->label ? GAC_OK : gac_error_no_memory(err);
+    return h->predicted && h->measured ? GAC_OK : gac_error_no_memory(err);
 }
 
-static void held_out_dispose(held_out *h)
+static void held_out_add(held_out *h, double predicted_us, const probe_point *point)
 {
-    free(h->predicted);
-    free(h->measured);
-    free(h->label);
+    if (point->outcome != PROBE_MEASURED || !isfinite(predicted_us))
+        return;
+    h->predicted[h->n] = predicted_us;
+    h->measured[h->n++] = point->time_us;
 }
 
-static gac_status summary_json(const held_out *h, int label, const char *value, json_t **out,
-                               gac_error *err)
+/* The summary of all, which are then freed. */
+static gac_status held_out_finish(held_out *h, gac_status status, json_t **out, gac_error *err)
 {
-    int n = 0;
     gac_error_summary e;
-    double *predicted = calloc((size_t)h->n + 1, sizeof *predicted);
-    double *measured = calloc((size_t)h->n + 1, sizeof *measured);
-    gac_status status = predicted && measured ? GAC_OK : gac_error_no_memory(err);
-    for (int i = 0; i < h->n && status == GAC_OK; i++) {
-        if (value && strcmp(h->label[i][label], value) != 0)
-            continue;
-        predicted[n] = h->predicted[i];
-        measured[n++] = h->measured[i];
-    }
     if (status == GAC_OK)
-        status = gac_probe_summarise(predicted, measured, n, &e, err);
-    free(predicted);
-    free(measured);
+        status = gac_probe_summarise(h->predicted, h->measured, h->n, &e, err);
     if (status == GAC_OK)
         *out = json_pack("{s:i, s:o, s:o, s:o, s:o}", "n_points", e.n_points, "median_pct",
                          probe_number(e.median_pct), "p95_pct", probe_number(e.p95_pct), "max_pct",
                          probe_number(e.max_pct), "bias_pct", probe_number(e.bias_pct));
-    return status;
-}
-
-/* The summary of all, and of each value of the two labels under its key. */
-static gac_status held_out_json(const held_out *h, const char *const keys[2], json_t **out,
-                                gac_error *err)
-{
-    gac_status status = summary_json(h, 0, NULL, out, err);
-    for (int label = 0; label < 2 && status == GAC_OK; label++) {
-        json_t *by = json_object();
-        for (int i = 0; i < h->n && status == GAC_OK; i++) {
-            json_t *part;
-            if (json_object_get(by, h->label[i][label]))
-                continue;
-            status = summary_json(h, label, h->label[i][label], &part, err);
-            if (status == GAC_OK)
-                json_object_set_new(by, h->label[i][label], part);
-        }
-        json_object_set_new(*out, keys[label], by);
-    }
+    free(h->predicted);
+    free(h->measured);
     return status;
 }
 
@@ -158,9 +126,7 @@ static bool is_known(const probe_gemm *g, const gac_gemm_shape *s)
 {
     for (int i = 0; i < g->n_tables; i++) {
         const probe_table *t = &g->tables[i].table;
-        bool by_k = g->tables[i].by_k;
-        if (on_axis(t, 0, s->m) && on_axis(t, 1, by_k ? s->k : s->n) &&
-            on_axis(t, 2, by_k ? s->n : s->k))
+        if (on_axis(t, 0, s->m) && on_axis(t, 1, s->n) && on_axis(t, 2, s->k))
             return true;
     }
     for (size_t i = 0; i < g->n_exact; i++)
@@ -182,17 +148,9 @@ static void draw_gemm(probe *p, const probe_gemm *g, gac_gemm_shape *out)
     } while ((double)out->m * (double)out->n * (double)out->k > MAX_MULTIPLIES || is_known(g, out));
 }
 
-static const char *rows_label(int64_t m)
-{
-    return m == 1 ? "1" : m <= 64 ? "2-64" : m <= 512 ? "65-512" : "513-";
-}
-
 static gac_status hold_out_gemm(probe *p, const gac_contract *contract, const probe_gemm *g,
                                 json_t **out)
 {
-    static const char *const keys[2] = { "by_tier", "by_rows" };
-    const gac_found_tiers *by_n = &g->place[GAC_OP_GEMM_N].found;
-    const gac_found_tiers *by_k = &g->place[GAC_OP_GEMM_K].found;
     held_out h;
     int n = p->options->quick ? N_GEMM / QUICK_PART : N_GEMM;
     gac_status status = held_out_alloc(&h, n, p->err);
@@ -202,22 +160,11 @@ static gac_status hold_out_gemm(probe *p, const gac_contract *contract, const pr
         draw_gemm(p, g, &s);
         gac_task_spec spec = probe_gemm_spec(g->dtype, s.m, s.n, s.k);
         status = probe_measure(p, &spec, &point);
-        double predicted = gac_contract_gemm_us(contract, g->dtype, s.m, s.n, s.k);
         probe_step(p, (size_t)i);
-        if (status != GAC_OK || point.outcome != PROBE_MEASURED || !isfinite(predicted))
-            continue;
-        h.predicted[h.n] = predicted;
-        h.measured[h.n] = point.time_us;
-        snprintf(h.label[h.n][0], sizeof h.label[h.n][0], "%d/%d",
-                 (int)by_n->tier[probe_tier_of(by_n, s.n)].multiple,
-                 (int)by_k->tier[probe_tier_of(by_k, s.k)].multiple);
-        snprintf(h.label[h.n][1], sizeof h.label[h.n][1], "%s", rows_label(s.m));
-        h.n++;
+        if (status == GAC_OK)
+            held_out_add(&h, gac_contract_gemm_us(contract, g->dtype, s.m, s.n, s.k), &point);
     }
-    if (status == GAC_OK)
-        status = held_out_json(&h, keys, out, p->err);
-    held_out_dispose(&h);
-    return status;
+    return held_out_finish(&h, status, out, p->err);
 }
 
 static gac_sdpa_shape draw_sdpa(probe *p, const probe_sdpa *s)
@@ -249,8 +196,6 @@ static gac_sdpa_shape draw_sdpa(probe *p, const probe_sdpa *s)
 static gac_status hold_out_sdpa(probe *p, const gac_contract *contract, const probe_sdpa *s,
                                 json_t **out)
 {
-    static const char *const keys[2] = { "by_tier", "by_phase" };
-    const gac_found_tiers *tiers = &s->tiers.found;
     held_out h;
     int n = p->options->quick ? N_SDPA / QUICK_PART : N_SDPA;
     gac_status status = held_out_alloc(&h, n, p->err);
@@ -264,25 +209,12 @@ static gac_status hold_out_sdpa(probe *p, const gac_contract *contract, const pr
     }
     if (status == GAC_OK)
         status = probe_measure_sdpa(p, specs, n, true, false, points);
-    for (int i = 0; i < n && status == GAC_OK; i++) {
-        const gac_sdpa_shape *shape = &specs[i].sdpa.shape;
-        double predicted = gac_contract_sdpa_us(contract, s->dtype, shape);
-        if (points[i].outcome != PROBE_MEASURED || !isfinite(predicted))
-            continue;
-        h.predicted[h.n] = predicted;
-        h.measured[h.n] = points[i].time_us;
-        snprintf(h.label[h.n][0], sizeof h.label[h.n][0], "%d",
-                 (int)tiers->tier[probe_tier_of(tiers, shape->qk_head)].multiple);
-        snprintf(h.label[h.n][1], sizeof h.label[h.n][1], "%s",
-                 shape->n_q == 1 ? "decode" : "prefill");
-        h.n++;
-    }
-    if (status == GAC_OK)
-        status = held_out_json(&h, keys, out, p->err);
-    held_out_dispose(&h);
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        held_out_add(&h, gac_contract_sdpa_us(contract, s->dtype, &specs[i].sdpa.shape),
+                     &points[i]);
     free(specs);
     free(points);
-    return status;
+    return held_out_finish(&h, status, out, p->err);
 }
 
 /* A size as it is, and what a plan would make of it: the aligned sizes that follow. */
@@ -313,15 +245,12 @@ typedef struct candidate {
     gac_task_spec spec;
     int group;
     double predicted_us;
-    bool aligned;
     probe_point point[2];
 } candidate;
 
-/* Pairs; those that differ by more than RANK_PCT, and are predicted in the right
- * order; of these the ones predicted to differ by more than CLEAR_PCT, and the
- * ones of two sizes that are aligned. */
+/* Pairs that differ by more than RANK_PCT both times, and are predicted in the right order. */
 typedef struct ranking {
-    int n_pairs, n_over, n_right, n_clear, n_clear_right, n_aligned, n_aligned_right;
+    int n_over, n_right;
 } ranking;
 
 int probe_order(const probe_point *a, const probe_point *b)
@@ -335,17 +264,10 @@ int probe_order(const probe_point *a, const probe_point *b)
 static void rank_pair(const candidate *a, const candidate *b, ranking *r)
 {
     int order = probe_order(&a->point[0], &b->point[0]);
-    r->n_pairs++;
     if (order == 0 || probe_order(&a->point[1], &b->point[1]) != order)
         return;
-    bool right = order * (a->predicted_us - b->predicted_us) > 0; /* alike is no order */
-    bool clear = fabs(log(a->predicted_us / b->predicted_us)) > log(1 + CLEAR_PCT / 100);
     r->n_over++;
-    r->n_right += right;
-    r->n_clear += clear;
-    r->n_clear_right += clear && right;
-    r->n_aligned += a->aligned && b->aligned;
-    r->n_aligned_right += a->aligned && b->aligned && right;
+    r->n_right += order * (a->predicted_us - b->predicted_us) > 0; /* alike is no order */
 }
 
 static bool is_measured(const candidate *c)
@@ -367,9 +289,9 @@ static bool is_rather(const candidate *a, const candidate *b)
     return a->spec.gemm.n + a->spec.gemm.k < b->spec.gemm.n + b->spec.gemm.k;
 }
 
-/* What it costs to take the one of each group that is predicted to be the fastest: how much
- * longer it takes than the one that is. */
-static gac_status choice_json(const candidate *all, int n, json_t **out, gac_error *err)
+/* Regret: how much longer the candidate of a group takes that is predicted to be the fastest
+ * than the one that is. */
+static gac_status regret_json(const candidate *all, int n, json_t **out, gac_error *err)
 {
     int n_groups = 0;
     double *more_pct = calloc((size_t)n + 1, sizeof *more_pct), sum = 0;
@@ -394,18 +316,18 @@ static gac_status choice_json(const candidate *all, int n, json_t **out, gac_err
     qsort(more_pct, (size_t)n_groups, sizeof *more_pct, probe_by_value);
     *out = json_pack("{s:i}", "n_groups", n_groups);
     if (n_groups > 0)
-        json_object_update_new(*out, json_pack("{s:o, s:o, s:o}", "mean_pct",
-                                               probe_number(sum / n_groups), "p95_pct",
-                                               probe_number(percentile(more_pct, n_groups, 0.95)),
-                                               "max_pct", probe_number(more_pct[n_groups - 1])));
+        json_object_update_new(
+            *out, json_pack("{s:o, s:o, s:o}", "regret_mean_pct", probe_number(sum / n_groups),
+                            "regret_p95_pct", probe_number(percentile(more_pct, n_groups, 0.95)),
+                            "regret_max_pct", probe_number(more_pct[n_groups - 1])));
     free(more_pct);
     return GAC_OK;
 }
 
-/* Candidates near a size, at a width of any model and in no table; or, typical, at
+/* Candidates near a size, at a width of any model and in no table; or, common, at
  * one that many models have and that tables may have: then these are other measurements
  * that the order must stand up to. */
-static int draw_group(probe *p, const gac_contract *contract, const probe_gemm *g, bool typical,
+static int draw_group(probe *p, const gac_contract *contract, const probe_gemm *g, bool common,
                       int group, candidate *out)
 {
     static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 }, widths[] = { 2048, 4096, 8192 };
@@ -413,18 +335,17 @@ static int draw_group(probe *p, const gac_contract *contract, const probe_gemm *
     bool is_n = probe_random(p) % 2;
     const gac_found_tiers *tiers = &g->place[is_n ? GAC_OP_GEMM_N : GAC_OP_GEMM_K].found;
     int64_t m = draw_of(p, rows, sizeof rows / sizeof *rows);
-    int64_t other = typical ? draw_of(p, widths, sizeof widths / sizeof *widths) : draw_width(p, g);
+    int64_t other = common ? draw_of(p, widths, sizeof widths / sizeof *widths) : draw_width(p, g);
     int n = candidates(draw_size(p, tiers), probe_aligned_multiple(tiers), sizes), kept = 0;
     for (int i = 0; i < n; i++) {
         gac_task_spec spec =
             probe_gemm_spec(g->dtype, m, is_n ? sizes[i] : other, is_n ? other : sizes[i]);
-        if (!typical && is_known(g, &spec.gemm))
+        if (!common && is_known(g, &spec.gemm))
             continue;
         out[kept++] = (candidate){
             .spec = spec,
             .group = group,
             .predicted_us = gac_contract_gemm_us(contract, g->dtype, m, spec.gemm.n, spec.gemm.k),
-            .aligned = tiers->tier[probe_tier_of(tiers, sizes[i])].aligned,
         };
     }
     return kept;
@@ -462,17 +383,6 @@ json_t *probe_right_json(int n_right, int n)
     return json;
 }
 
-static json_t *ranking_json(const ranking *r)
-{
-    json_t *json = probe_right_json(r->n_right, r->n_over);
-    json_t *clear = probe_right_json(r->n_clear_right, r->n_clear);
-    json_object_set_new(json, "n_pairs", json_integer(r->n_pairs));
-    json_object_set_new(clear, "margin_pct", json_real(CLEAR_PCT));
-    json_object_set_new(json, "clear", clear);
-    json_object_set_new(json, "aligned", probe_right_json(r->n_aligned_right, r->n_aligned));
-    return json;
-}
-
 static json_t *part_of(json_t *accuracy, const char *key)
 {
     json_t *part = json_object_get(accuracy, key);
@@ -485,18 +395,17 @@ static json_t *part_of(json_t *accuracy, const char *key)
 
 /* A phase of its own: candidates near sizes. */
 static gac_status rank_many(probe *p, const gac_contract *contract, const probe_gemm *g,
-                            bool typical, json_t **out)
+                            bool common, json_t **out)
 {
     int n_groups = N_RANKED / (p->options->quick ? QUICK_PART : 1), n = 0;
     ranking r = { 0 };
-    json_t *choice = NULL;
     *out = NULL;
     candidate *all = calloc((size_t)n_groups * MAX_CANDIDATES, sizeof *all);
     if (!all)
         return gac_error_no_memory(p->err);
     for (int i = 0; i < n_groups; i++)
-        n += draw_group(p, contract, g, typical, i + 1, all + n);
-    probe_begin(p, typical ? "candidates at common widths" : "candidates", gac_dtype_name(g->dtype),
+        n += draw_group(p, contract, g, common, i + 1, all + n);
+    probe_begin(p, common ? "candidates at common widths" : "candidates", gac_dtype_name(g->dtype),
                 2 * (size_t)n);
     gac_status status = measure_candidates(p, all, n);
     probe_finish(p);
@@ -505,11 +414,10 @@ static gac_status rank_many(probe *p, const gac_contract *contract, const probe_
             if (is_measured(&all[i]) && is_measured(&all[j]))
                 rank_pair(&all[i], &all[j], &r);
     if (status == GAC_OK)
-        status = choice_json(all, n, &choice, p->err);
+        status = regret_json(all, n, out, p->err);
+    if (status == GAC_OK)
+        json_object_update_new(*out, probe_right_json(r.n_right, r.n_over));
     free(all);
-    *out = ranking_json(&r);
-    if (choice)
-        json_object_set_new(*out, "choice", choice);
     return status;
 }
 
@@ -517,7 +425,7 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
                           const probe_sdpa *sdpa, json_t *accuracy)
 {
     const char *dtype = gac_dtype_name(gemm->dtype);
-    json_t *part = NULL, *typical = NULL;
+    json_t *part = NULL, *ranked = json_object();
     int part_of_all = p->options->quick ? QUICK_PART : 1;
     probe_grant_rest(p);
     probe_begin(p, "held-out shapes", dtype,
@@ -531,13 +439,11 @@ gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_ge
             json_object_set_new(part_of(accuracy, "sdpa"), dtype, part);
     }
     probe_finish(p);
-    if (status != GAC_OK)
-        return status;
-    status = rank_many(p, contract, gemm, false, &part);
-    json_object_set_new(part_of(accuracy, "ranking"), dtype, part);
-    if (status == GAC_OK)
-        status = rank_many(p, contract, gemm, true, &typical);
-    if (typical)
-        json_object_set_new(part, "typical", typical);
+    json_object_set_new(part_of(accuracy, "ranking"), dtype, ranked);
+    for (int common = 0; common < 2 && status == GAC_OK; common++) {
+        status = rank_many(p, contract, gemm, common, &part);
+        if (status == GAC_OK)
+            json_object_set_new(ranked, common ? "common_widths" : "random_widths", part);
+    }
     return status;
 }

@@ -21,7 +21,7 @@ enum {
 /* One n and k of a table: its rows are measured in turn, fewest first. */
 typedef struct column {
     struct probe_gemm_table *table;
-    int at[3];     /* m, which goes on; n, k, or where there is every k, k and n */
+    int at[3];     /* m, which goes on; n, k */
     int level;     /* of the second: 0 the outermost sizes, 1 the middle, 2 those between, … */
     uint64_t turn; /* of the second, among those of a level */
     double last_us;

@@ -181,24 +181,6 @@ json_t *probe_tiers_json(const probe_tiers *tiers, bool gemm)
     return list;
 }
 
-static json_t *steps_json(const probe_steps *s)
-{
-    char place[2] = { s->place, 0 };
-    json_t *at = json_array(), *pct = json_array();
-    for (int i = 0; i < s->n_steps; i++) {
-        json_array_append_new(at, json_integer(s->steps[i].at));
-        json_array_append_new(pct, probe_number(round(s->steps[i].pct * 10) / 10));
-    }
-    json_t *row = s->place == 'm'
-                      ? json_pack("{s:s, s:I, s:I}", "place", place, "n", (json_int_t)s->n, "k",
-                                  (json_int_t)s->k)
-                      : json_pack("{s:s, s:I, s:I}", "place", place, "m", (json_int_t)s->m, "other",
-                                  (json_int_t)(s->place == 'n' ? s->k : s->n));
-    json_object_set_new(row, "at", at);
-    json_object_set_new(row, "pct", pct);
-    return row;
-}
-
 static json_t *table_json(const probe_gemm *g, const struct probe_gemm_table *t)
 {
     const gac_found_tiers *n = &g->place[GAC_OP_GEMM_N].found;
@@ -206,52 +188,27 @@ static json_t *table_json(const probe_gemm *g, const struct probe_gemm_table *t)
     json_t *row = json_pack("{s:I, s:I}", "n_multiple", (json_int_t)n->tier[t->tier_n].multiple,
                             "k_multiple", (json_int_t)k->tier[t->tier_k].multiple);
     json_object_set_new(row, "m", probe_axis_json(&t->table, 0));
-    json_object_set_new(row, t->by_k ? "k" : "n", probe_axis_json(&t->table, 1));
-    json_object_set_new(row, t->by_k ? "n" : "k", probe_axis_json(&t->table, 2));
-    if (t->wave.power > 0)
-        json_object_set_new(row, "wave",
-                            json_pack("{s:i, s:i, s:I, s:f}", "tile_rows", t->wave.tile_rows,
-                                      "tile_columns", t->wave.tile_columns, "units",
-                                      (json_int_t)g->n_units, "power", t->wave.power));
+    json_object_set_new(row, "n", probe_axis_json(&t->table, 1));
+    json_object_set_new(row, "k", probe_axis_json(&t->table, 2));
     json_object_set_new(row, "us", probe_times_json(&t->table));
     return row;
 }
 
 json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to)
 {
-    json_t *gemm = json_object(), *steps = json_array();
-    json_t *times = json_array(), *dense = json_array(), *dense_k = json_array(),
-           *dense_part = json_array();
+    json_t *gemm = json_object(), *grid = json_array(), *every_n = json_array();
     json_object_set_new(gemm, "n", probe_tiers_json(&g->place[GAC_OP_GEMM_N], true));
     json_object_set_new(gemm, "k", probe_tiers_json(&g->place[GAC_OP_GEMM_K], true));
-    json_object_set_new(gemm, "period",
-                        json_pack("{s:I, s:I}", "n",
-                                  (json_int_t)g->place[GAC_OP_GEMM_N].found.period, "k",
-                                  (json_int_t)g->place[GAC_OP_GEMM_K].found.period));
     if (falls_back_to)
         json_object_set_new(gemm, "falls_back_to", json_string(falls_back_to));
+    if (g->cacheline.n_parts > 0)
+        json_object_set_new(gemm, "k_cacheline", probe_cacheline_json(g));
     for (int i = 0; i < g->n_tables; i++)
         if (g->tables[i].table.n_axis[1] > 0)
-            json_array_append_new(g->tables[i].by_k    ? dense_k
-                                  : g->tables[i].part  ? dense_part
-                                  : g->tables[i].dense ? dense
-                                                       : times,
+            json_array_append_new(g->tables[i].every_n ? every_n : grid,
                                   table_json(g, &g->tables[i]));
-    for (int i = 0; i < g->n_steps; i++)
-        json_array_append_new(steps, steps_json(&g->steps[i]));
-    json_object_set_new(gemm, "times", times);
-    if (json_array_size(dense) > 0)
-        json_object_set(gemm, "dense", dense);
-    if (json_array_size(dense_k) > 0)
-        json_object_set(gemm, "dense_k", dense_k);
-    if (json_array_size(dense_part) > 0)
-        json_object_set(gemm, "dense_part", dense_part);
-    json_decref(dense);
-    json_decref(dense_k);
-    json_decref(dense_part);
-    if (g->lines.n_parts > 0)
-        json_object_set_new(gemm, "lines", probe_lines_json(g));
-    json_object_set_new(gemm, "steps", steps);
+    json_object_set_new(gemm, "grid", grid);
+    json_object_set_new(gemm, "every_n", every_n);
     return gemm;
 }
 

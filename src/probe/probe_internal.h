@@ -129,56 +129,30 @@ void probe_table_dispose(probe_table *t);
 size_t probe_table_cells(const probe_table *t);
 /* Drops every second inner value of the longest axis, or where the second has every
  * size, of the longer of the others; false when there is nothing left to drop. */
-bool probe_table_coarsen(probe_table *t, bool dense);
+bool probe_table_coarsen(probe_table *t, bool every_n);
 /* The table's axis as JSON, and its times. */
 json_t *probe_axis_json(const probe_table *t, int axis);
 json_t *probe_times_json(const probe_table *t);
 
-/* Tiles, and the power of their waste that makes a table smoothest; 0: none. */
-typedef struct probe_wave {
-    int tile_rows, tile_columns;
-    double power;
-} probe_wave;
+enum { PROBE_MAX_PARTS = 8, PROBE_MAX_EVERY_N = 8 };
 
-probe_wave probe_find_wave(const probe_table *t, double units);
-/* The power of a started wave's waste that explains n points between the lengths of a
- * table of prefill; 0 where none does. */
-double probe_find_prefill_wave(const probe_table *t, double tile, double units,
-                               const probe_point *points, int n);
-
-typedef struct probe_steps {
-    char place;      /* 'm', 'n' */
-    int64_t m, n, k; /* of those, the ones that stay */
-    gac_step steps[32];
-    int n_steps;
-} probe_steps;
-
-enum { PROBE_MAX_PARTS = 8, PROBE_MAX_OUTPUTS = 40, PROBE_MAX_DENSE = 9 };
-
-/* Factors of a k that is a multiple of a part of a line, by outputs (m times n). */
-typedef struct probe_lines {
-    int n_parts, n_outputs;
-    int64_t outputs[PROBE_MAX_OUTPUTS];
+/* What a k costs that is a multiple of a part of a cache line: a factor for every part. */
+typedef struct probe_cacheline {
+    int n_parts;
     int64_t part[PROBE_MAX_PARTS];
-    double factor[PROBE_MAX_PARTS][PROBE_MAX_OUTPUTS];
-} probe_lines;
+    double factor[PROBE_MAX_PARTS];
+} probe_cacheline;
 
 typedef struct probe_gemm {
     gac_dtype dtype;
     probe_tiers place[2]; /* by gac_op_axis: n, k */
     struct probe_gemm_table {
         int tier_n, tier_k;
-        bool dense;        /* every n, at rows that are common, */
-        bool part;         /* at a k that is not of whole lines; */
-        bool by_k;         /* or every k: axes are rows, k and n */
+        bool every_n;      /* at rows that are common */
         probe_table table; /* axes are rows, n and k */
-        probe_wave wave;
-    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + PROBE_MAX_DENSE];
+    } tables[2 * GAC_MAX_FOUND_TIERS * GAC_MAX_FOUND_TIERS + PROBE_MAX_EVERY_N];
     int n_tables;
-    int64_t n_units; /* multiprocessors */
-    probe_lines lines;
-    probe_steps steps[8];
-    int n_steps;
+    probe_cacheline cacheline;
     gac_gemm_shape *exact; /* shapes measured on the way, for points */
     double *exact_us;
     size_t n_exact, n_exact_room;
@@ -198,13 +172,14 @@ gac_task_spec probe_cell_spec(const probe_gemm *g, const struct probe_gemm_table
 /* Bytes of the operands; and how many a point may have. */
 double probe_gemm_bytes(gac_dtype dtype, int64_t m, int64_t n, int64_t k);
 double probe_memory_limit(const probe *p);
-gac_status probe_gemm_lines(probe *p, probe_gemm *g);
+gac_status probe_gemm_cacheline(probe *p, probe_gemm *g);
 /* Whether sizes of a tier differ from the best ones by lines, not by kernels. */
 bool probe_is_fast(const gac_found_tier *tier);
 /* A k of whole lines of the cache, in the best tier: what tables of it have. */
 int64_t probe_line_multiple(const probe_gemm *g);
-json_t *probe_lines_json(const probe_gemm *g);
-gac_status probe_gemm_steps(probe *p, probe_gemm *g);
+json_t *probe_cacheline_json(const probe_gemm *g);
+/* Exact points at every size around common ones. */
+gac_status probe_gemm_near(probe *p, probe_gemm *g);
 gac_status probe_gemm_kernels(probe *p, probe_gemm *g);
 gac_status probe_gemm_add_exact(probe *p, probe_gemm *g, const probe_point *point);
 json_t *probe_gemm_json(const probe_gemm *g, const char *falls_back_to);
@@ -223,9 +198,7 @@ typedef struct probe_sdpa {
     char beyond_kernel[160];
     gac_sdpa_path beyond_path;
     int64_t max_head;
-    int64_t tile[GAC_MAX_FOUND_TIERS];         /* lengths are worked on in multiples of this */
-    double wave_power[GAC_MAX_FOUND_TIERS][2]; /* of a started wave's waste; as prefill */
-    double n_units;
+    int64_t tile[GAC_MAX_FOUND_TIERS];           /* lengths are worked on in multiples of this */
     probe_table prefill[GAC_MAX_FOUND_TIERS][2]; /* rows, length, head; not causal, causal */
     probe_table decode[GAC_MAX_FOUND_TIERS];
     double pad_bytes_per_s[GAC_MAX_FOUND_TIERS]; /* of keys and values; 0: they are not copied */
@@ -243,6 +216,9 @@ json_t *probe_sdpa_json(const probe_sdpa *s);
 void probe_sdpa_dispose(probe_sdpa *s);
 
 /* ---- The contract ---- */
+
+/* The file of a contract as a tree; the caller owns *out. */
+gac_status probe_contract_json(const gac_contract *contract, json_t **out, gac_error *err);
 
 /* Whether a contract can have this runtime: told before measuring, not after. */
 gac_status probe_check_runtime(const json_t *runtime, gac_error *err);

@@ -342,24 +342,6 @@ static int64_t find_tile(const probe_point *points)
                                                           : 1;
 }
 
-/* Lengths between those of the tables, at the tables' rows: some waves of tiles
- * are full there, others just begun. Not causal, then causal. */
-enum { N_WAVES = 7 };
-static const struct {
-    int64_t rows, length;
-} waves[N_WAVES] = { { 8, 2560 }, { 8, 3072 },  { 8, 5120 }, { 32, 640 },
-                     { 32, 768 }, { 32, 1280 }, { 32, 1536 } };
-
-static void add_waves(probe_sdpa *s, int tier, gac_task_spec *specs)
-{
-    int64_t head = probe_tier_size(&s->tiers.found, tier, 128);
-    for (int i = 0; i < 2 * N_WAVES; i++) {
-        gac_sdpa_shape shape = probe_prefill_shape(waves[i % N_WAVES].rows,
-                                                   waves[i % N_WAVES].length, head, i >= N_WAVES);
-        specs[i] = probe_sdpa_spec(s->dtype, &shape);
-    }
-}
-
 /* Calls with as many heads of keys as of queries, and with fewer: what is not the
  * vendor's copies k and v into padded buffers, and here less of them. */
 enum { N_PADS = 3, PADS_GROUP = 4 };
@@ -406,7 +388,7 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
         n_cells += probe_table_cells(table_of(s, tier, kind));
         status = probe_table_alloc(table_of(s, tier, kind), p->err);
     }
-    size_t n_more = N_STEPS + 2 * N_WAVES + (s->library[tier] ? 0 : 2 * N_PADS);
+    size_t n_more = N_STEPS + (s->library[tier] ? 0 : 2 * N_PADS);
     gac_task_spec *specs = calloc(n_cells + n_more, sizeof *specs);
     probe_point *points = calloc(n_cells + n_more, sizeof *points);
     cell *cells = calloc(n_cells + 1, sizeof *cells);
@@ -415,14 +397,13 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
     int n = status == GAC_OK ? list_cells(p, s, tier, specs, cells) : 0;
     if (status == GAC_OK) {
         add_steps(s, tier, specs + n);
-        add_waves(s, tier, specs + n + N_STEPS);
         if (!s->library[tier])
-            add_pads(s, tier, specs + n + N_STEPS + 2 * N_WAVES);
+            add_pads(s, tier, specs + n + N_STEPS);
         status = probe_measure_sdpa(p, specs, n + (int)n_more, s->library[tier], false, points);
     }
     s->tile[tier] = status == GAC_OK ? find_tile(points + n) : 1;
     if (status == GAC_OK && !s->library[tier])
-        s->pad_bytes_per_s[tier] = find_pad_rate(s, points + n + N_STEPS + 2 * N_WAVES);
+        s->pad_bytes_per_s[tier] = find_pad_rate(s, points + n + N_STEPS);
     for (int i = 0; i < n && status == GAC_OK; i++) {
         if (points[i].outcome != PROBE_MEASURED && cells[i].first) /* once more */
             status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], false, &points[i]);
@@ -431,10 +412,6 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
             cells[i].table->time_us[cells[i].at] = points[i].time_us;
         s->has_tables = s->has_tables && (!cells[i].first || measured);
     }
-    for (int causal = 0; causal < 2 && status == GAC_OK && s->tile[tier] > 1; causal++)
-        s->wave_power[tier][causal] =
-            probe_find_prefill_wave(&s->prefill[tier][causal], (double)s->tile[tier], s->n_units,
-                                    points + n + N_STEPS + causal * N_WAVES, N_WAVES);
     free(specs);
     free(points);
     free(cells);
@@ -489,7 +466,6 @@ gac_status probe_sdpa_tables(probe *p, probe_sdpa *s)
         return status;
     fit_time(p, s, p->n_library ? p->library_s / (double)p->n_library : 0);
     s->has_tables = true;
-    s->n_units = (double)gac_device_describe(p->device)->n_units;
     probe_begin(p, "attention tables", gac_dtype_name(s->dtype), total_cells(s));
     for (int t = 0; t < s->tiers.found.n_tiers && status == GAC_OK; t++)
         status = fill_tables(p, s, t);

@@ -51,10 +51,6 @@ static json_t *tiers_json(const probe_sdpa *s)
         for (int causal = 1; causal >= 0; causal--) {
             json_t *row = table_json(&s->prefill[t][causal]);
             json_object_set_new(row, "causal", json_boolean(causal));
-            if (s->wave_power[t][causal] > 0)
-                json_object_set_new(row, "wave",
-                                    json_pack("{s:o, s:o}", "units", probe_number(s->n_units),
-                                              "power", probe_number(s->wave_power[t][causal])));
             json_array_append_new(prefill, row);
         }
         json_t *decode = table_json(&s->decode[t]);

@@ -97,18 +97,18 @@ static void judge_pace(probe *p, size_t n_done, size_t n_all)
                n_done, p->options->max_time_s);
 }
 
-/* The dtype that a contract names under key for one of its own, or that one. */
-static gac_status other_dtype(const gac_contract *base, const char *section, gac_dtype dtype,
-                              const char *key, gac_dtype *out, gac_error *err)
+/* The dtype that runs what dtype declines, or dtype. */
+static gac_dtype fallback(const gac_contract *base, gac_dtype dtype)
 {
-    json_t *json = NULL;
-    gac_status status = gac_contract_json(base, &json, err);
-    json_t *rules = json_object_get(json_object_get(json, section), gac_dtype_name(dtype));
-    const char *other = json_string_value(json_object_get(rules, key));
-    if (!other || !gac_dtype_parse(other, out))
-        *out = dtype;
-    json_decref(json);
-    return status;
+    const gac_contract_gemm *gemm = base->gemm[dtype];
+    return gemm && gemm->falls_back_to != GAC_DTYPE_COUNT ? gemm->falls_back_to : dtype;
+}
+
+/* The dtype that attention runs in. */
+static gac_dtype attention(const gac_contract *base, gac_dtype dtype)
+{
+    const gac_contract_sdpa *sdpa = base->sdpa[dtype];
+    return sdpa && sdpa->same_as != GAC_DTYPE_COUNT ? sdpa->same_as : dtype;
 }
 
 /* What a dtype declines is measured in the one that serves it then. */
@@ -228,11 +228,10 @@ static gac_status measure_gemm(probe *p, const gac_contract *base, gac_dtype dty
                                const gac_gemm_shape *shapes, size_t n, size_t n_all, json_t *points,
                                json_t **judged)
 {
-    gac_dtype next;
+    gac_dtype next = fallback(base, dtype);
     int n_rounds = 0;
     exact *all = calloc(n + 1, sizeof *all);
-    gac_status status = all ? other_dtype(base, "gemm", dtype, "falls_back_to", &next, p->err)
-                            : gac_error_no_memory(p->err);
+    gac_status status = all ? GAC_OK : gac_error_no_memory(p->err);
     for (size_t i = 0; i < n && status == GAC_OK; i++) {
         all[i].spec = probe_gemm_spec(dtype, shapes[i].m, shapes[i].n, shapes[i].k);
         all[i].predicted_us =
@@ -259,12 +258,10 @@ static gac_status measure_gemm(probe *p, const gac_contract *base, gac_dtype dty
 static gac_status measure_sdpa(probe *p, const gac_contract *base, gac_dtype dtype,
                                const gac_sdpa_shape *shapes, size_t n, json_t *points)
 {
-    gac_dtype runs = dtype;
+    gac_dtype runs = attention(base, dtype);
     gac_task_spec *specs = calloc(n + 1, sizeof *specs);
     probe_point *out = calloc(n + 1, sizeof *out);
     gac_status status = specs && out ? GAC_OK : gac_error_no_memory(p->err);
-    if (status == GAC_OK)
-        status = other_dtype(base, "sdpa", dtype, "same_as", &runs, p->err);
     for (size_t i = 0; i < n && status == GAC_OK; i++)
         specs[i] = probe_sdpa_spec(runs, &shapes[i]);
     if (status == GAC_OK)
@@ -279,15 +276,17 @@ static gac_status measure_sdpa(probe *p, const gac_contract *base, gac_dtype dty
 }
 
 /* Times of other libraries than the contract's are told: they may not compare. */
-static void tell_other_stack(probe *p, const json_t *contract)
+static void tell_other_stack(probe *p, const gac_contract *base)
 {
     const gac_device_info *info = gac_device_describe(p->device);
     const char *const now[][2] = { { "driver", info->driver },
                                    { "cublas", info->blas },
                                    { "cudnn", info->dnn } };
-    const json_t *stack = json_object_get(contract, "stack");
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
-        const char *then = json_string_value(json_object_get(stack, now[i][0]));
+        const char *then = NULL;
+        for (size_t j = 0; j < base->n_stack; j++)
+            if (strcmp(base->stack[j].key, now[i][0]) == 0)
+                then = base->stack[j].value;
         if (then && now[i][1][0] && strcmp(then, now[i][1]) != 0)
             gac_log_write(p->options->log, 0, "the contract is of %s %s, its new points of %s",
                           now[i][0], then, now[i][1]);
@@ -318,11 +317,11 @@ static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_
     struct tm utc;
     size_t i;
     json_t *note, *contract;
-    gac_status status = gac_contract_json(base, &contract, p->err);
+    gac_status status = probe_contract_json(base, &contract, p->err);
     if (status != GAC_OK)
         return status;
     json_t *sources = json_object_get(contract, "sources");
-    tell_other_stack(p, contract);
+    tell_other_stack(p, base);
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &utc));
     const gac_device_info *info = gac_device_describe(p->device);
     probe_note(p,

@@ -11,7 +11,7 @@
 #define PILOT_ERROR 1.25 /* what they may be off by */
 
 /* Sizes, closed by 0; fine for the best pair, coarse for the others. Rows are
- * dense where waves of tiles make steps. */
+ * close where tiles make steps. */
 static const int64_t fine_m[] = { 1,    2,    4,    8,    16,   32,    64,   128,
                                   192,  256,  384,  512,  768,  1024,  1280, 1536,
                                   2048, 2560, 3072, 4096, 8192, 16384, 0 };
@@ -36,37 +36,24 @@ static const int64_t coarse_row_n[] = { 64,   128,  256,  512,   768,   1024,  1
                                         4096, 6144, 8192, 11008, 14336, 16384, 32768, 131072, 0 };
 static const int64_t coarse_row_k[] = { 64,   128,  256,  512,  1024,  1536,  2048,
                                         3072, 4096, 6144, 8192, 14336, 28672, 0 };
-/* Every n, or every k, at rows that are common and widths that models have. What an n costs
- * at the edges of tiles weighs most where k is small; for a wide n the kernel is seldom
- * another for another k. In elements of one byte it is oftener so where k is large. What a k
- * costs whose rows begin within lines of the cache depends on the tiles, so on n, but hardly
- * in elements of one byte; with many rows and a wide n it is little. */
-enum which { EVERY_N, EVERY_N_PART, EVERY_K };
+/* Every n, at rows that are common and widths that models have. What an n costs at the edges
+ * of tiles weighs most where k is small; for a wide n the kernel is seldom another for another
+ * k. In elements of one byte it is oftener so where k is large. */
 static const int64_t few_m[] = { 1, 16, 0 }, many_m[] = { 256, 512, 1024, 2048, 4096, 0 };
-static const int64_t wide_part_m[] = { 256, 1024, 0 }, one_k[] = { 4096, 0 };
-static const int64_t by_k_m[] = { 1, 16, 256, 1024, 2048, 4096, 0 };
-static const int64_t by_long_k_m[] = { 1, 16, 256, 0 };
 static const int64_t widths[] = { 2048, 4096, 8192, 0 }, wide_n_k[] = { 512, 4096, 0 };
 static const int64_t long_k[] = { 192, 512, 2048, 4096, 6144, 8192, 14336, 0 };
 static const int64_t byte_k[] = { 192, 512, 2048, 4096, 6144, 8192, 11008, 14336, 0 };
-static const struct dense {
+static const struct every_n {
     enum { ANY_SIZE, ONE_BYTE, LONGER } elements;
-    enum which which;
     int64_t from, to;
-    const int64_t *m, *other;
-} denses[] = {
-    { LONGER, EVERY_N, 128, 4096, many_m, long_k },
-    { ONE_BYTE, EVERY_N, 128, 4096, many_m, byte_k },
-    { ANY_SIZE, EVERY_N, 4104, 16384, many_m, wide_n_k },
-    { ANY_SIZE, EVERY_N, 128, 4096, few_m, widths },
-    { ANY_SIZE, EVERY_N, 4104, 16384, few_m, widths },
-    { LONGER, EVERY_N_PART, 128, 4096, many_m, one_k },
-    { LONGER, EVERY_N_PART, 4104, 16384, wide_part_m, one_k },
-    { ANY_SIZE, EVERY_K, 128, 4096, by_k_m, widths },
-    { ANY_SIZE, EVERY_K, 4104, 8192, by_long_k_m, widths },
+    const int64_t *m, *k;
+} every_ns[] = {
+    { LONGER, 128, 4096, many_m, long_k },       { ONE_BYTE, 128, 4096, many_m, byte_k },
+    { ANY_SIZE, 4104, 16384, many_m, wide_n_k }, { ANY_SIZE, 128, 4096, few_m, widths },
+    { ANY_SIZE, 4104, 16384, few_m, widths },
 };
-enum { N_DENSES = sizeof denses / sizeof *denses };
-_Static_assert((int)N_DENSES <= PROBE_MAX_DENSE, "room in probe_gemm");
+enum { N_EVERY_NS = sizeof every_ns / sizeof *every_ns };
+_Static_assert((int)N_EVERY_NS <= PROBE_MAX_EVERY_N, "room in probe_gemm");
 static const int64_t quick_m[] = { 1, 4, 16, 64, 256, 1024, 4096, 0 };
 static const int64_t quick_n[] = { 256, 512, 1024, 2048, 4096, 8192, 16384, 0 };
 static const int64_t quick_k[] = { 256, 1024, 2048, 4096, 8192, 16384, 0 };
@@ -107,14 +94,14 @@ size_t probe_table_cells(const probe_table *t)
     return (size_t)t->n_axis[0] * (size_t)t->n_axis[1] * (size_t)t->n_axis[2];
 }
 
-bool probe_table_coarsen(probe_table *t, bool dense)
+bool probe_table_coarsen(probe_table *t, bool every_n)
 {
     int longest = 0, kept = 1;
     for (int a = 1; a < 3; a++)
-        if (t->n_axis[a] > t->n_axis[longest] && !(dense && a == 1))
+        if (t->n_axis[a] > t->n_axis[longest] && !(every_n && a == 1))
             longest = a;
     int n = t->n_axis[longest];
-    if (n < (dense ? 3 : 5))
+    if (n < (every_n ? 3 : 5))
         return false;
     for (int i = 2; i < n; i++)
         if (i % 2 == 0 || i == n - 1)
@@ -222,40 +209,28 @@ static gac_status plan_row_table(const probe *p, const probe_gemm *g, struct pro
     return status;
 }
 
-/* Where every aligned k is of whole lines there is none that is not. */
-static bool is_for(const struct dense *dense, const probe_gemm *g)
+static bool is_for(const struct every_n *e, const probe_gemm *g)
 {
-    int64_t step = probe_aligned_multiple(&g->place[GAC_OP_GEMM_K].found);
-    if (dense->which == EVERY_N_PART && step % probe_line_multiple(g) == 0)
-        return false;
-    return dense->elements == ANY_SIZE ||
-           (dense->elements == ONE_BYTE) == (gac_dtype_bits(g->dtype) == 8);
+    return e->elements == ANY_SIZE || (e->elements == ONE_BYTE) == (gac_dtype_bits(g->dtype) == 8);
 }
 
-/* Every n, or k, that is aligned, since the library chooses its kernel anew for each. */
-static gac_status plan_dense_table(const probe *p, const probe_gemm *g, const struct dense *dense,
-                                   struct probe_gemm_table *out)
+/* Every n that is aligned, since the library chooses its kernel anew for each. */
+static gac_status plan_every_n(const probe *p, const probe_gemm *g, const struct every_n *e,
+                               struct probe_gemm_table *out)
 {
-    const gac_found_tiers *by_n = &g->place[GAC_OP_GEMM_N].found;
-    const gac_found_tiers *by_k = &g->place[GAC_OP_GEMM_K].found;
     int64_t sizes[PROBE_MAX_AXIS], size;
-    int64_t step = probe_aligned_multiple(dense->which == EVERY_K ? by_k : by_n);
+    int64_t step = probe_aligned_multiple(&g->place[GAC_OP_GEMM_N].found);
     int n = 0;
-    out->dense = true;
-    out->part = dense->which == EVERY_N_PART;
-    out->by_k = dense->which == EVERY_K;
-    if (!gac_round_up_i64(dense->from, step, &size))
-        size = dense->from;
-    for (; size <= dense->to && n < PROBE_MAX_AXIS; size += step)
+    out->every_n = true;
+    if (!gac_round_up_i64(e->from, step, &size))
+        size = e->from;
+    for (; size <= e->to && n < PROBE_MAX_AXIS; size += step)
         sizes[n++] = size;
-    gac_status status = set_axis(&out->table, 0, dense->m, NULL, 0, p->err);
+    gac_status status = set_axis(&out->table, 0, e->m, NULL, 0, p->err);
     if (status == GAC_OK)
         status = probe_table_set_axis(&out->table, 1, sizes, n, p->err);
     if (status == GAC_OK)
-        status = out->by_k ? set_axis(&out->table, 2, dense->other, by_n, 0, p->err)
-                           : set_k_axis(&out->table, dense->other, g, 0, p->err);
-    for (int i = 0; status == GAC_OK && out->part && i < out->table.n_axis[2]; i++)
-        out->table.axis[2][i] += probe_aligned_multiple(by_k);
+        status = set_k_axis(&out->table, e->k, g, 0, p->err);
     if (status == GAC_OK)
         fit_memory(p, g->dtype, &out->table);
     return status;
@@ -264,8 +239,9 @@ static gac_status plan_dense_table(const probe *p, const probe_gemm *g, const st
 gac_task_spec probe_cell_spec(const probe_gemm *g, const struct probe_gemm_table *t,
                               const int at[3])
 {
-    int64_t m = t->table.axis[0][at[0]], a = t->table.axis[1][at[1]], b = t->table.axis[2][at[2]];
-    return probe_gemm_spec(g->dtype, m, t->by_k ? b : a, t->by_k ? a : b);
+    const probe_table *table = &t->table;
+    return probe_gemm_spec(g->dtype, table->axis[0][at[0]], table->axis[1][at[1]],
+                           table->axis[2][at[2]]);
 }
 
 static size_t total_cells(const probe_gemm *g)
@@ -280,10 +256,10 @@ static size_t total_cells(const probe_gemm *g)
  * are told less well, without the others not at all. */
 static bool coarsen(struct probe_gemm_table *t)
 {
-    bool is_coarser = probe_table_coarsen(&t->table, t->dense);
-    if (!is_coarser && t->dense)
+    bool is_coarser = probe_table_coarsen(&t->table, t->every_n);
+    if (!is_coarser && t->every_n)
         t->table.n_axis[1] = 0;
-    return is_coarser || t->dense;
+    return is_coarser || t->every_n;
 }
 
 /* Makes one table coarser: the largest, that of the best tiers counted by a part of its
@@ -409,7 +385,6 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
     int n_n = probe_n_served(&g->place[GAC_OP_GEMM_N].found);
     int n_k = probe_n_served(&g->place[GAC_OP_GEMM_K].found);
     int64_t n_late = 0, n_lost = 0;
-    g->n_units = gac_device_describe(p->device)->n_units;
     const gac_found_tiers *k = &g->place[GAC_OP_GEMM_K].found;
     gac_status status = GAC_OK;
     for (int i = 0; i < n_n * n_k && status == GAC_OK; i++) {
@@ -419,9 +394,9 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         status = plan_table(p, g, add_table(g, i / n_k, i % n_k));
         if (status == GAC_OK && !p->options->quick)
             status = plan_row_table(p, g, add_table(g, i / n_k, i % n_k));
-        for (int d = 0; i == 0 && d < N_DENSES && status == GAC_OK && !p->options->quick; d++)
-            if (is_for(&denses[d], g))
-                status = plan_dense_table(p, g, &denses[d], add_table(g, 0, 0));
+        for (int d = 0; i == 0 && d < N_EVERY_NS && status == GAC_OK && !p->options->quick; d++)
+            if (is_for(&every_ns[d], g))
+                status = plan_every_n(p, g, &every_ns[d], add_table(g, 0, 0));
     }
     if (status != GAC_OK)
         return status;
@@ -440,9 +415,8 @@ gac_status probe_gemm_tables(probe *p, probe_gemm *g)
         int n_dropped = drop_gaps(t);
         n_late += t->n_late;
         n_lost += t->n_late > 0 ? 0 : n_dropped;
-        if (g->tables[i].dense)
+        if (g->tables[i].every_n)
             continue; /* one that is empty is left out */
-        g->tables[i].wave = probe_find_wave(t, (double)g->n_units);
         if (t->n_axis[1] < 1)
             status = gac_error_set(p->err, GAC_NO_RESOURCE,
                                    "%s: no GEMM could be measured for a pair of tiers",

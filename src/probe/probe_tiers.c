@@ -251,25 +251,3 @@ int probe_n_served(const gac_found_tiers *tiers)
         n++;
     return n;
 }
-
-/* A step that the next point takes back is an outlier. */
-int gac_probe_find_steps(const gac_sweep *sweep, int64_t unit, double min_pct, gac_step *steps,
-                         int max)
-{
-    int n = 0;
-    for (int i = 1; i < sweep->n_points; i++) {
-        const gac_sweep_point *before = &sweep->points[i - 1], *at = &sweep->points[i];
-        if (before->declined || at->declined || at->size - before->size > unit)
-            continue;
-        double pct = 100 * (at->time_us / before->time_us - 1);
-        double noise_pct = 100 * NOISE_SIGMAS * (before->noise + at->noise);
-        const gac_sweep_point *next = i + 1 < sweep->n_points ? &sweep->points[i + 1] : at;
-        double kept_pct = next->declined ? pct : 100 * (next->time_us / before->time_us - 1);
-        if (!(pct > min_pct) || !(pct > noise_pct) || kept_pct < min_pct / 2)
-            continue;
-        if (n < max)
-            steps[n] = (gac_step){ .at = at->size, .pct = pct };
-        n++;
-    }
-    return n;
-}

@@ -5,7 +5,7 @@ for strategy in minimal optimal predefined tradeoff solve; do
     run plan m --contract "$SMALL" --strategy $strategy
 done
 run plan m --contract "$SMALL" --strategy solve --max-overhead 3
-run plan m --contract "$SMALL" --strategy solve --time-target 0.95x
+run plan m --contract "$SMALL" --strategy solve --time-target 0.96x
 run plan m --contract "$SMALL" --strategy solve --max-overhead 1e18 | tail -n 4
 run plan m --contract "$SMALL" --strategy solve --max-overhead 0
 run_json "n_dims_changed note overhead_pct limit_pct margin_basis optimal" \

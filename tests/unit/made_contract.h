@@ -92,11 +92,11 @@ static inline json_t *make_contract(void)
         "{s:s, s:s, s:s, s:s, s:b, s:{}, s:[s], s:[s, s], s:{}, s:[], s:{s:{s:o, s:o, s:[o, o, o, "
         "o]}, s:{s:o, s:o, s:s, s:[o]}}, s:{s:{s:{s:i, s:i, s:i, s:i, s:b}, s:i, s:[o, o], s:{s:f, "
         "s:f, s:s}, s:o, s:{s:s, s:s, s:s, s:[[i, f]]}}, s:{s:s}}}",
-        "schema", "gac.contract/1", "name", "synthetic", "gpu", "synthetic", "arch", "sm_00",
+        "schema", "gac.contract/2", "name", "synthetic", "gpu", "synthetic", "arch", "sm_00",
         "provisional", 0, "stack", "sources", "a formula", "dtypes", "F16", "F8_E4M3", "stands_for",
-        "points", "gemm", "F16", "n", tiers(true), "k", tiers(true), "times", gemm_table(8, 8, 1),
+        "points", "gemm", "F16", "n", tiers(true), "k", tiers(true), "grid", gemm_table(8, 8, 1),
         gemm_table(8, 1, 3), gemm_table(1, 8, 2), gemm_table(1, 1, 5), "F8_E4M3", "n", tiers(false),
-        "k", tiers(false), "falls_back_to", "F16", "times", gemm_table(8, 8, 0.5), "sdpa", "F16",
+        "k", tiers(false), "falls_back_to", "F16", "grid", gemm_table(8, 8, 0.5), "sdpa", "F16",
         "reference", "batch", 4, "n_heads", 32, "n_q", 2048, "n_kv", 2048, "causal", 0, "max_head",
         128, "tiers", sdpa_tier(8, 1), sdpa_tier(1, 4), "decode", "bytes_per_s", 1e12,
         "overhead_us", 1.0, "basis", "measured", "points", curve, "beyond", "kernel", "math",

@@ -18,9 +18,13 @@ static gac_contract *with_accuracy(const char *accuracy)
     gac_contract *bundled = NULL, *out = NULL;
     json_t *root = NULL;
     assert_int_equal(gac_contract_load_bundled("h200", &bundled, &err), GAC_OK);
-    assert_int_equal(gac_contract_json(bundled, &root, &err), GAC_OK);
+    char *text = NULL;
+    size_t n_bytes;
+    assert_int_equal(gac_contract_write(bundled, &text, &n_bytes, &err), GAC_OK);
+    root = json_loadb(text, n_bytes, 0, NULL);
+    free(text);
     json_object_set_new(root, "accuracy", json_loads(accuracy, JSON_DECODE_ANY, NULL));
-    char *text = json_dumps(root, 0);
+    text = json_dumps(root, 0);
     if (gac_contract_parse(text, strlen(text), "x.json", &out, &err) != GAC_OK)
         fail_msg("%s", err.text);
     free(text);
@@ -47,10 +51,8 @@ static void limits_are_kept(void **state)
         /* F32 is served as BF16, and FP8 has its attention. */
         { "{\"sdpa\":{\"BF16\":{\"median_pct\":11}}}", GAC_DTYPE_F32, "rough in BF16 by" },
         { "{\"sdpa\":{\"BF16\":{\"median_pct\":11}}}", GAC_DTYPE_F8_E4M3, "attention median 11" },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":\"99\"}}}", GAC_DTYPE_F16, NULL },
         { "{\"gemm\":{\"F16\":{\"median_pct\":99}}}", GAC_DTYPE_I8, NULL },
-        { "{\"gemm\":7}", GAC_DTYPE_F16, NULL },
-        { "[]", GAC_DTYPE_F16, NULL },
+        { "{}", GAC_DTYPE_F16, NULL },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -79,12 +81,11 @@ static void median_errors_are_read(void **state)
         { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_BF16, GAC_OP_GEMM_N, -1 },
         { "{\"gemm\":{\"F16\":{\"median_pct\":-1}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
         { "{\"gemm\":{\"F16\":{\"median_pct\":100}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
-        { "{\"gemm\":{\"F16\":{\"median_pct\":\"3\"}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
         { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_I8, GAC_OP_GEMM_N, -1 },
         /* F32 is served as BF16, and FP8 has BF16's attention. */
         { "{\"gemm\":{\"BF16\":{\"median_pct\":4}}}", GAC_DTYPE_F32, GAC_OP_GEMM_N, 4 },
         { "{\"sdpa\":{\"BF16\":{\"median_pct\":5}}}", GAC_DTYPE_F8_E4M3, GAC_OP_SDPA_HEAD, 5 },
-        { "[]", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
+        { "{}", GAC_DTYPE_F16, GAC_OP_GEMM_N, -1 },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -166,7 +166,7 @@ static void shared_keys_are_copied_once(void **state)
     json_decref(json);
 }
 
-#define DENSE \
+#define EVERY_N \
     "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"n\": [64], \"k\": [512], \"us\": " \
     "[7]}, " \
     "{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16, 100], \"n\": [64, 72, 80], \"k\": [512, " \
@@ -180,7 +180,7 @@ static void every_n_counts_at_its_rows(void **state)
     gac_contract *with = NULL;
     gac_error err = GAC_ERROR_INIT;
     json_t *json = make_contract();
-    set_path(json, "gemm/F16/dense", DENSE);
+    set_path(json, "gemm/F16/every_n", EVERY_N);
     assert_int_equal(parse(json, &with, &err), GAC_OK);
     static const struct {
         int64_t m, n, k;
@@ -207,7 +207,7 @@ static void every_n_counts_at_its_rows(void **state)
     assert_true(more_us > 0);
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 4096, 2048),
                  f16(100, 4096, 2048) + more_us);
-    set_path(json, "gemm/F16/dense/2/us", "[50, 1e-6]");
+    set_path(json, "gemm/F16/every_n/2/us", "[50, 1e-6]");
     gac_contract_free(with);
     assert_int_equal(parse(json, &with, &err), GAC_OK);
     assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 100, 4096, 520),
@@ -229,107 +229,6 @@ static int64_t whole_k(int64_t k)
     return (k + 63) / 64 * 64;
 }
 
-static void every_k_counts_where_it_was_measured(void **state)
-{
-    (void)state;
-    gac_contract *with = NULL;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    set_path(json, "gemm/F16/dense_k",
-             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1, 16, 256], "
-             "\"k\": [64, 72, 88], \"n\": [512, 1536], "
-             "\"us\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, null, 13, 14, 15, 16, 17, 18]}]");
-    set_path(json, "gemm/F16/lines",
-             "{\"multiple\": 64, \"parts\": [8], \"mn\": [1], \"factor\": [[2]]}");
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    static const int64_t sizes[][3] = { { 1, 512, 64 },   { 1, 1536, 64 },  { 1, 512, 72 },
-                                        { 1, 1536, 72 },  { 1, 512, 88 },   { 1, 1536, 88 },
-                                        { 16, 512, 64 },  { 16, 1536, 64 }, { 16, 512, 72 },
-                                        { 16, 1536, 72 }, { 16, 512, 88 } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        assert_close(
-            gac_contract_gemm_us(with, GAC_DTYPE_F16, sizes[i][0], sizes[i][1], sizes[i][2]),
-            (double)(i + 1));
-    /* Between two of its n, what both say of the other tables, which lines made twice
-     * as long as a whole k is here. */
-    double part = log(1024.0 / 512) / log(1536.0 / 512);
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1024, 72),
-                 2 * f16(16, 1024, 128) * pow(9 / (2 * f16(16, 512, 128)), 1 - part) *
-                     pow(10 / (2 * f16(16, 1536, 128)), part));
-    /* With many rows not of a k that lines make longer; of others, and at its own n, it is. */
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 512, 72), 15);
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 1024, 72), 2 * f16(256, 1024, 128));
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 1024, 64),
-                 f16(256, 1024, 64) * pow(13 / f16(256, 512, 64), 1 - part) *
-                     pow(14 / f16(256, 1536, 64), part));
-    /* What was too long or lies beside such, and other sizes, are not its business. */
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1536, 88), 2 * f16(16, 1536, 128));
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 16, 1024, 88), 2 * f16(16, 1024, 128));
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 1, 1025, 64), f16(1, 1025, 64));
-    static const int64_t others[][3] = { { 1, 512, 80 }, { 1, 1544, 64 }, { 4, 512, 64 },
-                                         { 1, 512, 96 }, { 1, 504, 64 },  { 1, 512, 56 },
-                                         { 17, 512, 72 } };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        assert_close(
-            gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),
-            f16(others[i][0], others[i][1], whole_k(others[i][2])) * (others[i][2] % 64 ? 2 : 1));
-    gac_contract_free(with);
-    json_decref(json);
-}
-
-static void a_part_of_a_line_counts_by_n(void **state)
-{
-    (void)state;
-    gac_contract *with = NULL;
-    gac_error err = GAC_ERROR_INIT;
-    json_t *json = make_contract();
-    set_path(json, "gemm/F16/lines",
-             "{\"multiple\": 64, \"parts\": [32, 8], \"mn\": [1], \"factor\": [[1.5], [2]]}");
-    set_path(json, "gemm/F16/dense",
-             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"n\": [64, 72], "
-             "\"k\": [512, 1024], \"us\": [10, 20, 30, 60]}]");
-    set_path(json, "gemm/F16/dense_part",
-             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256, 512], \"n\": [64, 72, 80], "
-             "\"k\": [776], \"us\": [31.25, 48.75, 7, null, 8, 9]}]");
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    const struct {
-        int64_t m, n, k;
-        double expected;
-    } cases[] = {
-        { 256, 64, 776, 31.25 },                    /* as it was measured, 15 longer than 832 */
-        { 256, 64, 520, 11.25 + 15.0 * 520 / 776 }, /* of the same part: so for each k, */
-        { 256, 64, 1000, 20 + 15 * pow(1000 / 776.0, 0.7) }, /* beyond it less; */
-        { 256, 72, 520, 33.75 },                             /* and at this n no longer */
-        { 256, 64, 544, 11.25 * 1.5 },                       /* of another part: by m times n */
-        { 256, 72, 544, 33.75 * 1.5 },
-        { 256, 64, 512, 10 }, /* of whole lines */
-        { 512, 72, 776, 8 },
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k),
-                     cases[i].expected);
-    /* Also where no table of every n has it; what was lost, other rows and other n go by m times n.
-     */
-    double more_us = 9 - f16(512, 80, 832);
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 512, 80, 520),
-                 f16(512, 80, 576) + more_us * 520 / 776);
-    /* Half is kept. */
-    set_path(json, "gemm/F16/dense_part/0/us", "[1e-6, 1, 1, 1, 1, 1]");
-    gac_contract_free(with);
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 256, 64, 520), 11.25 / 2);
-    set_path(json, "gemm/F16/dense_part/0/us", "[1, 1, 1, null, 1, 1]");
-    gac_contract_free(with);
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    static const int64_t others[][3] = { { 512, 64, 520 }, { 255, 72, 520 }, { 512, 88, 520 } };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        assert_close(
-            gac_contract_gemm_us(with, GAC_DTYPE_F16, others[i][0], others[i][1], others[i][2]),
-            2 * f16(others[i][0], others[i][1], whole_k(others[i][2])));
-    gac_contract_free(with);
-    json_decref(json);
-}
-
 /* Times that no GPU has are told as some time all the same. */
 static void far_apart_times_stay_times(void **state)
 {
@@ -337,12 +236,9 @@ static void far_apart_times_stay_times(void **state)
     gac_contract *with = NULL;
     gac_error err = GAC_ERROR_INIT;
     json_t *json = make_contract();
-    set_path(json, "gemm/F16/dense",
+    set_path(json, "gemm/F16/every_n",
              "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"n\": [128], \"k\": [64, "
              "8192], \"us\": [1e12, 1e-6]}]");
-    set_path(json, "gemm/F16/dense_k",
-             "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [256], \"k\": [8192], \"n\": [128, "
-             "256], \"us\": [5, 5]}]");
     assert_int_equal(parse(json, &with, &err), GAC_OK);
     for (int64_t n = 120; n <= 264; n += 8)
         for (int64_t k = 56; k <= 16384; k += 8) {
@@ -373,7 +269,7 @@ static void narrow_n_makes_narrow_k(void **state)
         for (int k = 0; k < 3; k++)
             json_array_append_new(times,
                                   gemm_table(multiples[n], multiples[k], 1 + 3.0 * n + (double)k));
-    json_object_set_new(f16, "times", times);
+    json_object_set_new(f16, "grid", times);
     assert_int_equal(parse(json, &with, &err), GAC_OK);
     static const struct {
         int64_t n, k;
@@ -387,64 +283,64 @@ static void narrow_n_makes_narrow_k(void **state)
     json_decref(json);
 }
 
-/* Rows of k that share lines of the cache, where n and k are aligned: they cost more than
- * the next that do not. */
+/* A k that fills no whole number of cache lines takes as long as the next that does, and
+ * longer by a factor, where n is aligned. */
 static void shared_lines_cost(void **state)
 {
     (void)state;
     gac_contract *with = NULL;
     gac_error err = GAC_ERROR_INIT;
     json_t *json = make_contract();
-    json_t *f16 = json_object_get(json_object_get(json, "gemm"), "F16");
-    json_object_set_new(f16, "lines",
-                        json_pack("{s:i, s:[i,i], s:[i,i], s:[[f,f],[f,f]]}", "multiple", 64,
-                                  "parts", 32, 8, "mn", 16 << 10, 256 << 10, "factor", 1.02, 1.04,
-                                  1.1, 1.6));
+    set_path(json, "gemm/F16/k_cacheline",
+             "{\"multiple\": 64, \"costs\": [{\"multiple\": 32, \"factor\": 1.02}, "
+             "{\"multiple\": 8, \"factor\": 1.1}]}");
     assert_int_equal(parse(json, &with, &err), GAC_OK);
     static const struct {
         int64_t m, n, k;
-        double factor;
-    } cases[] = { { 16, 1024, 1024, 1 },     { 16, 1024, 1056, 1.02 },   { 1, 1024, 1056, 1.02 },
-                  { 256, 1024, 1056, 1.04 }, { 4096, 1024, 1056, 1.04 }, { 16, 1024, 1040, 1.1 },
-                  { 256, 1024, 1032, 1.6 },  { 16, 1001, 1032, 0 } };
-    gac_contract *without = NULL;
-    json_object_del(f16, "lines");
-    assert_int_equal(parse(json, &without, &err), GAC_OK);
+        double factor; /* 0: n is not aligned */
+    } cases[] = { { 16, 1024, 1024, 1 },   { 16, 1024, 1056, 1.02 }, { 4096, 1024, 1056, 1.02 },
+                  { 16, 1024, 1040, 1.1 }, { 256, 1024, 1032, 1.1 }, { 16, 1001, 1032, 0 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bool aligned = cases[i].factor > 0; /* n is */
-        double plain = gac_contract_gemm_us(without, GAC_DTYPE_F16, cases[i].m, cases[i].n,
-                                            aligned ? whole_k(cases[i].k) : cases[i].k);
-        double factor = aligned ? cases[i].factor : 1;
+        bool aligned = cases[i].factor > 0;
         assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, cases[i].n, cases[i].k),
-                     plain * factor);
+                     f16(cases[i].m, cases[i].n, aligned ? whole_k(cases[i].k) : cases[i].k) *
+                         (aligned ? cases[i].factor : 1));
     }
-    assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, 64, 1024, 1032),
-                 gac_contract_gemm_us(without, GAC_DTYPE_F16, 64, 1024, 1088) * sqrt(1.1 * 1.6));
     gac_contract_free(with);
-    gac_contract_free(without);
     json_decref(json);
 }
 
-/* Between the outputs that were measured, and beyond them. */
-static void lines_cost_by_outputs(void **state)
+/* A file of gac.contract/1: other names, a factor for every m times n, and parts that
+ * have no successor. */
+static void the_first_schema_is_read(void **state)
 {
     (void)state;
-    gac_contract *with = NULL;
+    gac_contract *old = NULL;
     gac_error err = GAC_ERROR_INIT;
     json_t *json = make_contract();
+    json_t *gemm = json_object_get(json_object_get(json, "gemm"), "F16");
+    set_path(json, "schema", "\"gac.contract/1\"");
+    json_object_set(gemm, "times", json_object_get(gemm, "grid"));
+    json_object_del(gemm, "grid");
+    set_path(json, "gemm/F16/times/0/wave", "{\"units\": 132}");
+    set_path(json, "gemm/F16/dense", EVERY_N);
+    set_path(json, "gemm/F16/dense_k", "[7]");
+    set_path(json, "gemm/F16/steps", "[]");
     set_path(json, "gemm/F16/lines",
-             "{\"multiple\": 64, \"parts\": [8], \"mn\": [16384, 65536, 262144], "
-             "\"factor\": [[1, 1.2, 3]]}");
-    assert_int_equal(parse(json, &with, &err), GAC_OK);
-    static const struct {
-        int64_t m;
-        double squared; /* the factor */
-    } cases[] = { { 8, 1 },     { 16, 1 },  { 32, 1.2 }, { 64, 1.44 },
-                  { 128, 3.6 }, { 256, 9 }, { 512, 9 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_close(gac_contract_gemm_us(with, GAC_DTYPE_F16, cases[i].m, 1024, 1032),
-                     f16(cases[i].m, 1024, 1088) * sqrt(cases[i].squared));
-    gac_contract_free(with);
+             "{\"multiple\": 64, \"parts\": [8], \"mn\": [1, 2, 4], \"factor\": [[1, 1.5, 4]]}");
+    set_path(json, "accuracy",
+             "{\"ranking\": {\"F16\": {\"n_over_5_pct\": 3, \"choice\": {\"n_groups\": 2, "
+             "\"mean_pct\": 0.5}, \"typical\": {\"right_pct\": 99}}}}");
+    if (parse(json, &old, &err) != GAC_OK)
+        fail_msg("%s", err.text);
+    assert_close(gac_contract_gemm_us(old, GAC_DTYPE_F16, 16, 72, 1536), 4);
+    assert_close(gac_contract_gemm_us(old, GAC_DTYPE_F16, 16, 1024, 1032),
+                 1.5 * f16(16, 1024, 1088));
+    const gac_contract_ranking *ranking = old->accuracy->ranking[GAC_DTYPE_F16];
+    assert_int_equal(ranking->random_widths->n_over_5_pct, 3);
+    assert_true(ranking->random_widths->regret_mean_pct == 0.5);
+    assert_true(ranking->common_widths->right_pct == 99);
+    gac_contract_free(old);
     json_decref(json);
 }
 
@@ -454,7 +350,7 @@ static void one_row_has_its_own_table(void **state)
     gac_contract *with = NULL;
     gac_error err = GAC_ERROR_INIT;
     json_t *json = make_contract();
-    json_t *times = json_object_get(json_object_get(json_object_get(json, "gemm"), "F16"), "times");
+    json_t *times = json_object_get(json_object_get(json_object_get(json, "gemm"), "F16"), "grid");
     json_array_append_new(times,
                           json_pack("{s:i, s:i, s:[i], s:[i], s:[i], s:[f]}", "n_multiple", 8,
                                     "k_multiple", 8, "m", 1, "n", 64, "k", 64, "us", 42.0));
@@ -523,69 +419,47 @@ static void malformed_tables_are_rejected(void **state)
     static const struct {
         const char *path, *value, *message;
     } bad[] = {
-        { "gemm/F16/times", "7", "$.gemm.F16.times: must be an array" },
-        { "gemm/F16/times", "[]", "$.gemm.F16.times: must have a table of the best k" },
-        { "gemm/F16/times/0", "7", "$.gemm.F16.times[0]: must be an object" },
-        { "gemm/F16/times/0/n_multiple", "4", "$.gemm.F16.times[0]: must be of tiers" },
-        { "gemm/F16/times/1/k_multiple", "8", "$.gemm.F16.times[1]: must not be of the same" },
-        { "gemm/F16/times/0/m", "[]", "$.gemm.F16.times[0].m: must have an entry" },
-        { "gemm/F16/times/0/m/1", "1", "$.gemm.F16.times[0].m[1]: must be larger" },
-        { "gemm/F16/times/0/n/0", "0", "$.gemm.F16.times[0].n[0]: must be an integer" },
-        { "gemm/F16/times/0/us", "[1]", "$.gemm.F16.times[0].us: must have one entry" },
-        { "gemm/F16/times/0/us/0", "null", "$.gemm.F16.times[0].us[0]: must be a number" },
-        { "gemm/F16/times/0/us/9", "-1", "$.gemm.F16.times[0].us[9]: must be from" },
-        { "gemm/F8_E4M3/falls_back_to", "\"F8_E4M3\"", "$.gemm: falls back" },
-        { "gemm/F8_E4M3/falls_back_to", "\"BF16\"", "$.gemm: falls back" },
+        { "gemm/F16/grid", "7", "$.gemm.F16.grid: must be an array" },
+        { "gemm/F16/grid/0", "7", "$.gemm.F16.grid[0]: must be an object" },
+        { "gemm/F16/grid/0/n_multiple", "4", "$.gemm.F16.grid[0]: must be of tiers" },
+        { "gemm/F16/grid/1/k_multiple", "8", "$.gemm.F16.grid[1]: must not be of the same" },
+        { "gemm/F16/grid/0/m", "[]", "$.gemm.F16.grid[0].m: must have an entry" },
+        { "gemm/F16/grid/0/m/1", "1", "$.gemm.F16.grid[0].m[1]: must be larger" },
+        { "gemm/F16/grid/0/n/0", "0", "$.gemm.F16.grid[0].n[0]: must be an integer" },
+        { "gemm/F16/grid/0/us", "[1]", "$.gemm.F16.grid[0].us: must have one entry" },
+        { "gemm/F16/grid/0/us/0", "null", "$.gemm.F16.grid[0].us[0]: must be a number" },
+        { "gemm/F16/grid/0/us/9", "-1", "$.gemm.F16.grid[0].us[9]: must be from" },
+        { "gemm/F8_E4M3/falls_back_to", "\"F8_E4M3\"", "$.gemm.F8_E4M3.falls_back_to: must be" },
+        { "gemm/F8_E4M3/falls_back_to", "\"BF16\"", "$.gemm.F8_E4M3.falls_back_to: must be" },
         { "gemm/F8_E4M3/falls_back_to", "1", "$.gemm.F8_E4M3.falls_back_to: must be a dtype" },
         { "gemm/F16/n/0/served", "false", "$.gemm.F16.n[0].aligned: must be true" },
-        { "sdpa/F8_E4M3/same_as", "\"BF16\"", "$.sdpa.BF16: must be an object" },
-        { "sdpa/F8_E4M3/same_as", "\"F8_E4M3\"", "$.sdpa.F8_E4M3: must state its own" },
+        { "sdpa/F8_E4M3/same_as", "\"BF16\"", "$.sdpa.F8_E4M3.same_as: must be a dtype that" },
+        { "sdpa/F8_E4M3/same_as", "\"F8_E4M3\"", "$.sdpa.F8_E4M3.same_as: must be a dtype that" },
         { "sdpa/F16/tiers/0/prefill/1/causal", "false", "must be one causal and one not" },
-        { "sdpa/F16/tiers/0/prefill", "[]", "$.sdpa.F16.tiers[0].prefill: must be one causal" },
+        { "sdpa/F16/tiers/0/prefill", "[]", "prefill: must be in every tier or in none" },
         { "sdpa/F16/tiers/0/decode", "[]", "$.sdpa.F16.tiers[0].decode: must be an object" },
         { "sdpa/F16/tiers/0/decode/head", "[3, 2]", ".decode.head[1]: must be larger" },
-        { "gemm/F16/times/0/wave", "1", "$.gemm.F16.times[0].wave: must be an object" },
-        { "gemm/F16/dense", "{}", "$.gemm.F16.dense: must be an array" },
-        { "gemm/F16/dense", "[1]", "$.gemm.F16.dense[0]: must be an object" },
-        { "gemm/F16/dense_part", "[1]", "$.gemm.F16.dense_part[0]: must be an object" },
-        { "gemm/F16/dense_k", "[1]", "$.gemm.F16.dense_k[0]: must be an object" },
-        { "gemm/F16/dense_k",
-          "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [1], \"n\": [8], \"k\": [16, 8], "
-          "\"us\": [1, 1]}]",
-          "$.gemm.F16.dense_k[0].k[1]: must be larger" },
-        { "gemm/F16/dense", "[{}, {}, {}, {}, {}, {}, {}, {}, {}]", "$.gemm.F16.dense: must" },
-        { "gemm/F16/dense", "[{\"n_multiple\": 8, \"k_multiple\": 1}]",
-          "$.gemm.F16.dense[0]: must be of the first tiers" },
-        { "gemm/F16/dense",
+        { "gemm/F16/every_n", "{}", "$.gemm.F16.every_n: must be an array" },
+        { "gemm/F16/every_n", "[1]", "$.gemm.F16.every_n[0]: must be an object" },
+        { "gemm/F16/every_n", "[{}, {}, {}, {}, {}, {}, {}, {}, {}]", "$.gemm.F16.every_n: must" },
+        { "gemm/F16/every_n",
+          "[{\"n_multiple\": 8, \"k_multiple\": 1, \"m\": [16], \"n\": [64], \"k\": [64], "
+          "\"us\": [1]}]",
+          "$.gemm.F16.every_n[0]: must be of the first tiers" },
+        { "gemm/F16/every_n",
           "[{\"n_multiple\": 8, \"k_multiple\": 8, \"m\": [16], \"n\": [64], \"k\": [64], "
           "\"us\": [\"x\"]}]",
-          "$.gemm.F16.dense[0].us[0]: must be a number" },
-        { "gemm/F16/lines", "1", "$.gemm.F16.lines: must be an object" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [48]}",
-          "$.gemm.F16.lines.parts[0]: must be less than the entry before, and divide it" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [64]}",
-          "$.gemm.F16.lines.parts[0]: must be less than the entry before, and divide it" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": []}",
-          "$.gemm.F16.lines.mn: must have an entry" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": [2, 2]}",
-          "$.gemm.F16.lines.mn[1]: must be larger than the entry before" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": [2], \"factor\": []}",
-          "$.gemm.F16.lines.factor: must have one entry for every part" },
-        { "gemm/F16/lines",
-          "{\"multiple\": 64, \"parts\": [32], \"mn\": [2], \"factor\": [[1, 1]]}",
-          "$.gemm.F16.lines.factor[0]: must be a list with one entry for every mn" },
-        { "gemm/F16/lines", "{\"multiple\": 64, \"parts\": [32], \"mn\": [2], \"factor\": [[9]]}",
-          "$.gemm.F16.lines.factor[0][0]: must be" },
-        { "gemm/F16/times/0/wave", "{}", "$.gemm.F16.times[0].wave.tile_rows: must be" },
+          "$.gemm.F16.every_n[0].us[0]: must be a number" },
+        { "gemm/F16/k_cacheline", "1", "$.gemm.F16.k_cacheline: must be an object" },
+        { "gemm/F16/k_cacheline",
+          "{\"multiple\": 64, \"costs\": [{\"multiple\": 48, \"factor\": 1}]}",
+          "$.gemm.F16.k_cacheline.costs[0].multiple: must be less than the entry before" },
+        { "gemm/F16/k_cacheline",
+          "{\"multiple\": 64, \"costs\": [{\"multiple\": 32, \"factor\": 9}]}",
+          "$.gemm.F16.k_cacheline.costs[0].factor: must be from" },
         { "sdpa/F16/tiers/0/tile", "0", "$.sdpa.F16.tiers[0].tile: must be an integer" },
-        { "sdpa/F16/tiers/0/prefill/0/wave", "[]",
-          "$.sdpa.F16.tiers[0].prefill[0].wave: must be an object" },
-        { "sdpa/F16/tiers/0/prefill/0/wave", "{\"units\": 0, \"power\": 1}",
-          "$.sdpa.F16.tiers[0].prefill[0].wave.units: must be" },
-        { "sdpa/F16/tiers/0/prefill/0/wave", "{\"units\": 132, \"power\": 2}",
-          "$.sdpa.F16.tiers[0].prefill[0].wave.power: must be" },
         { "sdpa_points", "{}", "$.sdpa_points: must be an array" },
-        { "sdpa_points", "[{}]", "$.sdpa_points[0].dtype: must be one of dtypes" },
+        { "sdpa_points", "[{}]", "$.sdpa_points[0].dtype: must be a dtype" },
         { "runtime", "[]", "$.runtime: must be an object" },
         { "runtime", "{\"name\": \"x\"}", "$.runtime.basis: must be measured" },
     };
@@ -616,12 +490,10 @@ int main(void)
         cmocka_unit_test(lengths_that_were_not_measured_follow),
         cmocka_unit_test(shared_keys_are_copied_once),
         cmocka_unit_test(every_n_counts_at_its_rows),
-        cmocka_unit_test(every_k_counts_where_it_was_measured),
-        cmocka_unit_test(a_part_of_a_line_counts_by_n),
         cmocka_unit_test(far_apart_times_stay_times),
         cmocka_unit_test(narrow_n_makes_narrow_k),
         cmocka_unit_test(shared_lines_cost),
-        cmocka_unit_test(lines_cost_by_outputs),
+        cmocka_unit_test(the_first_schema_is_read),
         cmocka_unit_test(one_row_has_its_own_table),
         cmocka_unit_test(exact_points_win),
         cmocka_unit_test(a_runtime_is_told),

@@ -662,10 +662,14 @@ static void sizes_that_are_not_aligned_pay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scratch(random_plans_hold),           in_scratch(joined_plans_hold),
-        in_scratch(aligned_sizes_stay_for_less), in_scratch(rank_and_width_on_one_tensor),
-        in_scratch(any_limit_is_a_limit),        in_scratch(limits_round_down),
-        in_scratch(margins_look_at_attention),   in_scratch(groups_grow_as_the_checkpoint_does),
+        in_scratch(random_plans_hold),
+        in_scratch(joined_plans_hold),
+        in_scratch(aligned_sizes_stay_for_less),
+        in_scratch(rank_and_width_on_one_tensor),
+        in_scratch(any_limit_is_a_limit),
+        in_scratch(limits_round_down),
+        in_scratch(margins_look_at_attention),
+        in_scratch(groups_grow_as_the_checkpoint_does),
         in_scratch(empty_targets_are_refused),
         in_scratch(real_shapes_hold),
         in_scratch(sizes_that_are_not_aligned_pay),

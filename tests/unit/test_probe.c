@@ -302,49 +302,6 @@ static void nothing_served_is_said(void **state)
     free(s);
 }
 
-static bool has_step(const gac_step *steps, int n, int64_t at)
-{
-    for (int i = 0; i < n; i++)
-        if (steps[i].at == at)
-            return true;
-    return false;
-}
-
-/* Rows at 4096 x 4096 on the H200: the step at 1600 is the largest. */
-static void recorded_steps(void **state)
-{
-    gac_step steps[64];
-    (void)state;
-    sweeps *s = recorded("m", 0);
-    int n = gac_probe_find_steps(&s->list[0], 64, 4, steps, 64);
-    assert_true(n >= 8 && n < 32);
-    assert_true(has_step(steps, n, 1600));
-    assert_true(has_step(steps, n, 2112));
-    assert_true(has_step(steps, n, 3520));
-    assert_false(has_step(steps, n, 2176));
-    for (int i = 0; i < n; i++)
-        if (steps[i].at == 1600)
-            assert_true(steps[i].pct > 30 && steps[i].pct < 45);
-    assert_int_equal(gac_probe_find_steps(&s->list[0], 64, 4, steps, 2), n);  /* counts on */
-    assert_int_equal(gac_probe_find_steps(&s->list[0], 32, 4, steps, 64), 0); /* too far apart */
-    free(s);
-}
-
-static void spikes_are_no_steps(void **state)
-{
-    const gac_sweep_point points[] = {
-        { 8, 100, 0, false, NULL },  { 16, 100, 0, false, NULL }, { 24, 140, 0, false, NULL },
-        { 32, 101, 0, false, NULL }, { 40, 120, 0, false, NULL }, { 48, 121, 0, false, NULL },
-        { 56, 0, 0, true, NULL },    { 64, 200, 0, false, NULL },
-    };
-    gac_sweep sweep = { points, 8 };
-    gac_step steps[8];
-    (void)state;
-    assert_int_equal(gac_probe_find_steps(&sweep, 8, 4, steps, 8), 1);
-    assert_int_equal(steps[0].at, 40);
-    assert_true(fabs(steps[0].pct - 18.8) < 0.1);
-}
-
 static void errors_are_summed_up(void **state)
 {
     const double measured[] = { 100, 100, 100, 100, 100 }, predicted[] = { 101, 98, 110, 95, 150 };
@@ -448,62 +405,6 @@ static void fallback_that_fails_ends_the_probe(void **state)
     gac_device_close(device);
 }
 
-static json_t *diff_of(const char *a, const char *b, gac_dtype in_a, gac_dtype in_b)
-{
-    gac_error err = GAC_ERROR_INIT;
-    gac_contract *left = NULL, *right = NULL;
-    json_t *out = NULL;
-    if (gac_contract_load_bundled(a, &left, &err) != GAC_OK ||
-        gac_contract_load_bundled(b, &right, &err) != GAC_OK ||
-        gac_contract_diff(left, in_a, right, in_b, &out, &err) != GAC_OK)
-        fail_msg("%s", err.text);
-    gac_contract_free(left);
-    gac_contract_free(right);
-    return out;
-}
-
-static void a_contract_is_like_itself(void **state)
-{
-    (void)state;
-    json_t *diff = diff_of("h200", "h200", GAC_DTYPE_COUNT, GAC_DTYPE_COUNT);
-    assert_true(json_is_true(json_object_get(diff, "same")));
-    assert_int_equal(json_array_size(json_object_get(diff, "stack")), 0);
-    json_decref(diff);
-}
-
-/* a100 has a tier of 16 at n that h200 has not, and other kernels. */
-static void gpus_differ(void **state)
-{
-    bool found = false;
-    size_t i;
-    json_t *row, *diff = diff_of("h200", "a100", GAC_DTYPE_F16, GAC_DTYPE_F16);
-    (void)state;
-    assert_false(json_is_true(json_object_get(diff, "same")));
-    const json_t *compared = json_array_get(json_object_get(diff, "compared"), 0);
-    const json_t *place = json_array_get(json_object_get(compared, "places"), 0);
-    assert_true(json_is_true(json_object_get(place, "tiers_changed")));
-    json_array_foreach(json_object_get(place, "touches"), i, row)
-        found = found || strncmp(json_string_value(json_object_get(row, "text")),
-                                 "sizes that are multiples of 8 but not of 16 are ", 48) == 0;
-    assert_true(found);
-    assert_true(json_array_size(json_object_get(compared, "aligned")) >= 6);
-    json_decref(diff);
-}
-
-static void a_dtype_that_is_not_there(void **state)
-{
-    gac_error err = GAC_ERROR_INIT;
-    gac_contract *h200 = NULL;
-    json_t *out = NULL;
-    (void)state;
-    assert_int_equal(gac_contract_load_bundled("a100", &h200, &err), GAC_OK);
-    assert_int_equal(gac_contract_diff(h200, GAC_DTYPE_F16, h200, GAC_DTYPE_U16, &out, &err),
-                     GAC_USAGE);
-    assert_null(out);
-    assert_non_null(strstr(err.text, "U16"));
-    gac_contract_free(h200);
-}
-
 static void text_is_the_same_json(void **state)
 {
     (void)state;
@@ -536,14 +437,9 @@ int main(void)
         cmocka_unit_test(steps_are_no_tiers),
         cmocka_unit_test(noise_makes_no_tier),
         cmocka_unit_test(nothing_served_is_said),
-        cmocka_unit_test(recorded_steps),
-        cmocka_unit_test(spikes_are_no_steps),
         cmocka_unit_test(errors_are_summed_up),
         cmocka_unit_test(fallback_serves_what_is_declined),
         cmocka_unit_test(fallback_that_fails_ends_the_probe),
-        cmocka_unit_test(a_contract_is_like_itself),
-        cmocka_unit_test(gpus_differ),
-        cmocka_unit_test(a_dtype_that_is_not_there),
         cmocka_unit_test(text_is_the_same_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

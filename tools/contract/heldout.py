@@ -5,14 +5,14 @@
 
 RAW is what `gac probe --raw` wrote, perhaps compressed. Writes PREFIX_DTYPE.json: the
 shapes drawn at random, in no table and among no points, with their measured times; and
-groups of candidates near a size: likewise, and (typical) at widths that many models have.
+groups of candidates near a size: likewise, and at widths that many models have.
 """
 import argparse
 import gzip
 import json
 import pathlib
 
-N_GEMM = 600  # held-out shapes, as in src/measure/probe_accuracy.c
+N_GEMM = 600  # held-out shapes, as in src/probe/probe_accuracy.c
 REACH = 200  # of candidates
 GEMM = ("m", "n", "k")
 SDPA = ("batch", "n_q_heads", "n_kv_heads", "n_q", "n_kv", "qk_head", "causal")
@@ -61,20 +61,20 @@ def main():
             rows[op] = [[int(p[k]) for k in keys] + [p["median_us"]] for p in found]
         # Before commit b2fae39 candidates followed the shapes, in their phase.
         old = [p for p in held_out if p["op"] == "gemm" and p["dtype"] == dtype][N_GEMM:]
-        for key, phase in (("ranking", "candidates"), ("typical", "candidates at common widths")):
+        for key, phase in (("random_widths", "candidates"), ("common_widths", "candidates at common widths")):
             ranked = [p for p in raw["points"] if p["phase"] == phase and p["dtype"] == dtype and
-                      "median_us" in p] or (old if key == "ranking" else [])
+                      "median_us" in p] or (old if key == "random_widths" else [])
             if ranked:
                 rows[key] = [[[p[k] for k in GEMM] + [p["median_us"]] +
                               ([p["again"]["median_us"]] if "again" in p else []) for p in g]
                              for g in group(ranked)]
         note = (f"{raw['machine']['gpu']}, {dtype}, shapes drawn at random by gac probe (seed "
                 f"{raw['seed']}), in no table and among no points; from {args.raw} by "
-                "tools/contract/heldout.py. gemm, and ranking in groups: m, n, k, us, and us "
+                "tools/contract/heldout.py. gemm, and random_widths in groups: m, n, k, us, and us "
                 "again where it was measured twice. sdpa: "
                 "batch, q heads, kv heads, n_q, n_kv, head, causal, us.")
-        if "typical" in rows:
-            note += " typical: as ranking, at common widths, in tables too."
+        if "common_widths" in rows:
+            note += " common_widths: as random_widths, at common widths, in tables too."
         lists = [f'"{op}": [' + ",\n".join(map(json.dumps, rows[op])) + "]" for op in rows]
         path = pathlib.Path(f"{args.prefix}_{dtype.lower()}.json")
         path.write_text(f'{{"note": {json.dumps(note)},\n' + ",\n".join(lists) + "}\n",
