@@ -13,7 +13,7 @@ packages="gcc g++ cmake ninja-build pkg-config libjansson-dev libpcre2-dev\
 if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
 elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then
-    packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev python3 python3-venv"
+    packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev patch python3 python3-venv"
 fi
 
 if [ "${1:-build}" = bench ]; then
