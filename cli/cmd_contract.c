@@ -31,7 +31,7 @@ static gac_status list(cli *c)
     json_t *result = gac_json_result("gac.contracts/1", c->argc, c->argv);
     json_t *rows = json_array();
     if (!c->json)
-        printf("%-10s %-24s %-8s %-16s %s\n", "name", "GPU", "arch", "dtypes", "figures");
+        printf("%-10s %-33s %-8s %-16s %s\n", "name", "GPU", "arch", "dtypes", "figures");
     for (int i = 0; i < gac_contract_n_bundled() && status == GAC_OK; i++) {
         gac_contract *contract;
         char dtypes[64] = "";
@@ -43,7 +43,7 @@ static gac_status list(cli *c)
             snprintf(dtypes + strlen(dtypes), sizeof dtypes - strlen(dtypes), "%s%s", d ? "," : "",
                      gac_dtype_name(contract->dtypes[d]));
         if (!c->json)
-            printf("%-10s %-24s %-8s %-16s %s\n", contract->name, contract->gpu, contract->arch,
+            printf("%-10s %-33s %-8s %-16s %s\n", contract->name, contract->gpu, contract->arch,
                    dtypes, origin(contract));
         gac_contract_free(contract);
     }
@@ -77,6 +77,9 @@ static void print_axis(const gac_contract *contract, gac_dtype dtype, gac_op_axi
             gac_contract_judge(contract, axis, dtype, size, 1, 4096, &one, NULL) != GAC_OK ||
             (many.tier == last.tier && many.multiple == last.multiple))
             continue;
+        if (!verbose && many.aligned &&
+            many.multiple > gac_contract_multiple(contract, seen, dtype))
+            continue; /* the least aligned tier says enough */
         last = many;
         snprintf(runs_as, sizeof runs_as, "as %s", gac_dtype_name(many.runs_as));
         printf("  %-15s %8lld  %-10s %8s %9s   %-16s %s\n", label, (long long)many.multiple,
@@ -97,10 +100,9 @@ static void print_cacheline(const gac_contract_cacheline *lines)
 {
     if (!lines || lines->n_costs == 0)
         return;
-    printf("  k that fills no whole cache line (%lld), over one that does:",
-           (long long)lines->multiple);
+    printf("  k beside whole cache lines (multiples of %lld):", (long long)lines->multiple);
     for (size_t i = 0; i < lines->n_costs; i++)
-        printf("%s multiple of %lld × %.3f", i ? "," : "", (long long)lines->costs[i].multiple,
+        printf("%s of %lld × %.3f", i ? "," : "", (long long)lines->costs[i].multiple,
                lines->costs[i].factor);
     printf("\n");
 }
@@ -116,17 +118,30 @@ static void print_errors(const gac_contract_errors *gemm, const gac_contract_err
         printf("\n");
 }
 
-static void print_regret(const gac_contract_regret *r, const char *where, bool verbose)
+static void print_regret(const gac_contract_regret *r, const char *where)
 {
-    if (!r || isnan(r->regret_mean_pct))
+    if (r && !isnan(r->regret_mean_pct))
+        printf(
+            "    at %s: 95th percentile %.1f %%, at most %.1f %% of %lld groups; %.1f %% of %lld "
+            "pairs right\n",
+            where, r->regret_p95_pct, r->regret_max_pct, (long long)r->n_groups, r->right_pct,
+            (long long)r->n_over_5_pct);
+}
+
+/* How good the choice among candidates is. */
+static void print_ranking(const gac_contract_ranking *ranking, bool verbose)
+{
+    const gac_contract_regret *random = ranking->random_widths, *common = ranking->common_widths;
+    if (!random || isnan(random->regret_mean_pct))
         return;
-    printf("  the chosen candidate takes %.2f %% longer than the best on average, at %s\n",
-           r->regret_mean_pct, where);
-    if (verbose)
-        printf("    95th percentile %.1f %%, at most %.1f %% of %lld groups; %.1f %% of %lld pairs "
-               "over 5 %% apart in the right order\n",
-               r->regret_p95_pct, r->regret_max_pct, (long long)r->n_groups, r->right_pct,
-               (long long)r->n_over_5_pct);
+    printf("  the chosen candidate is slower than the best by %.2f %%", random->regret_mean_pct);
+    if (common && !isnan(common->regret_mean_pct))
+        printf(" (at common widths %.2f %%)", common->regret_mean_pct);
+    printf(" on average\n");
+    if (verbose) {
+        print_regret(random, "random widths");
+        print_regret(common, "common widths");
+    }
 }
 
 /* What the contract says of its own predictions in dtype. */
@@ -137,10 +152,8 @@ static void print_accuracy(const gac_contract *contract, gac_dtype dtype, bool v
     if (!a)
         return;
     print_errors(a->gemm[dtype], a->sdpa[dtype]);
-    if (a->ranking[dtype]) {
-        print_regret(a->ranking[dtype]->random_widths, "random widths", verbose);
-        print_regret(a->ranking[dtype]->common_widths, "common widths", verbose);
-    }
+    if (a->ranking[dtype])
+        print_ranking(a->ranking[dtype], verbose);
     const gac_contract_model_errors *m = a->model[dtype];
     if (m && verbose)
         printf("  the %lld shapes of a model, before they were measured: median %.1f %%, 95th "
@@ -168,28 +181,42 @@ static void print_dtype(const gac_contract *contract, gac_dtype dtype, bool verb
     print_accuracy(contract, dtype, verbose);
 }
 
+/* In lines that a screen has room for. */
 static void print_stack(const gac_contract *contract)
 {
-    char q[80], r[80];
-    for (size_t i = 0; i < contract->n_stack; i++)
-        printf("%s%s %s", i ? ", " : "", gac_quote(q, sizeof q, contract->stack[i].key),
-               gac_quote(r, sizeof r, contract->stack[i].value));
-    printf("%s\n", contract->n_stack ? "" : "not stated");
+    enum { INDENT = 7, WIDTH = 96 };
+    size_t column = INDENT;
+    for (size_t i = 0; i < contract->n_stack; i++) {
+        char q[80], r[80], item[200];
+        snprintf(item, sizeof item, "%s %s%s", gac_quote(q, sizeof q, contract->stack[i].key),
+                 gac_quote(r, sizeof r, contract->stack[i].value),
+                 i + 1 < contract->n_stack ? "," : "");
+        if (column + strlen(item) > WIDTH && i > 0) {
+            printf("\n%*s", INDENT - 1, "");
+            column = INDENT;
+        }
+        printf(" %s", item);
+        column += strlen(item) + 1;
+    }
+    printf("%s\n", contract->n_stack ? "" : " not stated");
 }
 
-static void print_noise(const gac_contract_noise *n)
+static void print_noise(const gac_contract_noise *n, bool verbose)
 {
     printf(
-        "\nnoise of %lld points: median %.2g %%, 95th percentile %.2g %%; %lld samples discarded; "
-        "clock %lld to %lld MHz\n",
-        (long long)n->n_points, n->median_pct, n->p95_pct, (long long)n->n_discarded,
-        (long long)n->clock_mhz_min, (long long)n->clock_mhz_max);
+        "\nnoise of %lld points: median %.2g %%, 95th percentile %.2g %%; clock %lld to %lld MHz\n",
+        (long long)n->n_points, n->median_pct, n->p95_pct, (long long)n->clock_mhz_min,
+        (long long)n->clock_mhz_max);
+    if (verbose)
+        printf("%lld samples discarded, %lld below the highest clock, %lld power limited; %.0f s\n",
+               (long long)n->n_discarded, (long long)n->n_unsettled, (long long)n->n_power_limited,
+               n->seconds);
 }
 
 static void print_contract(const gac_contract *contract, bool verbose)
 {
     char q[600];
-    printf("%s: %s, %s, %s\nstack: ", contract->name, contract->gpu, contract->arch,
+    printf("%s: %s, %s, %s\nstack:", contract->name, contract->gpu, contract->arch,
            origin(contract));
     print_stack(contract);
     if (contract->aliases && verbose) {
@@ -202,7 +229,7 @@ static void print_contract(const gac_contract *contract, bool verbose)
     for (size_t i = 0; i < contract->n_dtypes; i++)
         print_dtype(contract, contract->dtypes[i], verbose);
     if (contract->noise)
-        print_noise(contract->noise);
+        print_noise(contract->noise, verbose);
     if (!verbose)
         return;
     printf("\n%zu exact GEMM points, %zu exact attention points\n", contract->n_points,
@@ -300,9 +327,9 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b)
         status = gac_json_print(stdout, result, &c->error);
         json_decref(result);
     } else if (status == GAC_OK) {
-        printf("A is %s (%s), measured on ", a->name, a->gpu);
+        printf("A is %s (%s, %s)\n      ", a->name, a->gpu, origin(a));
         print_stack(a);
-        printf("B is %s (%s), measured on ", b->name, b->gpu);
+        printf("B is %s (%s, %s)\n      ", b->name, b->gpu, origin(b));
         print_stack(b);
         json_array_foreach(json_object_get(body, "compared"), i, row)
             print_compared(row);

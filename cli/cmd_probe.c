@@ -283,17 +283,12 @@ static gac_status measure(cli *c, probe_command *o, gac_device *device, json_t *
 
 static void print_ranking(const char *dtype, const json_t *row, const char *where)
 {
-    const json_t *aligned = json_object_get(row, "aligned");
     const json_t *right = json_object_get(row, "right_pct");
-    const json_t *aligned_right = json_object_get(aligned, "right_pct");
     if (!right)
         return;
     printf("  %-8s ranking    %.1f %% of %lld pairs over 5 %% apart in the right order", dtype,
            json_number_value(right),
            (long long)json_integer_value(json_object_get(row, "n_over_5_pct")));
-    if (aligned_right)
-        printf(", %.1f %% of %lld aligned ones", json_number_value(aligned_right),
-               (long long)json_integer_value(json_object_get(aligned, "n_over_5_pct")));
     printf(", %s\n", where);
 }
 

@@ -273,7 +273,7 @@ static bool check_dtypes(gac_reader *r, const gac_contract *c)
     for (int d = 0; d < GAC_DTYPE_COUNT; d++) {
         const gac_contract_stand_in *s = c->stands_for[d];
         gac_dtype dtype = (gac_dtype)d;
-        if (!s && ((c->gemm[d] || c->sdpa[d]) && !is_listed(c, dtype)))
+        if ((c->gemm[d] || c->sdpa[d]) && !is_listed(c, dtype))
             return gac_reader_fault_at(r, "dtypes", "must list every dtype of gemm and sdpa");
         if (!s)
             continue;

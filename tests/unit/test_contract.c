@@ -497,6 +497,7 @@ static const bad_contract bad_contracts[] = {
     { "stands_for/I8", "{\"dtype\":\"BF16\",\"reason\":\"x\"}", "$.stands_for.I8.dtype: must be" },
     { "stands_for/I8", "\"F16\"", "$.stands_for.I8: must be an object" },
     { "stands_for/I8", "{\"dtype\":\"F16\"}", "$.stands_for.I8.reason: must be a string" },
+    { "gemm/F32", "{\"n\":[],\"k\":[]}", "$.dtypes: must list every dtype of gemm and sdpa" },
     { "gemm", "7", "$.gemm: must be an object" },
     { "gemm/F16", NULL, "$.gemm.F16: must be an object" },
     { "gemm/F16/n", NULL, "$.gemm.F16.n: must be an array" },
