@@ -78,7 +78,7 @@ static void print_axis(const gac_contract *contract, gac_dtype dtype, gac_op_axi
             (many.tier == last.tier && many.multiple == last.multiple))
             continue;
         if (!verbose && many.aligned &&
-            many.multiple > gac_contract_multiple(contract, seen, dtype))
+            many.multiple > gac_contract_multiple(contract, axis, dtype))
             continue; /* the least aligned tier says enough */
         last = many;
         snprintf(runs_as, sizeof runs_as, "as %s", gac_dtype_name(many.runs_as));
@@ -342,6 +342,8 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b)
     return status;
 }
 
+static const opt options[] = { { 0 } }; /* but those that every command has */
+
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
     const char *what = arguments[0];
@@ -366,6 +368,7 @@ const command cmd_contract = {
         "of common shapes, and the stack each was measured on. A name with a slash or a dot is "
         "a file.",
     .example = "show h200",
+    .options = options,
     .least = 1,
     .most = 3,
     .takes = "list, show NAME or diff A B",

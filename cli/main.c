@@ -50,8 +50,8 @@ static gac_status run_with(cli *c, const command *found, void *options)
 static gac_status run_command(const command *found, int argc, char **argv)
 {
     cli c = { .argc = argc, .argv = argv, .log = { .stream = stderr }, .error = GAC_ERROR_INIT };
-    void *options = calloc(1, found->size);
-    if (options)
+    void *options = calloc(1, found->size + 1);
+    if (options && found->size)
         memcpy(options, found->initial, found->size);
     gac_status status = options ? run_with(&c, found, options) : GAC_NO_RESOURCE;
     /* A result that lost a piece for want of memory is no result. */

@@ -65,7 +65,6 @@ __attribute__((constructor)) static void watch_jansson(void)
 static gac_status parse(const char *text, size_t n_bytes, const char *source, bool exact,
                         json_t **out, gac_error *err)
 {
-    GAC_REFUSE_NULL(err, text, source, out);
     gac_json_walk walk = { .text = text, .n_bytes = n_bytes, .source = source, .exact = exact };
     json_t *value = NULL;
     skip_space(&walk);
@@ -90,12 +89,14 @@ static gac_status parse(const char *text, size_t n_bytes, const char *source, bo
 gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
                           gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text, source, out);
     return parse(text, n_bytes, source, false, out, err);
 }
 
 gac_status gac_json_parse_exact(const char *text, size_t n_bytes, const char *source,
                                 struct json_t **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text, source, out);
     return parse(text, n_bytes, source, true, out, err);
 }
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arguments.h"
 #include "checkpoint/checkpoint_internal.h"
 
 static gac_status add_tensor(gac_checkpoint *c, const gac_tensor *like, const int64_t *shape,
@@ -30,6 +31,7 @@ static gac_status add_tensor(gac_checkpoint *c, const gac_tensor *like, const in
 gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *const *shapes,
                                  const struct json_t *config, gac_checkpoint **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, like, shapes, out);
     gac_checkpoint *c = calloc(1, sizeof *c);
     if (!c)
         return gac_error_no_memory(err);

@@ -45,6 +45,7 @@ static bool own_folder(char *folder, size_t size)
 
 gac_status gac_device_find_plugin(char **path, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, path);
     char folder[PATH_MAX];
     bool known = own_folder(folder, sizeof folder);
     return gac_plugin_find("cuda", getenv("GAC_BACKEND_PATH"), known ? folder : NULL, path, err);

@@ -349,7 +349,7 @@ class Quick(Case):
 class Judge(Case):
     def test_committed_results(self):
         """What the program says today of what was measured is what is written there."""
-        paths = [p for i in IDS for p in sorted((ROOT / "experiments" / i).glob("h200*.json"))]
+        paths = [p for i in IDS for p in sorted((ROOT / "experiments" / "published" / i).glob("h200*.json"))]
         self.assertGreaterEqual(len(paths), 2 * len(IDS))
         for path in paths:
             with self.subTest(path.relative_to(ROOT)):
@@ -360,8 +360,8 @@ class Judge(Case):
     def test_committed_checks(self):
         """They are those of the specification."""
         for id_ in IDS:
-            spec = json.loads((ROOT / "experiments" / id_ / "spec.json").read_text())
-            for path in sorted((ROOT / "experiments" / id_).glob("h200*.json")):
+            spec = json.loads((ROOT / "experiments" / "published" / id_ / "spec.json").read_text())
+            for path in sorted((ROOT / "experiments" / "published" / id_).glob("h200*.json")):
                 result = json.loads(path.read_text())
                 asked = {(c["id"], way, *size, len(c["sizes"]) if c.get("together") else 1)
                          for c in spec.get("checks", []) for way in c[result["lens"]]
@@ -400,7 +400,7 @@ class Judge(Case):
         self.assertEqual(self.json("--judge", "old.json", "--spec", spec), good)
 
     def test_contradicted_claims_are_counted(self):
-        path = ROOT / "experiments" / "S2" / "h200.pytorch.json"
+        path = ROOT / "experiments" / "published" / "S2" / "h200.pytorch.json"
         out, _ = self.gac("--judge", path)
         counts = json.loads(path.read_text())["summary"]["claims"]
         self.assertGreater(counts["contradicted"], 0)

@@ -48,6 +48,9 @@ static void null_base(void **state)
     NEEDS(gac_json_parse, text, NULL, 1, SOME, SOME, err);
     NEEDS(gac_json_parse, source, SOME, 1, NULL, SOME, err);
     NEEDS(gac_json_parse, out, SOME, 1, SOME, NULL, err);
+    NEEDS(gac_json_parse_exact, text, NULL, 1, SOME, SOME, err);
+    NEEDS(gac_json_parse_exact, source, SOME, 1, NULL, SOME, err);
+    NEEDS(gac_json_parse_exact, out, SOME, 1, SOME, NULL, err);
     NEEDS(gac_json_load, file, NULL, 1, SOME, err);
     NEEDS(gac_json_load, out, SOME, 1, NULL, err);
     NEEDS(gac_json_text, text, SOME, 1, NULL, SOME, err);
@@ -59,6 +62,9 @@ static void null_checkpoint(void **state)
     (void)state;
     NEEDS(gac_checkpoint_open, path, NULL, SOME, SOME, err);
     NEEDS(gac_checkpoint_open, out, SOME, SOME, NULL, err);
+    NEEDS(gac_checkpoint_sketch, like, NULL, SOME, SOME, SOME, err);
+    NEEDS(gac_checkpoint_sketch, shapes, SOME, NULL, SOME, SOME, err);
+    NEEDS(gac_checkpoint_sketch, out, SOME, SOME, SOME, NULL, err);
     NEEDS(gac_checkpoint_read, checkpoint, NULL, 1, 1, SOME, 1, err);
     NEEDS(gac_checkpoint_map, checkpoint, NULL, 1, SOME, err);
     NEEDS(gac_checkpoint_map, data, SOME, 1, NULL, err);
@@ -103,6 +109,7 @@ static void null_device(void **state)
     (void)state;
     NEEDS(gac_device_open, name, NULL, SOME, err);
     NEEDS(gac_device_open, out, SOME, NULL, err);
+    NEEDS(gac_device_find_plugin, path, NULL, err);
     NEEDS(gac_device_telemetry, device, NULL, SOME, err);
     NEEDS(gac_device_telemetry, out, SOME, NULL, err);
     NEEDS(gac_task_create, device, NULL, SOME, SOME, err);
