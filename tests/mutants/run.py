@@ -39,7 +39,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TIMEOUT_S = 900
 # Which library holds the objects of a target.
-LIBRARIES = {"CMakeFiles/gac_objects": "libgac.a", "CMakeFiles/gac_experiment": "libgac_experiment.a"}
+LIBRARIES = {"CMakeFiles/gac_core": "libgac.a", "CMakeFiles/gac_objects": "libgac.a",
+             "CMakeFiles/gac_experiment": "libgac_experiment.a"}
 SKIPPED = 77
 
 

@@ -78,7 +78,7 @@ class SameModelCase(RepairCase):
         """Sets self.original and self.out."""
         self.original = self.write(ck or MODELS["llama"](self.rng), **options)
         self.out = self.path("out")
-        self.ok("repair", self.original, "-o", self.out, "--no-sync", *args)
+        self.ok("repair", self.original, "-o", self.out, "--no-sync", "--copy", *args)
 
     def put(self, name, data):
         """Writes a file of the repaired folder; None removes it."""
@@ -464,7 +464,7 @@ class Chains(SameModelCase):
         folders = [self.write(mk.svdllm_modify(mk.small_base(mlp=150), 0.8))]
         for i, (role, more) in enumerate(steps):
             folders.append(self.path(f"step{i}"))
-            self.ok("repair", folders[-2], "-o", folders[-1], "--no-sync", "--plan",
+            self.ok("repair", folders[-2], "-o", folders[-1], "--no-sync", "--copy", "--plan",
                     self.plan(folders[-2], role, more))
         for i, folder in enumerate(folders[:-1]):
             with self.subTest(steps=steps, verified_against=i):
@@ -490,9 +490,9 @@ class Chains(SameModelCase):
         """A place removed or changed in one link, whichever, with the right checksum."""
         self.original = self.write(mk.svdllm_modify(mk.small_base(mlp=150, n_layers=1), 0.8))
         middle, self.out = self.path("middle"), self.path("out")
-        self.ok("repair", self.original, "-o", middle, "--no-sync", "--plan",
+        self.ok("repair", self.original, "-o", middle, "--no-sync", "--copy", "--plan",
                 self.plan(self.original, "mlp_width", 2))
-        self.ok("repair", middle, "-o", self.out, "--no-sync", "--plan",
+        self.ok("repair", middle, "-o", self.out, "--no-sync", "--copy", "--plan",
                 self.plan(middle, "rank", 8))
         path, tensors, metadata = self.header()
         others = sorted(os.listdir(self.folder))
@@ -523,14 +523,14 @@ class ChainConfigs(SameModelCase):
     def chain(self, ck):
         """Two repairs: self.original, self.path("middle") and self.out."""
         self.original, self.out = self.write(ck), self.path("out")
-        self.ok("repair", self.original, "-o", self.path("middle"), "--no-sync")
+        self.ok("repair", self.original, "-o", self.path("middle"), "--no-sync", "--copy")
         widths = {n: (d["size"], d["size"] + 16 + 16 * (i % 2)) for i, (n, d) in enumerate(
             self.gac.graph(self.path("middle")).items())
             if d["role"] == "mlp_width" and d["exactness"] == "exact" and not d["tied_to"]}
-        result = self.gac("repair", self.path("middle"), "-o", self.out, "--no-sync", "--plan",
+        result = self.gac("repair", self.path("middle"), "-o", self.out, "--no-sync", "--copy", "--plan",
                           self.write_plan(widths))
         if result.returncode:  # a config that has one width for all layers
-            self.ok("repair", self.path("middle"), "-o", self.out, "--no-sync", "--strategy",
+            self.ok("repair", self.path("middle"), "-o", self.out, "--no-sync", "--copy", "--strategy",
                     "optimal")
         return support.read_config(self.out)
 
@@ -759,7 +759,7 @@ class Folders(SameModelCase):
         lone = os.path.join(original, "model.safetensors")
         os.chmod(os.path.join(original, "config.json"), 0o600)
         os.chmod(lone, 0o644)
-        self.ok("repair", lone, "-o", self.path("out"), "--no-sync")
+        self.ok("repair", lone, "-o", self.path("out"), "--no-sync", "--copy")
         found = modes(self.path("out"))
         self.assertEqual((found["config.json"], found["model.safetensors"]), (0o600, 0o644))
 
@@ -784,7 +784,7 @@ class Folders(SameModelCase):
         os.unlink(self.path("mine/a.safetensors"))
         os.unlink(self.path("mine/thesis.txt"))
         for _ in range(2):  # an empty folder, then a checkpoint
-            self.ok("repair", original, "-o", self.path("mine"), "--force", "--no-sync")
+            self.ok("repair", original, "-o", self.path("mine"), "--force", "--no-sync", "--copy")
 
     def test_a_lone_file(self):
         """The config beside it describes it, and goes into the folder made of it."""
@@ -792,7 +792,7 @@ class Folders(SameModelCase):
         for args in ([], ["--plan", self.write_plan({})]):
             out = self.path(f"out{len(args)}")
             lone = os.path.join(original, "model.safetensors")
-            self.ok("repair", lone, "-o", out, "--no-sync", *args)
+            self.ok("repair", lone, "-o", out, "--no-sync", "--copy", *args)
             self.assertEqual(sorted(os.listdir(out)), ["config.json", "model.safetensors"])
             self.assertEqual(support.read_config(out)["model_type"], "llama")
             self.assertTrue(self.gac.json("verify", lone, out)["ok"])
@@ -806,7 +806,7 @@ class Folders(SameModelCase):
         self.out = original
         self.put("model.safetensors.index.json", {"metadata": {}, "weight_map": dict.fromkeys(
             tensors, name)})
-        self.ok("repair", original, "-o", self.path("out"), "--no-sync")
+        self.ok("repair", original, "-o", self.path("out"), "--no-sync", "--copy")
         self.original, self.out = original, self.path("out")
         self.assertEqual(support.tensor_files(self.out), [name])
         self.assertIn("model.safetensors.index.json", os.listdir(self.out))
