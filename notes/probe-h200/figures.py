@@ -17,7 +17,7 @@ import accuracy  # noqa: E402
 CONTRACT = ROOT / "contracts" / "h200.json"
 DOC = ROOT / "docs" / "contract.md"
 DTYPES = ("F16", "BF16", "F8_E4M3")
-RUNS = (HERE / "raw.json.gz", HERE / "other.raw.json.gz", *sorted(HERE.glob("seed*.drawn.json.gz")))
+RUNS = (HERE / "raw.json.gz", *sorted(HERE.glob("seed*.drawn.json.gz")))
 WIDTHS = (("random_widths", "random widths"), ("common_widths", "common widths"))
 
 
