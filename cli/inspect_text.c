@@ -66,8 +66,9 @@ static void print_bins(const gac_role_sizes *r)
     for (int32_t i = 0; i < r->n_sizes && shown < MAX_SIZES; i++) {
         if (r->sizes[i].count < least)
             continue;
-        printf(" %lld%sx%d", (long long)r->sizes[i].size, r->sizes[i].aligned ? " " : "! ",
-               r->sizes[i].count);
+        colour shade = r->sizes[i].aligned ? COLOUR_NONE : COLOUR_WARN;
+        printf(" %s%lld%s%s x%d", colour_on(stdout, shade), (long long)r->sizes[i].size,
+               r->sizes[i].aligned ? "" : "!", colour_off(stdout, shade), r->sizes[i].count);
         shown++;
     }
     if (r->n_sizes > shown)
@@ -262,7 +263,10 @@ static void print_advice(const inspection *x)
                gac_quote(q, sizeof q, runtime.name));
     else
         printf("              sums of GEMM and attention calls; other kernels are left out\n");
-    printf("advice        %s\n", advice);
+    bool pays =
+        x->found->verdict == GAC_VERDICT_PAYS || x->found->verdict == GAC_VERDICT_PAYS_RESCALED;
+    colour shade = pays ? COLOUR_GOOD : COLOUR_NONE;
+    printf("advice        %s%s%s\n", colour_on(stdout, shade), advice, colour_off(stdout, shade));
 }
 
 static void print_rest(const inspection *x)
