@@ -77,7 +77,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     if (status == GAC_OK && c->json)
         status = inspect_print_json(c, &x, o->places);
     else if (status == GAC_OK)
-        inspect_print(&x);
+        status = inspect_print(&x, &c->error);
     if (status == GAC_OK && o->fail_on_misaligned && x.found->n_misaligned > 0)
         status =
             gac_error_set(&c->error, GAC_CHECK, "%d of %d sizes are misaligned on %s",

@@ -103,22 +103,25 @@ static void print_proof(const plan_command *o, const gac_plan *plan)
            plan->objective, plan->bound, least_bytes ? "bytes" : "ms");
 }
 
-static void print_plan(const plan_command *o, const gac_model *model, const gac_plan *plan)
+static gac_status print_plan(cli *c, const plan_command *o, const gac_model *model,
+                             const gac_plan *plan)
 {
+    gac_status status = GAC_OK;
     if (plan->n_changed > 0)
-        cli_print_changes(model, plan->sizes);
+        status = cli_print_changes(model, plan->sizes, &c->error);
     else
         printf("  %s\n", no_change(&o->args.options));
     printf("\nbytes      %+.3f %%\n", plan->overhead_pct);
     if (isnan(plan->now_ms)) {
         printf("times      not measured\n");
-        return;
+        return status;
     }
     printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan->now_ms,
            plan->planned_ms, plan->now_ms > 0 ? plan->planned_ms / plan->now_ms : 1,
            o->args.workload_text, gac_contract_name(o->args.contract));
     if (o->args.options.solve)
         print_proof(o, plan);
+    return status;
 }
 
 static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
@@ -130,12 +133,19 @@ static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
     json_t *result = plan_result(c, o, model, &plan);
     if (o->out)
         status = write_plan(c, o, result);
+    bool written = o->out && status == GAC_OK;
     if (status == GAC_OK && c->json) {
         status = gac_json_print(stdout, result, &c->error);
     } else if (status == GAC_OK) {
-        print_plan(o, model, &plan);
+        status = print_plan(c, o, model, &plan);
         if (o->out)
             printf("written    %s\n", o->out);
+    }
+    if (status != GAC_OK && written) {
+        char q[256], why[400];
+        snprintf(why, sizeof why, "%s", c->error.text);
+        gac_error_set(&c->error, status, "%s: is complete, but telling of it failed: %s",
+                      gac_quote(q, sizeof q, o->out), why);
     }
     json_decref(result);
     gac_plan_dispose(&plan);

@@ -119,8 +119,9 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
         json_decref(result);
         return status;
     }
+    gac_status listed = GAC_OK;
     if (sizes && r->n_dims_changed)
-        cli_print_changes(model, sizes);
+        listed = cli_print_changes(model, sizes, &c->error);
     if (sizes && r->n_dims_changed == 0)
         printf("nothing to change%s\n",
                written      ? ""
@@ -136,7 +137,7 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                cli_bytes(after, r->bytes_after), overhead);
     if (written)
         printf("written to %s\n", written);
-    return GAC_OK;
+    return listed;
 }
 
 /* Likewise after the work: if the report fails, the message must not leave the user in

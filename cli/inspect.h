@@ -16,7 +16,7 @@ typedef struct inspection {
     int32_t n_dims, n_misaligned;
 } inspection;
 
-void inspect_print(const inspection *x);
+gac_status inspect_print(const inspection *x, gac_error *err);
 gac_status inspect_print_json(cli *c, const inspection *x, bool places);
 
 /* The verdict as one line for people. */

@@ -39,25 +39,20 @@ static void print_head(const inspection *x)
     printf("\n");
 }
 
-static int more_frequent_first(const void *a, const void *b)
-{
-    const gac_size_count *x = a, *y = b;
-    return x->count != y->count ? (x->count > y->count ? -1 : 1) : x->size < y->size ? -1 : 1;
-}
-
-/* The smallest count that is still among the most frequent that fit a line. */
+/* Returns the smallest count that is still among the MAX_SIZES largest. */
 static int32_t least_shown(const gac_role_sizes *r)
 {
-    if (r->n_sizes <= MAX_SIZES)
-        return 1;
-    gac_size_count *copy = calloc((size_t)r->n_sizes, sizeof *copy);
-    if (!copy)
-        return 1;
-    memcpy(copy, r->sizes, (size_t)r->n_sizes * sizeof *copy);
-    qsort(copy, (size_t)r->n_sizes, sizeof *copy, more_frequent_first);
-    int32_t least = copy[MAX_SIZES - 1].count;
-    free(copy);
-    return least;
+    int32_t largest[MAX_SIZES] = { 0 }; /* falling */
+    for (int32_t i = 0; i < r->n_sizes; i++) {
+        int at = MAX_SIZES;
+        while (at > 0 && r->sizes[i].count > largest[at - 1])
+            at--;
+        for (int j = MAX_SIZES - 1; j > at; j--)
+            largest[j] = largest[j - 1];
+        if (at < MAX_SIZES)
+            largest[at] = r->sizes[i].count;
+    }
+    return r->n_sizes <= MAX_SIZES ? 1 : largest[MAX_SIZES - 1];
 }
 
 static void print_bins(const gac_role_sizes *r)
@@ -158,14 +153,14 @@ static void print_offender(const inspection *x, const offender *o)
         printf("  %-8s %9.3f  %-9s %s\n", "", lost_ms, "", contract ? "" : a->rule);
 }
 
-static void print_offenders(const inspection *x)
+static gac_status print_offenders(const inspection *x, gac_error *err)
 {
     int32_t n = 0;
     if (x->found->n_misaligned == 0)
-        return;
+        return GAC_OK;
     offender *list = calloc((size_t)x->found->n_misaligned, sizeof *list);
     if (!list)
-        return;
+        return gac_error_no_memory(err);
     for (int32_t i = 0; i < x->found->n_dims; i++)
         if (!x->found->advice[i].aligned) {
             list[n] = (offender){ .dim = i, .count = 1, .lost_ms = x->found->advice[i].lost_ms };
@@ -182,6 +177,7 @@ static void print_offenders(const inspection *x)
     if (n > MAX_OFFENDERS)
         printf("  and %d more lines (--json lists every dimension)\n", n - MAX_OFFENDERS);
     free(list);
+    return GAC_OK;
 }
 
 static void print_files(const inspection *x)
@@ -288,12 +284,13 @@ static void print_rest(const inspection *x)
         printf("note          %s\n", gac_model_note(x->model, i));
 }
 
-void inspect_print(const inspection *x)
+gac_status inspect_print(const inspection *x, gac_error *err)
 {
     print_head(x);
     print_roles(x);
-    print_offenders(x);
+    gac_status status = print_offenders(x, err);
     print_files(x);
     print_advice(x);
     print_rest(x);
+    return status;
 }

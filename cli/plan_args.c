@@ -172,13 +172,13 @@ static int by_pattern(const void *a, const void *b)
     return x->to < y->to ? -1 : x->to > y->to;
 }
 
-void cli_print_changes(const gac_model *model, const int64_t *sizes)
+gac_status cli_print_changes(const gac_model *model, const int64_t *sizes, gac_error *err)
 {
     enum { MAX_LINES = 40 };
     int32_t n = 0, kept = 0;
     change *list = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *list);
     if (!list)
-        return;
+        return gac_error_no_memory(err);
     for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
         const gac_dim *d = gac_model_dim(model, i);
         if (sizes[i] == d->size)
@@ -202,4 +202,5 @@ void cli_print_changes(const gac_model *model, const int64_t *sizes)
     if (kept > MAX_LINES)
         printf("  and %d more lines (--json lists every dimension)\n", kept - MAX_LINES);
     free(list);
+    return GAC_OK;
 }

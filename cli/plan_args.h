@@ -39,8 +39,8 @@ void plan_args_dispose(plan_args *a);
 /* Opens a checkpoint and builds its model. */
 gac_status cli_open_model(cli *c, const char *path, gac_checkpoint **checkpoint, gac_model **model);
 
-/* The changed dimensions as a table, patterns of names on one line each. */
-void cli_print_changes(const gac_model *model, const int64_t *sizes);
+/* Prints the changed dimensions as a table, patterns of names on one line each. */
+gac_status cli_print_changes(const gac_model *model, const int64_t *sizes, gac_error *err);
 /* The same as [{"name","from","to"}]. */
 json_t *cli_changes_json(const gac_model *model, const int64_t *sizes);
 

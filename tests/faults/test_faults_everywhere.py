@@ -299,9 +299,11 @@ class Harness:
 
 
 def positions(n_calls, wanted):
+    """Evenly spread, and all of the last hundred (or as many as wanted): results are printed there."""
     if n_calls <= wanted:
         return list(range(1, n_calls + 1))
-    return sorted({1 + i * n_calls // wanted for i in range(wanted)})
+    last = range(n_calls - min(100, wanted) + 1, n_calls + 1)
+    return sorted({1 + i * n_calls // wanted for i in range(wanted)} | set(last))
 
 
 def run_case(options, case, kinds, pool):
