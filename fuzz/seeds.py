@@ -223,7 +223,7 @@ def model_seeds():
 
 
 def experiment_seeds():
-    folder = os.path.join(ROOT, "experiments")
+    folder = os.path.join(ROOT, "experiments", "published")
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name, "spec.json")
         if os.path.exists(path):
@@ -351,6 +351,9 @@ def main(arguments):
                 return 1
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(data)
+        if not os.listdir(folder):
+            print(f"{target}: no seeds", file=sys.stderr)
+            return 1
     return 0
 
 
