@@ -76,28 +76,33 @@ void exp_note_kernels(exp_job *job, json_t *kernels)
     job->kernels = kernels;
 }
 
-static json_t *list_kernels(gac_task *task)
+/* Lists the kernels of a call in *out. The list is empty where the device does not know them. */
+static gac_status list_kernels(gac_task *task, json_t **out, gac_error *err)
 {
     int n = 0;
     gac_kernel *kernels = calloc(MAX_KERNELS, sizeof *kernels);
-    json_t *list = json_array();
-    if (kernels && gac_task_kernels(task, kernels, MAX_KERNELS, &n, NULL) == GAC_OK) {
-        for (int i = 0; i < n && i < MAX_KERNELS; i++)
-            json_array_append_new(list, json_pack("{s:s, s:f}", "name", kernels[i].name, "time_us",
-                                                  kernels[i].time_us));
-    }
+    if (!kernels)
+        return gac_error_no_memory(err);
+    gac_status status = gac_task_kernels(task, kernels, MAX_KERNELS, &n, err);
+    *out = json_array();
+    for (int i = 0; status == GAC_OK && i < n && i < MAX_KERNELS; i++)
+        json_array_append_new(
+            *out, json_pack("{s:s, s:f}", "name", kernels[i].name, "time_us", kernels[i].time_us));
     free(kernels);
-    return list;
+    return status == GAC_NO_RESOURCE ? status : GAC_OK;
 }
 
 static gac_status measure_job(gac_device *device, exp_job *job, const gac_timing_rules *rules,
                               gac_timing *timing, gac_error *err)
 {
     gac_task *task = NULL;
+    json_t *kernels = NULL;
     memset(timing, 0, sizeof *timing);
     gac_status status = exp_open_native(device, job, &task, err);
     if (status == GAC_OK)
         status = gac_timing_measure(device, task, rules, timing, err);
+    if (status == GAC_OK)
+        status = list_kernels(task, &kernels, err);
     if (status == GAC_CHECK)
         job->state = timing->n_discarded > 0 ? EXP_THROTTLED : EXP_DECLINED;
     else if (status != GAC_OK)
@@ -109,8 +114,9 @@ static gac_status measure_job(gac_device *device, exp_job *job, const gac_timing
         job->noise = timing->noise;
         job->n_samples = timing->n_samples;
         job->timing = gac_timing_json(timing, true);
-        exp_note_kernels(job, list_kernels(task));
+        exp_note_kernels(job, json_incref(kernels));
     }
+    json_decref(kernels);
     gac_task_free(task);
     return status;
 }

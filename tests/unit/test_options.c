@@ -16,7 +16,7 @@ typedef struct inner {
 typedef struct sample {
     bool force, quick, help;
     const char *out;
-    int64_t count;
+    int64_t count, tokens;
     double share, any;
     uint64_t bytes;
     int colour;
@@ -45,6 +45,7 @@ static const opt table[] = { { "force", 'f', NULL, "", OPT_FLAG, AT(force) },
                              { "output", 'o', "OUT", "", OPT_TEXT, AT(out) },
                              { "count", 0, "N", "", OPT_INT, AT(count), .least = 1, .most = 4096,
                                .old = "number" },
+                             { "tokens", 0, "N", "", OPT_INT, AT(tokens), .least = 1 },
                              { "share", 0, "S", "", OPT_REAL, AT(share), .max = 1, .above = true },
                              { "any", 0, "X", "", OPT_REAL, AT(any) },
                              { "max-shard-size", 0, "N", "", OPT_BYTES, AT(bytes) },
@@ -202,6 +203,8 @@ static void values_that_are_wrong(void **state)
                  whole[i]);
         refuses("--count", whole[i], said);
     }
+    refuses("--tokens", "99999999999999999999",
+            "--tokens: \"99999999999999999999\" is not a whole number of at least 1");
     refuses("--share", "0", "--share: \"0\" is not a number above 0 and at most 1");
     refuses("--share", "1.1", "--share: \"1.1\" is not a number above 0 and at most 1");
     refuses("--any", "nan", "--any: \"nan\" is not a number of at least 0");
@@ -220,6 +223,11 @@ static void values_that_are_right(void **state)
                            "--even=4", NULL),
                      GAC_OK);
     assert_int_equal(got.count, 4096);
+    assert_int_equal(parse("--tokens", "9223372036854775807", NULL), GAC_OK);
+    assert_true(got.tokens == INT64_MAX);
+    assert_int_equal(parse("--count", "4096", "--share", "1", "--any", "1e300", "--colour", "rouge",
+                           "--even=4", NULL),
+                     GAC_OK);
     assert_true(got.share == 1 && got.any == 1e300);
     assert_int_equal(got.colour, 7);
     assert_int_equal(got.called, 4);
