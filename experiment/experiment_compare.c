@@ -3,7 +3,6 @@
 #include "experiment/experiment_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define LEAST_DIFFERENCE 0.01
@@ -26,14 +25,10 @@ static void take_samples(const exp_job *job, double factor, gac_timing *out)
 
 static bool are_distinguishable(const exp_job *a, const exp_job *b, double ratio)
 {
-    gac_timing *timings = calloc(2, sizeof *timings);
-    if (!timings)
-        return false;
-    take_samples(a, ratio, &timings[0]);
-    take_samples(b, 1, &timings[1]);
-    bool apart = gac_timing_compare(&timings[0], &timings[1], LEAST_DIFFERENCE) != GAC_AMBIGUOUS;
-    free(timings);
-    return apart;
+    gac_timing first, second;
+    take_samples(a, ratio, &first);
+    take_samples(b, 1, &second);
+    return gac_timing_compare(&first, &second, LEAST_DIFFERENCE) != GAC_AMBIGUOUS;
 }
 
 /* Returns the middle of the clocks that were read, or NaN. */
