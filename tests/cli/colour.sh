@@ -1,5 +1,5 @@
 . "$ROOT/tests/cli/common"
-# Colour is for terminals; a pty stands for one.
+# Colour by --color and NO_COLOR.
 show() {
     sed 's/\x1b\[/<ESC>[/g'
 }
@@ -18,25 +18,3 @@ run dim 107 --color sometimes
 "$GAC" dim 4096x4096 --keep 0.5 --contract "$SMALL" --color always | show | grep ESC
 echo x >same/LICENSE
 "$GAC" verify m same --color always 2>&1 | show | grep ESC
-on_terminal() {
-    python3 - "$@" <<'EOT'
-import os, pty, sys
-pid, master = pty.fork()
-if pid == 0:
-    os.environ.update(a.split("=", 1) for a in sys.argv[1:])
-    os.execv(os.environ["GAC"], ["gac", "dim", "x"])
-text = b""
-try:
-    while part := os.read(master, 1000):
-        text += part
-except OSError:
-    pass
-os.waitpid(pid, 0)
-print(sys.argv[1:], "colour" if b"\x1b[" in text else "plain")
-EOT
-}
-unset NO_COLOR
-on_terminal TERM=xterm
-on_terminal TERM=xterm NO_COLOR=
-on_terminal TERM=xterm NO_COLOR=1
-on_terminal TERM=dumb
