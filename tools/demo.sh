@@ -45,7 +45,7 @@ echo "--- Plan, repair, verify, undo: a trained model whose MLPs were cut"
 small="$out/tiny-cut"
 rm -rf "$small" "$small-fit" "$small-back" "$out/plan.json"
 python3 tools/cut_mlp.py models/tiny "$small"
-show plan "$small" --strategy solve --max-overhead 10 -o "$out/plan.json"
+show plan "$small" --strategy minimal -o "$out/plan.json"
 show repair "$small" -o "$small-fit" --plan "$out/plan.json"
 show verify "$small" "$small-fit" --forward
 show repair "$small-fit" -o "$small-back" --undo
