@@ -8,7 +8,7 @@
 #include <string.h>
 
 const command *const cli_commands[] = { &cmd_inspect,  &cmd_plan,     &cmd_repair,     &cmd_verify,
-                                        &cmd_eval,     &cmd_generate, &cmd_convert,    &cmd_dim,
+                                        &cmd_compress, &cmd_eval,     &cmd_generate, &cmd_convert,    &cmd_dim,
                                         &cmd_contract, &cmd_probe,    &cmd_experiment, &cmd_help,
                                         NULL };
 

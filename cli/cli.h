@@ -43,7 +43,7 @@ typedef struct command {
 } command;
 
 extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, cmd_verify,
-    cmd_convert, cmd_probe, cmd_experiment, cmd_eval, cmd_generate, cmd_help;
+    cmd_compress, cmd_convert, cmd_probe, cmd_experiment, cmd_eval, cmd_generate, cmd_help;
 
 /* All commands; NULL is at the end. */
 extern const command *const cli_commands[];

@@ -230,6 +230,7 @@ typedef struct gac_matrix gac_matrix; /* linear modules that share an input */
 typedef struct gac_vector gac_vector; /* F32 numbers: norms, tables */
 typedef struct gac_rows gac_rows;     /* activations */
 typedef struct gac_cache gac_cache;   /* keys and values of one layer */
+typedef struct gac_gram gac_gram;     /* sums over the inputs of linear modules */
 
 /* Sizes that a device may keep longer than they are, with zeros at the end. */
 typedef enum gac_size_kind {
@@ -286,6 +287,46 @@ typedef struct gac_attention_call {
     double scale;                      /* of the softmax */
 } gac_attention_call;
 
+/* ---- Factoring weights --------------------------------------------------- */
+
+typedef enum gac_factor_kind {
+    GAC_FACTOR_SPECTRUM, /* directions of the output, the most important ones first */
+    GAC_FACTOR_PROJECT,  /* the first factor for some of these directions */
+    GAC_FACTOR_CHANNELS, /* groups of inputs, the most important ones first */
+    GAC_FACTOR_REFIT     /* the weight that serves best if only some inputs are kept */
+} gac_factor_kind;
+
+/* One weight W (n_out, n_in) whose inputs x have the Gram matrix G = sum of x x^T. An
+ * approximation W' loses tr((W - W') G (W - W')^T): the squared error of the outputs,
+ * summed over all inputs. All sums are in F64.
+ *
+ * SPECTRUM: U has orthonormal columns, and W' = U_r U_r^T W of its first r columns is the
+ * best W' of rank r. It loses energy[r] + energy[r + 1] + ...
+ *
+ * PROJECT: the first factor U_r^T W (n_kept, n_in) for r = n_kept; U_r is the second.
+ *
+ * CHANNELS: inputs come in n_in / block groups of block neighbours. Repeatedly takes the
+ * group that explains most of the output that is still unexplained. loss[i] is what is
+ * lost if the first i groups of the order are kept, and W is refitted to them.
+ *
+ * REFIT: W' (n_out, n_kept) = W G_:K G_KK^-1 for the kept inputs K. */
+typedef struct gac_factor_job {
+    gac_factor_kind kind;
+    int64_t n_out, n_in;
+    const float *weight; /* (n_out, n_in) */
+    const double *gram;  /* (n_in, n_in), symmetric; NULL: the identity */
+    double *energy;      /* SPECTRUM: (min(n_out, n_in)), falling */
+    float *basis;        /* SPECTRUM: U (n_out, min(n_out, n_in)), an output; PROJECT: an input */
+    int64_t basis_stride; /* PROJECT: floats between rows of basis */
+    int64_t block;       /* CHANNELS: inputs in a group; divides n_in */
+    int32_t *order;      /* CHANNELS: (n_in / block) groups */
+    double *loss;        /* CHANNELS: (n_in / block + 1) */
+    const int32_t *kept; /* REFIT: (n_kept) inputs */
+    int64_t n_kept;      /* PROJECT, REFIT */
+    float *made;         /* PROJECT: (n_kept, n_in); REFIT: (n_out, n_kept) */
+    const char *name; /* for messages */
+} gac_factor_job;
+
 typedef struct gac_compute_memory {
     int64_t weight_bytes; /* on the device, vectors too; on the CPUs what is mapped */
     int64_t cache_bytes;
@@ -324,6 +365,9 @@ typedef struct gac_compute_ops {
     void (*rows_free)(void *state, gac_rows *rows);
     gac_status (*rows_read)(void *state, const gac_rows *rows, int64_t first, int64_t n, float *out,
                             gac_error *err);
+    /* Sets rows of a whole width; in is (n, width). */
+    gac_status (*rows_write)(void *state, gac_rows *rows, int64_t first, int64_t n, const float *in,
+                             gac_error *err);
     gac_status (*cache_create)(void *state, int64_t batch, int64_t capacity, int64_t n_kv_heads,
                                int64_t qk_stored, int64_t v_stored, gac_cache **out,
                                gac_error *err);
@@ -359,6 +403,21 @@ typedef struct gac_compute_ops {
      * is none: a device may give one up when it needs more memory. */
     gac_status (*record)(void *state, bool start, gac_error *err);
     gac_status (*replay)(void *state, gac_error *err);
+
+    /* For compression. All NULL, rows_write too: the device has none of it.
+     *
+     * A gram sums x x^T and |x| in F64 over rows x of n numbers. gram_add adds the rows
+     * that a linear call would multiply, after its norm; call->out and mode are not looked
+     * at. gram_read gives the sums: matrix (n, n), magnitude (n). */
+    gac_status (*gram_create)(void *state, int64_t n, gac_gram **out, gac_error *err);
+    void (*gram_free)(void *state, gac_gram *gram);
+    gac_status (*gram_add)(void *state, const gac_linear_call *call, gac_gram *gram,
+                           gac_error *err);
+    gac_status (*gram_read)(void *state, const gac_gram *gram, double *matrix, double *magnitude,
+                            gac_error *err);
+    /* Does all jobs. GAC_BAD_INPUT, with the job's name, where a weight or a Gram matrix
+     * has numbers that are not finite; GAC_FAILED where a decomposition does not converge. */
+    gac_status (*factor)(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
 } gac_compute_ops;
 
 #define GAC_MAX_LOGIT_ROWS 256
@@ -381,7 +440,7 @@ void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT and NULL are f
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 
-#define GAC_BACKEND_ABI 5
+#define GAC_BACKEND_ABI 6
 
 /* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
  * that returns a table like this. Specs reach it checked. A slot that is NULL

@@ -153,6 +153,69 @@ gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_i
  * engine does not run. */
 gac_status gac_engine_model_context(const gac_model *model, int64_t *n_tokens, gac_error *err);
 
+/* ---- Layer by layer, for compression --------------------------------------- */
+
+/* The inputs of the linear modules of a layer: some modules share one. */
+typedef enum gac_engine_input {
+    GAC_INPUT_QKV, /* q, k and v */
+    GAC_INPUT_O,
+    GAC_INPUT_GATE_UP, /* gate and up */
+    GAC_INPUT_DOWN,
+    GAC_INPUT_COUNT
+} gac_engine_input;
+
+typedef enum gac_projection {
+    GAC_PROJECTION_Q,
+    GAC_PROJECTION_K,
+    GAC_PROJECTION_V,
+    GAC_PROJECTION_O,
+    GAC_PROJECTION_GATE,
+    GAC_PROJECTION_UP,
+    GAC_PROJECTION_DOWN,
+    GAC_PROJECTION_COUNT
+} gac_projection;
+
+/* "self_attn.q_proj", ..., "mlp.down_proj". */
+const char *gac_projection_name(gac_projection projection);
+gac_engine_input gac_projection_input(gac_projection projection);
+
+/* Embeds a sequence of n ids. Its residual stream is then in the engine, before the first
+ * layer. */
+gac_status gac_engine_embed(gac_engine *engine, const int32_t *ids, int64_t n, gac_error *err);
+/* Reads the residual stream of the last sequence, (n, hidden), or sets it, for n tokens from
+ * an empty cache. GAC_NO_RESOURCE where the device cannot. */
+gac_status gac_engine_read_residual(gac_engine *engine, float *out, gac_error *err);
+gac_status gac_engine_write_residual(gac_engine *engine, const float *in, int64_t n,
+                                     gac_error *err);
+/* Runs layers first to end - 1 on the residual stream. */
+gac_status gac_engine_run_layers(gac_engine *engine, int32_t first, int32_t end, gac_error *err);
+
+/* Logits of rows first, first + step, ... of the residual stream, n of them, at most
+ * GAC_MAX_LOGIT_ROWS: logits (n, vocab), and the logarithms of the sums of their
+ * exponentials, log_sums (n). */
+gac_status gac_engine_sample_logits(gac_engine *engine, int64_t first, int64_t step, int64_t n,
+                                    float *logits, double *log_sums, gac_error *err);
+
+/* From now on, running a layer adds the inputs of its linear modules to sums, which begin at
+ * zero. Layer -1: no longer. GAC_NO_RESOURCE where the device cannot. */
+gac_status gac_engine_collect(gac_engine *engine, int32_t layer, gac_error *err);
+/* Reads the sums of x x^T (n, n) and of |x| (n) over the inputs x of n numbers. */
+gac_status gac_engine_read_sums(gac_engine *engine, gac_engine_input input, double *matrix,
+                                double *magnitude, gac_error *err);
+
+/* Lets another weight stand for that of a projection: second, or second times first. It keeps
+ * its bias. The tensors must stay until gac_engine_restore. One projection of an input can be
+ * replaced at a time. */
+gac_status gac_engine_replace(gac_engine *engine, int32_t layer, gac_projection projection,
+                              const gac_host_tensor *first, const gac_host_tensor *second,
+                              gac_error *err);
+void gac_engine_restore(gac_engine *engine, int32_t layer, gac_projection projection);
+
+/* Does the jobs on the engine's device; see gac_factor_job. GAC_NO_RESOURCE where the device
+ * cannot. */
+gac_status gac_engine_factor(gac_engine *engine, const gac_factor_job *jobs, int n_jobs,
+                             gac_error *err);
+
 /* ---- Perplexity ---------------------------------------------------------- */
 
 typedef struct gac_perplexity_options {

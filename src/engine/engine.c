@@ -131,12 +131,21 @@ gac_status gac_engine_reserve(gac_engine *e, int64_t batch, int64_t context, gac
     return status;
 }
 
-static gac_status run_attention(gac_engine *e, int32_t layer, gac_error *err)
+/* Makes a linear call, after before has seen it. */
+static gac_status run_linear(gac_engine *e, gac_engine_input input, const gac_linear_call *call,
+                             before_linear *before, void *user, gac_error *err)
+{
+    gac_status status = before ? before(user, input, call, err) : GAC_OK;
+    return status == GAC_OK ? e->compute.ops->linear(e->compute.state, call, err) : status;
+}
+
+static gac_status run_attention(gac_engine *e, int32_t layer, before_linear *before, void *user,
+                                gac_error *err)
 {
     const gac_compute_ops *ops = e->compute.ops;
     const net_layer *n = &e->net.layers[layer];
     const loaded_layer *l = &e->layers[layer];
-    gac_linear_call in = { .matrix = l->qkv,
+    gac_linear_call in = { .matrix = l->matrix[GAC_INPUT_QKV],
                            .x = e->residual,
                            .norm = l->attention_norm,
                            .eps = e->net.eps,
@@ -157,33 +166,36 @@ static gac_status run_attention(gac_engine *e, int32_t layer, gac_error *err)
                                      .cosines = l->cosines,
                                      .sines = l->sines,
                                      .scale = 1 / sqrt((double)n->qk_size) };
-    gac_linear_call out = {
-        .matrix = l->o, .x = l->rows[ROWS_HEADS], .out = e->residual, .mode = GAC_LINEAR_ADD
-    };
-    gac_status status = ops->linear(e->compute.state, &in, err);
+    gac_linear_call out = { .matrix = l->matrix[GAC_INPUT_O],
+                            .x = l->rows[ROWS_HEADS],
+                            .out = e->residual,
+                            .mode = GAC_LINEAR_ADD };
+    gac_status status = run_linear(e, GAC_INPUT_QKV, &in, before, user, err);
     if (status == GAC_OK)
         status = ops->attend(e->compute.state, &attention, err);
-    return status == GAC_OK ? ops->linear(e->compute.state, &out, err) : status;
+    return status == GAC_OK ? run_linear(e, GAC_INPUT_O, &out, before, user, err) : status;
 }
 
-static gac_status run_mlp(gac_engine *e, int32_t layer, gac_error *err)
+static gac_status run_mlp(gac_engine *e, int32_t layer, before_linear *before, void *user,
+                          gac_error *err)
 {
-    const gac_compute_ops *ops = e->compute.ops;
     const loaded_layer *l = &e->layers[layer];
-    gac_linear_call in = { .matrix = l->gate_up,
+    gac_linear_call in = { .matrix = l->matrix[GAC_INPUT_GATE_UP],
                            .x = e->residual,
                            .norm = l->mlp_norm,
                            .eps = e->net.eps,
                            .out = l->rows[ROWS_GATED],
                            .mode = GAC_LINEAR_GATED };
-    gac_linear_call out = {
-        .matrix = l->down, .x = l->rows[ROWS_GATED], .out = e->residual, .mode = GAC_LINEAR_ADD
-    };
-    gac_status status = ops->linear(e->compute.state, &in, err);
-    return status == GAC_OK ? ops->linear(e->compute.state, &out, err) : status;
+    gac_linear_call out = { .matrix = l->matrix[GAC_INPUT_DOWN],
+                            .x = l->rows[ROWS_GATED],
+                            .out = e->residual,
+                            .mode = GAC_LINEAR_ADD };
+    gac_status status = run_linear(e, GAC_INPUT_GATE_UP, &in, before, user, err);
+    return status == GAC_OK ? run_linear(e, GAC_INPUT_DOWN, &out, before, user, err) : status;
 }
 
-static gac_status run_head(gac_engine *e, int64_t first, int64_t step, int64_t n, gac_error *err)
+gac_status gac_engine_run_head(gac_engine *e, int64_t first, int64_t step, int64_t n,
+                               gac_error *err)
 {
     gac_linear_call call = { .matrix = e->head ? e->head : e->embedding,
                              .x = e->residual,
@@ -200,17 +212,26 @@ static void step(const gac_engine *e, int32_t n_layers)
     gac_progress_step(e->watched, e->watched_from + (e->watched_counts ? (uint64_t)n : 0));
 }
 
+gac_status gac_engine_run(gac_engine *e, int32_t first, int32_t end, before_linear *before,
+                          void *user, gac_error *err)
+{
+    gac_status status = GAC_OK;
+    for (int32_t i = first; i < end && status == GAC_OK; i++) {
+        status = run_attention(e, i, before, user, err);
+        if (status == GAC_OK)
+            status = run_mlp(e, i, before, user, err);
+        step(e, i + 1);
+    }
+    return status;
+}
+
 /* Runs everything from the embedding to the logits of each sequence's last token. */
 static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_error *err)
 {
     gac_status status = e->compute.ops->embed(e->compute.state, e->embedding, e->residual, err);
-    for (int32_t i = 0; i < e->net.n_layers && status == GAC_OK; i++) {
-        status = run_attention(e, i, err);
-        if (status == GAC_OK)
-            status = run_mlp(e, i, err);
-        step(e, i + 1);
-    }
-    return status == GAC_OK ? run_head(e, n_new - 1, n_new, batch, err) : status;
+    if (status == GAC_OK)
+        status = gac_engine_run(e, 0, e->net.n_layers, NULL, NULL, err);
+    return status == GAC_OK ? gac_engine_run_head(e, n_new - 1, n_new, batch, err) : status;
 }
 
 /* Decodes one token per sequence. The first such pass is recorded as a graph;
@@ -327,7 +348,7 @@ gac_status gac_engine_logits(gac_engine *e, int64_t first, int64_t n, float *out
                              (long long)first, (long long)(first + n - 1), (long long)n_rows);
     for (int64_t done = 0; done < n && status == GAC_OK; done += GAC_MAX_LOGIT_ROWS) {
         int64_t some = n - done < GAC_MAX_LOGIT_ROWS ? n - done : GAC_MAX_LOGIT_ROWS;
-        status = run_head(e, first + done, 1, some, err);
+        status = gac_engine_run_head(e, first + done, 1, some, err);
         if (status == GAC_OK)
             status = e->compute.ops->logits_read(e->compute.state, out + done * e->net.vocab, err);
     }
@@ -341,7 +362,7 @@ static gac_status pass_losses(gac_engine *e, const int32_t *targets, int64_t n, 
     gac_status status = GAC_OK;
     for (int64_t done = 0; done < n && status == GAC_OK; done += GAC_MAX_LOGIT_ROWS) {
         int64_t some = n - done < GAC_MAX_LOGIT_ROWS ? n - done : GAC_MAX_LOGIT_ROWS;
-        status = run_head(e, done, 1, some, err);
+        status = gac_engine_run_head(e, done, 1, some, err);
         if (status == GAC_OK)
             status = e->compute.ops->losses(e->compute.state, targets + done, losses + done, err);
         step(e, e->net.n_layers);

@@ -49,7 +49,8 @@ enum { ROWS_QKV, ROWS_HEADS, ROWS_GATED, ROWS_KIND_COUNT };
 enum { BUFFER_WIDE, BUFFER_HEADS, BUFFER_COUNT };
 
 typedef struct loaded_layer {
-    gac_matrix *qkv, *o, *gate_up, *down;
+    gac_matrix *matrix[GAC_INPUT_COUNT];
+    gac_matrix *kept[GAC_INPUT_COUNT]; /* what a replacement stands for, or NULL */
     gac_vector *attention_norm, *mlp_norm, *q_norm, *k_norm;
     gac_vector *cosines, *sines;     /* borrowed from the engine */
     gac_rows *rows[ROWS_KIND_COUNT]; /* borrowed from the engine */
@@ -91,7 +92,28 @@ struct gac_engine {
     uint64_t watched_from;
     bool watched_counts;
     double load_s;
+    int32_t collected;                /* layer whose inputs are summed, */
+    gac_gram *grams[GAC_INPUT_COUNT]; /* here; NULL: none are */
 };
+
+/* Loads the modules of a layer that share one input as a matrix. What replaces one of them
+ * is instead of its weight; replacement may be NULL. */
+typedef struct replacement {
+    gac_projection projection;
+    const gac_host_tensor *first, *second; /* first may be NULL */
+} replacement;
+gac_status gac_engine_load_group(gac_engine *engine, int32_t layer, gac_engine_input input,
+                                 const replacement *replacement, gac_matrix **out, gac_error *err);
+
+/* Runs layers first to end - 1 on the residual stream. before, if not NULL, is called with
+ * each linear call before it is made. */
+typedef gac_status before_linear(void *user, gac_engine_input input, const gac_linear_call *call,
+                                 gac_error *err);
+gac_status gac_engine_run(gac_engine *engine, int32_t first, int32_t end, before_linear *before,
+                          void *user, gac_error *err);
+/* Computes the logits of rows first, first + step, ..., n of them. */
+gac_status gac_engine_run_head(gac_engine *engine, int64_t first, int64_t step, int64_t n,
+                               gac_error *err);
 
 /* Copies the weights to the device and allocates rows and caches. */
 gac_status gac_engine_load(gac_engine *engine, gac_error *err);

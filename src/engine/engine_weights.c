@@ -60,14 +60,36 @@ static gac_status describe_module(const net *n, const gac_module *m, gac_axis ax
     return status;
 }
 
-/* Loads modules that share an input as one matrix. */
+static gac_axis whole(int64_t size)
+{
+    return (gac_axis){ 1, size, size };
+}
+
+/* Puts a replacement in the place of a module's weight. */
+static gac_status put_replacement(const replacement *by, gac_linear_module *module, gac_error *err)
+{
+    gac_linear_part *part = (gac_linear_part *)(uintptr_t)module->parts;
+    if (module->n_parts != 1 || module->first.data)
+        return gac_error_set(err, GAC_USAGE, "%s is stored in several parts",
+                             part->weight.name ? part->weight.name : "a module");
+    part->weight = *by->second;
+    if (by->first)
+        module->first = *by->first;
+    return GAC_OK;
+}
+
+/* Loads modules that share an input as one matrix. replaced, if by is not NULL, is the one
+ * whose weight it replaces. */
 static gac_status load_matrix(gac_engine *e, gac_axis in, const gac_module *const *modules,
-                              const gac_axis *axes, int n_modules, gac_matrix **out, gac_error *err)
+                              const gac_axis *axes, int n_modules, int replaced,
+                              const replacement *by, gac_matrix **out, gac_error *err)
 {
     gac_linear_module described[MAX_MODULES] = { 0 };
     gac_status status = GAC_OK;
     for (int i = 0; i < n_modules && status == GAC_OK; i++)
         status = describe_module(&e->net, modules[i], axes[i], &described[i], err);
+    if (status == GAC_OK && by)
+        status = put_replacement(by, &described[replaced], err);
     if (status == GAC_OK)
         status = name_file(
             &e->net,
@@ -78,9 +100,34 @@ static gac_status load_matrix(gac_engine *e, gac_axis in, const gac_module *cons
     return status;
 }
 
-static gac_axis whole(int64_t size)
+gac_status gac_engine_load_group(gac_engine *e, int32_t layer, gac_engine_input input,
+                                 const replacement *by, gac_matrix **out, gac_error *err)
 {
-    return (gac_axis){ 1, size, size };
+    const net_layer *n = &e->net.layers[layer];
+    const gac_compute *c = &e->compute;
+    const int64_t qk = c->ops->stored(c->state, GAC_SIZE_HEAD, n->qk_size);
+    const int64_t v = c->ops->stored(c->state, GAC_SIZE_HEAD, n->v_size);
+    const gac_axis hidden = whole(e->net.hidden), heads = { n->n_q_heads, n->v_size, v };
+    const gac_axis width = { 1, n->width, c->ops->stored(c->state, GAC_SIZE_WIDTH, n->width) };
+    const struct {
+        gac_projection first; /* module of the group */
+        int n_modules;
+        gac_axis in;
+        const gac_module *modules[MAX_MODULES];
+        gac_axis axes[MAX_MODULES];
+    } groups[GAC_INPUT_COUNT] = {
+        [GAC_INPUT_QKV] = { GAC_PROJECTION_Q, 3, hidden, { n->q, n->k, n->v },
+                            { { n->n_q_heads, n->qk_size, qk },
+                              { n->n_kv_heads, n->qk_size, qk },
+                              { n->n_kv_heads, n->v_size, v } } },
+        [GAC_INPUT_O] = { GAC_PROJECTION_O, 1, heads, { n->o }, { hidden } },
+        [GAC_INPUT_GATE_UP] = { GAC_PROJECTION_GATE, 2, hidden, { n->gate, n->up },
+                                { width, width } },
+        [GAC_INPUT_DOWN] = { GAC_PROJECTION_DOWN, 1, width, { n->down }, { hidden } },
+    };
+    return load_matrix(e, groups[input].in, groups[input].modules, groups[input].axes,
+                       groups[input].n_modules,
+                       by ? (int)by->projection - (int)groups[input].first : 0, by, out, err);
 }
 
 /* Loads the embedding, which may also be the head's weight. */
@@ -97,7 +144,7 @@ static gac_status load_embedding(gac_engine *e, gac_error *err)
     if (status != GAC_OK || !e->net.head)
         return status;
     gac_axis axis = whole(e->net.vocab);
-    return load_matrix(e, whole(e->net.hidden), &e->net.head, &axis, 1, &e->head, err);
+    return load_matrix(e, whole(e->net.hidden), &e->net.head, &axis, 1, 0, NULL, &e->head, err);
 }
 
 static float float_at(const gac_host_tensor *t, int64_t i)
@@ -222,20 +269,17 @@ static gac_status find_rows(gac_engine *e, const net_layer *n, loaded_layer *l, 
     return status;
 }
 
-static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
+static gac_status load_layer(gac_engine *e, int32_t layer, gac_error *err)
 {
     const gac_compute *c = &e->compute;
+    const net_layer *n = &e->net.layers[layer];
+    loaded_layer *l = &e->layers[layer];
+    gac_status status = GAC_OK;
     l->qk_stored = c->ops->stored(c->state, GAC_SIZE_HEAD, n->qk_size);
     l->v_stored = c->ops->stored(c->state, GAC_SIZE_HEAD, n->v_size);
-    gac_axis heads = { n->n_q_heads, n->v_size, l->v_stored };
-    const gac_module *const qkv[] = { n->q, n->k, n->v };
-    const gac_axis axes[] = { { n->n_q_heads, n->qk_size, l->qk_stored },
-                              { n->n_kv_heads, n->qk_size, l->qk_stored },
-                              { n->n_kv_heads, n->v_size, l->v_stored } };
-    const gac_axis hidden = whole(e->net.hidden);
-    gac_status status = load_matrix(e, hidden, qkv, axes, 3, &l->qkv, err);
-    if (status == GAC_OK)
-        status = load_matrix(e, heads, &n->o, &hidden, 1, &l->o, err);
+    for (int input = 0; input < GAC_INPUT_COUNT && status == GAC_OK; input++)
+        status = gac_engine_load_group(e, layer, (gac_engine_input)input, NULL, &l->matrix[input],
+                                       err);
     if (status == GAC_OK)
         status = load_vector(e, n->attention_norm, &l->attention_norm, err);
     if (status == GAC_OK)
@@ -243,23 +287,13 @@ static gac_status load_attention(gac_engine *e, const net_layer *n, loaded_layer
     if (status == GAC_OK)
         status = load_vector(e, n->k_norm, &l->k_norm, err);
     if (status == GAC_OK)
+        status = load_vector(e, n->mlp_norm, &l->mlp_norm, err);
+    if (status == GAC_OK)
         status = c->ops->cache_create(c->state, 1, e->options.max_cached, n->n_kv_heads,
                                       l->qk_stored, l->v_stored, &l->cache, err);
     /* The rotary tables come last. They are filled at once, and a context that
      * is too long for memory has failed before. */
     return status == GAC_OK ? need_rope(e, n->qk_size, l, err) : status;
-}
-
-static gac_status load_mlp(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
-{
-    const gac_compute *c = &e->compute;
-    gac_axis width = { 1, n->width, c->ops->stored(c->state, GAC_SIZE_WIDTH, n->width) };
-    const gac_module *const gate_up[] = { n->gate, n->up };
-    const gac_axis axes[] = { width, width }, hidden = whole(e->net.hidden);
-    gac_status status = load_matrix(e, hidden, gate_up, axes, 2, &l->gate_up, err);
-    if (status == GAC_OK)
-        status = load_matrix(e, width, &n->down, &hidden, 1, &l->down, err);
-    return status == GAC_OK ? load_vector(e, n->mlp_norm, &l->mlp_norm, err) : status;
 }
 
 gac_status gac_engine_load(gac_engine *e, gac_error *err)
@@ -276,9 +310,7 @@ gac_status gac_engine_load(gac_engine *e, gac_error *err)
     if (status == GAC_OK)
         status = make_rows(e, err);
     for (int32_t i = 0; i < e->net.n_layers && status == GAC_OK; i++) {
-        status = load_attention(e, &e->net.layers[i], &e->layers[i], err);
-        if (status == GAC_OK)
-            status = load_mlp(e, &e->net.layers[i], &e->layers[i], err);
+        status = load_layer(e, i, err);
         if (status == GAC_OK)
             status = find_rows(e, &e->net.layers[i], &e->layers[i], err);
         gac_progress_step(progress, (uint64_t)i + 1);
@@ -295,10 +327,10 @@ void gac_engine_unload(gac_engine *e)
     void *state = e->compute.state;
     for (int32_t i = 0; e->layers && i < e->net.n_layers; i++) {
         loaded_layer *l = &e->layers[i];
-        gac_matrix *matrices[] = { l->qkv, l->o, l->gate_up, l->down };
         gac_vector *vectors[] = { l->attention_norm, l->mlp_norm, l->q_norm, l->k_norm };
-        for (int k = 0; k < 4; k++) {
-            ops->matrix_free(state, matrices[k]);
+        for (int k = 0; k < GAC_INPUT_COUNT; k++) {
+            ops->matrix_free(state, l->matrix[k]);
+            ops->matrix_free(state, l->kept[k]);
             ops->vector_free(state, vectors[k]);
         }
         ops->cache_free(state, l->cache);
@@ -309,6 +341,9 @@ void gac_engine_unload(gac_engine *e)
     }
     for (int32_t i = 0; i < e->n_rows; i++)
         ops->rows_free(state, e->rows[i].rows);
+    for (int k = 0; k < GAC_INPUT_COUNT; k++)
+        if (e->grams[k])
+            ops->gram_free(state, e->grams[k]);
     if (ops) {
         ops->rows_free(state, e->residual);
         ops->vector_free(state, e->norm);

@@ -26,7 +26,8 @@ typedef void memory_free_fn(void *buffer);
 #define STUCK_NS 300000000
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* The three function pointers are set once and then only read. */
+/* The library and the three function pointers are set once and then only read. */
+static void *openblas;
 static gemm_fn *gemm;
 static memory_alloc_fn *memory_alloc;
 static memory_free_fn *memory_free;
@@ -128,6 +129,7 @@ static gac_status load(gac_error *err)
         memory_alloc = NULL;
     /* Another part of the process may have loaded OpenBLAS before, with threads. */
     set_threads(1);
+    openblas = library;
     gemm = found;
     return GAC_OK;
 }
@@ -214,6 +216,11 @@ void gac_blas_close(int n_threads)
     pthread_mutex_lock(&mutex);
     n_open -= n_threads;
     pthread_mutex_unlock(&mutex);
+}
+
+bool gac_blas_find(const char *name, void *function)
+{
+    return openblas && find(openblas, name, function);
 }
 
 void gac_blas_gemm(bool transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,

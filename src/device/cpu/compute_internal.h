@@ -137,6 +137,14 @@ gac_status gac_cpu_logits(void *state, const gac_linear_call *call, int64_t firs
                           int64_t n, gac_error *err);
 gac_status gac_cpu_losses(void *state, const int32_t *targets, double *out, gac_error *err);
 gac_status gac_cpu_attend(void *state, const gac_attention_call *call, gac_error *err);
+/* In gram.c and algebra.c; only `cpu` has them. */
+gac_status gac_cpu_gram_create(void *state, int64_t n, gac_gram **out, gac_error *err);
+void gac_cpu_gram_free(void *state, gac_gram *gram);
+gac_status gac_cpu_gram_add(void *state, const gac_linear_call *call, gac_gram *gram,
+                            gac_error *err);
+gac_status gac_cpu_gram_read(void *state, const gac_gram *gram, double *matrix, double *magnitude,
+                             gac_error *err);
+gac_status gac_cpu_factor(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
 
 /* out (n) = x (n) / rms(x) * weights (n). out may be x. */
 void gac_cpu_norm(const gac_cpu_compute *compute, const float *x, const float *weights, double eps,

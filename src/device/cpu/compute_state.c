@@ -228,6 +228,19 @@ static gac_status rows_read(void *state, const gac_rows *rows, int64_t first, in
     return GAC_OK;
 }
 
+static gac_status rows_write(void *state, gac_rows *rows, int64_t first, int64_t n, const float *in,
+                             gac_error *err)
+{
+    const gac_cpu_compute *compute = state;
+    if (first < 0 || n < 0 || first > compute->max_rows - n)
+        return gac_error_set(err, GAC_USAGE, "rows %lld to %lld of %lld", (long long)first,
+                             (long long)first + (long long)n, (long long)compute->max_rows);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(rows->data + (first + i) * rows->stride, in + i * rows->width,
+               (size_t)rows->width * sizeof *in);
+    return GAC_OK;
+}
+
 static int64_t cache_bytes(const gac_cache *cache)
 {
     return cache->n_tokens * cache->n_kv_heads * (cache->qk_stored + cache->v_stored) *
@@ -346,7 +359,7 @@ static gac_status finish(void *state, gac_error *err)
     .matrix_create = gac_cpu_matrix_create, .matrix_free = gac_cpu_matrix_free, \
     .vector_create = vector_create, .vector_free = vector_free, .rows_create = rows_create, \
     .rows_within = rows_within, .rows_free = rows_free, .rows_read = rows_read, \
-    .cache_create = cache_create, .cache_shape = cache_shape, .cache_free = cache_free, \
+    .rows_write = rows_write, .cache_create = cache_create, .cache_shape = cache_shape, .cache_free = cache_free, \
     .begin = begin, .embed = embed, .linear = gac_cpu_linear, .attend = gac_cpu_attend, \
     .logits = gac_cpu_logits, .logits_read = logits_read, .losses = gac_cpu_losses, \
     .finish = finish
@@ -354,4 +367,11 @@ static gac_status finish(void *state, gac_error *err)
 const gac_compute_ops gac_compute_reference_ops = { .name = "reference",
                                                     .open = open_reference,
                                                     SHARED_OPS };
-const gac_compute_ops gac_compute_cpu_ops = { .name = "cpu", .open = open_cpu, SHARED_OPS };
+const gac_compute_ops gac_compute_cpu_ops = { .name = "cpu",
+                                              .open = open_cpu,
+                                              SHARED_OPS,
+                                              .gram_create = gac_cpu_gram_create,
+                                              .gram_free = gac_cpu_gram_free,
+                                              .gram_add = gac_cpu_gram_add,
+                                              .gram_read = gac_cpu_gram_read,
+                                              .factor = gac_cpu_factor };

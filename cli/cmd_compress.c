@@ -1,0 +1,251 @@
+#include "engine_args.h"
+
+#include <gac/compress.h>
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct align_arg {
+    gac_align align;
+    int64_t multiple;
+} align_arg;
+
+typedef struct compress_command {
+    const char *out, *text, *gpu, *contract_file, *workload_text;
+    align_arg align;
+    int64_t n_threads;
+    opt_list exclude;
+    gac_compress_options options;
+    gac_workload workload;
+} compress_command;
+
+static const compress_command initial = { .workload_text = GAC_DEFAULT_WORKLOAD,
+                                          .options = GAC_COMPRESS_OPTIONS_INIT };
+
+static const opt_choice method_choices[] = { { "gac", GAC_COMPRESS_GAC, false },
+                                             { "svd", GAC_COMPRESS_SVD, false },
+                                             { "asvd", GAC_COMPRESS_ASVD, false },
+                                             { "svd-llm", GAC_COMPRESS_SVD_LLM, false },
+                                             { 0 } };
+
+/* gac, none or round:N */
+static gac_status take_align(void *member, const char *text, gac_error *err)
+{
+    align_arg *out = member;
+    char q[80], *end;
+    *out = (align_arg){ GAC_ALIGN_CONTRACT, 0 };
+    if (strcmp(text, "gac") == 0)
+        return GAC_OK;
+    if (strcmp(text, "none") == 0) {
+        out->align = GAC_ALIGN_NONE;
+        return GAC_OK;
+    }
+    out->align = GAC_ALIGN_ROUND;
+    out->multiple = strncmp(text, "round:", 6) == 0 ? strtoll(text + 6, &end, 10) : 0;
+    if (out->multiple < 1 || out->multiple > 4096 || *end)
+        return gac_error_set(err, GAC_USAGE, "\"%s\" is none of gac, none and round:N",
+                             gac_quote(q, sizeof q, text));
+    return GAC_OK;
+}
+
+/* dense,rank,width,heads */
+static gac_status take_choices(void *member, const char *text, gac_error *err)
+{
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } names[] = { { "dense", 0 },
+                  { "rank", GAC_CHOOSE_RANK },
+                  { "width", GAC_CHOOSE_WIDTH },
+                  { "heads", GAC_CHOOSE_HEADS } };
+    unsigned *out = member;
+    char q[80];
+    *out = 0;
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, ","), i = 0;
+        while (i < 4 && (strlen(names[i].name) != n || strncmp(names[i].name, at, n) != 0))
+            i++;
+        if (i == 4)
+            return gac_error_set(err, GAC_USAGE, "\"%s\" is not a list of dense, rank, width, heads",
+                                 gac_quote(q, sizeof q, text));
+        *out |= names[i].bit;
+        at += n + (at[n] == ',');
+    }
+    if (*out == 0)
+        return gac_error_set(err, GAC_USAGE, "nothing but dense leaves nothing to choose");
+    return GAC_OK;
+}
+
+#define AT(member) .at = offsetof(compress_command, member)
+static const opt options[] = {
+    { "output", 'o', "DIR", "the new directory", OPT_TEXT, AT(out) },
+    { "text", 0, "FILE", "raw text that shows what the model is used for (calibration)", OPT_TEXT,
+      AT(text) },
+    { "ratio", 0, "R",
+      "share to remove of the blocks' linear weights, as the literature counts: 0.2 keeps 80 %",
+      OPT_REAL, AT(options.ratio), .min = 0, .above = true, .max = 0.99 },
+    { "total-ratio", 0, "R", "share to remove of the whole model, embeddings included", OPT_REAL,
+      AT(options.total_ratio), .min = 0, .above = true, .max = 0.99 },
+    { "method", 0, "M",
+      "gac (the default); or for comparison svd, asvd, svd-llm: the same share of every matrix",
+      OPT_CHOICE, AT(options.method), .choices = method_choices },
+    { "align", 0, "A",
+      "sizes to choose from: gac (those the GPU serves well; the default), none, round:N", OPT_CALL,
+      AT(align), .take = take_align },
+    { "choices", 0, "LIST", "what a module may become: dense,rank,width,heads (default: all)",
+      OPT_CALL, AT(options.choices), .take = take_choices },
+    { "exclude", 0, "NAME", "modules that stay dense, as layers.0.*; may be repeated", OPT_LIST,
+      AT(exclude) },
+    { "calib-tokens", 0, "N", "tokens of the text to use (default 131072)", OPT_INT,
+      AT(options.n_tokens), .least = 1 },
+    { "gpu", 0, "NAME", "which GPU (default " CLI_DEFAULT_GPU "; gac contract list)", OPT_TEXT,
+      AT(gpu) },
+    { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract_file) },
+    { "device", 0, "D", "where the model runs: cpu (the default), cuda or cuda:N", OPT_CALL,
+      AT(options.device), .take = cli_take_device },
+    { "threads", 0, "N", "CPUs to use (default: all)", OPT_INT, AT(n_threads), .least = 1,
+      .most = INT_MAX },
+    { "resume", 0, NULL, "keep measured layers in DIR.work if interrupted, and go on from there",
+      OPT_FLAG, AT(options.resume) },
+    { "work", 0, "FOLDER", "keep measured layers in FOLDER, for other ratios of the same model",
+      OPT_TEXT, AT(options.work) },
+    { "dry-run", 'n', NULL, "choose and report, and write nothing", OPT_FLAG, AT(options.dry_run) },
+    { "force", 0, NULL, "replace an existing DIR", OPT_FLAG, AT(options.replace) },
+    { "no-sync", 0, NULL, "do not wait until DIR is on disk: faster, and lost in a power cut",
+      OPT_FLAG, AT(options.no_sync) },
+    { 0 }
+};
+
+static json_t *modules_json(const gac_compress_result *r)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < r->n_modules; i++) {
+        const gac_compress_module *m = &r->modules[i];
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:I, s:I, s:f}", "name", m->name, "choice",
+                            gac_compress_choice_name(m->choice), "size", (json_int_t)m->size,
+                            "params", (json_int_t)m->n_params, "loss", m->loss));
+    }
+    return list;
+}
+
+static gac_status report_json(cli *c, const compress_command *o, const gac_compress_result *r)
+{
+    static const char *const aligns[] = { "gac", "none", "round" };
+    json_t *result = gac_json_result("gac.compress/1", c->argc, c->argv);
+    json_t *body = json_pack(
+        "{s:s, s:s, s:{s:f, s:f, s:f}, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:I, s:o}", "method",
+        gac_compress_method_name(o->options.method), "align", aligns[o->align.align], "ratio",
+        "asked", o->options.ratio, "reached",
+        1 - (double)r->params_after / (double)r->params_before, "reached_total",
+        1 - (double)r->total_after / (double)r->total_before, "budget_params",
+        (json_int_t)r->budget_params, "params_before", (json_int_t)r->params_before, "params_after",
+        (json_int_t)r->params_after, "total_before", (json_int_t)r->total_before, "total_after",
+        (json_int_t)r->total_after, "optimal", r->optimal, "objective", r->objective, "bound",
+        r->bound, "calibration_tokens", (json_int_t)r->n_tokens, "modules", modules_json(r));
+    json_object_update(result, body);
+    json_decref(body);
+    gac_status status = gac_json_print(stdout, result, &c->error);
+    json_decref(result);
+    return status;
+}
+
+static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r)
+{
+    int n[GAC_CHOICE_HEADS + 1] = { 0 };
+    char before[32], after[32];
+    if (c->json)
+        return report_json(c, o, r);
+    for (int32_t i = 0; i < r->n_modules; i++)
+        n[r->modules[i].choice]++;
+    printf("blocks     %s of %s parameters in linear weights: %.1f %% removed\n",
+           cli_count(after, r->params_after), cli_count(before, r->params_before),
+           100 * (1 - (double)r->params_after / (double)r->params_before));
+    printf("model      %s of %s parameters in all: %.1f %% removed\n",
+           cli_count(after, r->total_after), cli_count(before, r->total_before),
+           100 * (1 - (double)r->total_after / (double)r->total_before));
+    printf("choices    %d matrices dense, %d of lower rank; %d MLPs narrower; %d attention blocks "
+           "with fewer heads\n",
+           n[GAC_CHOICE_DENSE], n[GAC_CHOICE_RANK], n[GAC_CHOICE_WIDTH], n[GAC_CHOICE_HEADS]);
+    if (o->options.method == GAC_COMPRESS_GAC)
+        printf("loss       %.4g nats expected%s\n", r->objective,
+               r->optimal ? ", the least for these sizes (proved)" : "");
+    printf("text       %lld tokens in windows of %lld\n", (long long)r->n_tokens,
+           (long long)r->window);
+    if (!o->options.dry_run)
+        printf("written    %s\n", o->out);
+    return GAC_OK;
+}
+
+static gac_status check(cli *c, const compress_command *o)
+{
+    const char *why = NULL;
+    if (!o->out)
+        why = "compress needs -o DIR; see gac compress --help";
+    else if (!o->text)
+        why = "compress needs --text FILE: it shows which weights matter";
+    else if ((o->options.ratio > 0) == (o->options.total_ratio > 0))
+        why = "compress needs one of --ratio and --total-ratio";
+    return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
+}
+
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
+{
+    compress_command *o = filled;
+    gac_compress_options *how = &o->options;
+    engine_args model = ENGINE_ARGS_INIT;
+    gac_contract *contract = NULL;
+    gac_compress_result result = { 0 };
+    int32_t *ids = NULL;
+    (void)n;
+    gac_status status = check(c, o);
+    if (status == GAC_OK)
+        status = cli_contract(c, o->gpu, o->contract_file, &contract);
+    if (status == GAC_OK)
+        status = engine_args_open(c, &model, arguments[0]);
+    if (status == GAC_OK)
+        status = engine_args_open_tokenizer(c, &model);
+    if (status == GAC_OK)
+        status = cli_read_tokens(c, model.tokenizer, o->text, &ids, &how->n_ids);
+    how->ids = ids;
+    how->contract = contract;
+    how->align = o->align.align;
+    how->multiple = o->align.multiple;
+    how->exclude = o->exclude.items;
+    how->n_exclude = o->exclude.n;
+    how->n_threads = (int)o->n_threads;
+    how->progress = c->progress;
+    how->log = &c->log;
+    if (status == GAC_OK) {
+        how->cancel = cli_catch_signals();
+        status = gac_compress_run(model.checkpoint, model.model, o->out, how, &result, &c->error);
+    }
+    if (status == GAC_OK)
+        status = report(c, o, &result);
+    gac_compress_dispose(&result);
+    free(ids);
+    gac_contract_free(contract);
+    engine_args_dispose(&model);
+    return status;
+}
+
+const command cmd_compress = {
+    .name = "compress",
+    .summary = "make a model smaller, every size aligned",
+    .usage = "DIR -o OUT --ratio R --text FILE [options]",
+    .about = "Makes a dense model smaller. Each matrix may stay, be replaced by two of a lower "
+             "rank, or lose channels or heads together with its neighbours. What each cut loses is "
+             "computed from a text, its effect on the model's output is measured, and the "
+             "parameters are shared out so that the sum of losses is least. All sizes are ones "
+             "that the GPU serves well.",
+    .example = "./smollm2 -o ./smaller --ratio 0.2 --text wiki.valid.txt",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .takes = "one directory",
+    .size = sizeof initial,
+    .initial = &initial,
+    .run = run,
+};

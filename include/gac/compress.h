@@ -1,0 +1,128 @@
+/* compress: a smaller model.
+ *
+ * Runs a text through the model and sums what each linear module gets (calibration). From
+ * the sums it computes what each module would lose if its weight were factored into two of
+ * a lower rank, or if it kept fewer channels or heads. It measures how much such a loss
+ * changes the output of the whole model. Then it shares out the parameters so that the
+ * losses are least, and writes the result. Sizes come from a contract, so that a GPU serves
+ * all of them well.
+ *
+ * A call reads its checkpoint, which no other thread may do meanwhile. */
+#ifndef GAC_COMPRESS_H
+#define GAC_COMPRESS_H
+
+#include <gac/base.h>
+#include <gac/checkpoint.h>
+#include <gac/contract.h>
+#include <gac/model.h>
+#include <gac/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+typedef enum gac_compress_method {
+    GAC_COMPRESS_GAC,     /* ranks, widths and heads, shared out by their measured effect */
+    GAC_COMPRESS_SVD,     /* ranks by plain SVD, the same share of every matrix */
+    GAC_COMPRESS_ASVD,    /* likewise, inputs scaled by the root of their mean magnitude */
+    GAC_COMPRESS_SVD_LLM, /* likewise, inputs whitened by their Gram matrix */
+    GAC_COMPRESS_METHOD_COUNT
+} gac_compress_method;
+
+const char *gac_compress_method_name(gac_compress_method method); /* "gac", "svd", ... */
+
+/* Which sizes may be chosen. */
+typedef enum gac_align {
+    GAC_ALIGN_CONTRACT, /* those that the contract calls aligned */
+    GAC_ALIGN_NONE,     /* any */
+    GAC_ALIGN_ROUND     /* multiples of a number */
+} gac_align;
+
+/* What a module can become. Bits of gac_compress_options.choices. */
+enum {
+    GAC_CHOOSE_RANK = 1,  /* two factors */
+    GAC_CHOOSE_WIDTH = 2, /* an MLP with fewer channels */
+    GAC_CHOOSE_HEADS = 4, /* an attention block with fewer heads of keys and values */
+    GAC_CHOOSE_ALL = 7
+};
+
+typedef struct gac_compress_options {
+    gac_compress_method method;
+    gac_align align;
+    int64_t multiple;             /* GAC_ALIGN_ROUND */
+    const gac_contract *contract; /* GAC_ALIGN_CONTRACT, and predicted times; NULL: none */
+    double ratio;                 /* share of the blocks' linear weights to remove; 0: none */
+    double total_ratio;           /* share of the whole model to remove, instead; 0: none */
+    double max_time_ms;           /* longest predicted time of workload, instead; 0: none */
+    const gac_workload *workload;
+    unsigned choices;           /* GAC_CHOOSE_... ; dense is always one */
+    const char *const *exclude; /* patterns of modules that stay, as layers.0.* */
+    int32_t n_exclude;
+    const int32_t *ids; /* (n_ids), the text for calibration */
+    size_t n_ids;
+    int64_t n_tokens;       /* of the text to use; 0: 131072, or all if there are fewer */
+    const char *device;     /* "cpu", "cuda" */
+    int n_threads;          /* 0: one for each core */
+    const char *work;       /* folder in which measured layers stay, for other ratios too; NULL:
+                             * OUT.work, which is removed in the end */
+    bool resume;            /* OUT.work stays if the job does not end, and is used again */
+    bool dry_run;           /* choose, and write nothing */
+    bool replace, no_sync;  /* as in gac_writer_options */
+    gac_progress *progress; /* NULL: none */
+    const gac_log *log;     /* NULL: silent */
+    const volatile int *cancel; /* set from outside to stop; NULL: never */
+} gac_compress_options;
+
+#define GAC_COMPRESS_OPTIONS_INIT \
+    { \
+        GAC_COMPRESS_GAC, GAC_ALIGN_CONTRACT, 0, NULL, 0, 0, 0, NULL, GAC_CHOOSE_ALL, NULL, 0, \
+            NULL, 0, 0, "cpu", 0, NULL, false, false, false, false, NULL, NULL, NULL \
+    }
+
+typedef enum gac_compress_choice {
+    GAC_CHOICE_DENSE,
+    GAC_CHOICE_RANK,
+    GAC_CHOICE_WIDTH,
+    GAC_CHOICE_HEADS
+} gac_compress_choice;
+
+const char *gac_compress_choice_name(gac_compress_choice choice); /* "dense", "rank", ... */
+
+/* A linear module, or an MLP or attention block that was cut as a whole. */
+typedef struct gac_compress_module {
+    char name[64]; /* layers.3.self_attn.q_proj, layers.3.mlp, layers.3.self_attn */
+    gac_compress_choice choice;
+    int64_t size;       /* rank, width, or heads of keys and values; 0: dense */
+    int64_t n_params;   /* of its weights now, */
+    int64_t n_original; /* and before */
+    double loss;        /* what the choice is expected to change the output by, in nats */
+} gac_compress_module;
+
+typedef struct gac_compress_result {
+    gac_compress_module *modules;
+    int32_t n_modules;
+    int64_t budget_params;                /* of the blocks' linear weights; 0: a time was asked */
+    int64_t params_before, params_after;  /* of the blocks' linear weights */
+    int64_t total_before, total_after;    /* of the whole model */
+    bool optimal;                         /* no choice of these sizes has a smaller sum of losses */
+    double objective, bound;              /* that sum, and what no choice can be below */
+    int32_t n_sizes, n_aligned;           /* sizes of modules, and those the contract calls aligned */
+    double dense_ms, compressed_ms;       /* predicted for workload; NaN: not known */
+    int64_t n_tokens, window;             /* of the text that were used, and in one sequence */
+} gac_compress_result;
+
+/* Compresses the model of checkpoint to the directory out. Call gac_compress_dispose on
+ * *result afterwards, always. GAC_USAGE for options that contradict each other and for a
+ * ratio that cannot be reached; the message says what can. GAC_BAD_INPUT for a model that
+ * cannot be compressed or run here. */
+gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, const char *out,
+                            const gac_compress_options *options, gac_compress_result *result,
+                            gac_error *err);
+void gac_compress_dispose(gac_compress_result *result); /* NULL is fine */
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,284 @@
+/* Shares the parameters out. Every attention block and every MLP is one decision: all of its
+ * matrices may stay, each may take a rank, or the block may keep fewer heads or channels. The
+ * exact solver of plan picks one choice for each block. */
+#include "compress/compress_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CHOICES 512 /* of a block; more only where any size may be chosen */
+enum { MAX_MATRICES = 4 };
+
+/* One choice for a block. */
+typedef struct option {
+    int64_t cost; /* parameters */
+    double loss;
+    int64_t rank[MAX_MATRICES]; /* 0: dense */
+    double rank_loss[MAX_MATRICES];
+    int64_t groups; /* channels or heads that are kept; 0: all */
+} option;
+
+typedef struct options {
+    option *items;
+    size_t n;
+} options;
+
+/* The matrices of a block, the matrix through which its channels go out, and their kind. */
+typedef struct block {
+    gac_projection first;
+    int n_matrices;
+    int kind;
+} block;
+
+static const block blocks[] = { { GAC_PROJECTION_Q, 4, CHANNELS_HEADS },
+                                { GAC_PROJECTION_GATE, 3, CHANNELS_WIDTH } };
+enum { N_BLOCKS = sizeof blocks / sizeof *blocks };
+
+static int by_cost(const void *a, const void *b)
+{
+    const option *x = a, *y = b;
+    if (x->cost != y->cost)
+        return x->cost < y->cost ? -1 : 1;
+    return x->loss < y->loss ? -1 : x->loss > y->loss;
+}
+
+/* Drops choices that cost no less than another and lose no less. Of those that are left, at
+ * most MAX_CHOICES stay: the best one for each of as many steps of cost. */
+static void prune(options *all)
+{
+    double least = INFINITY;
+    size_t kept = 0;
+    qsort(all->items, all->n, sizeof *all->items, by_cost);
+    for (size_t i = 0; i < all->n; i++)
+        if (all->items[i].loss < least) {
+            least = all->items[i].loss;
+            all->items[kept++] = all->items[i];
+        }
+    all->n = kept;
+    if (kept <= MAX_CHOICES)
+        return;
+    int64_t low = all->items[0].cost, range = all->items[kept - 1].cost - low + 1;
+    size_t n = 0;
+    for (size_t i = 0; i < kept; i++) {
+        int64_t step = (all->items[i].cost - low) * MAX_CHOICES / range;
+        bool same = i + 1 < kept && (all->items[i + 1].cost - low) * MAX_CHOICES / range == step;
+        if (!same)
+            all->items[n++] = all->items[i];
+    }
+    all->n = n;
+}
+
+/* All choices for one matrix. */
+static gac_status matrix_options(const compression *c, const matrix_stats *m, int index,
+                                 options *out)
+{
+    size_t n = 0;
+    int64_t *ranks = compress_candidates(c, m->energy ? m->n_basis : 0, &n);
+    out->items = calloc(n + 1, sizeof *out->items);
+    out->n = 0;
+    if (!ranks || !out->items) {
+        free(ranks);
+        return gac_error_no_memory(c->err);
+    }
+    out->items[out->n++] = (option){ .cost = m->n_out * m->n_in };
+    for (size_t i = 0; i < n; i++) {
+        option *o = &out->items[out->n];
+        if (ranks[i] * (m->n_out + m->n_in) >= m->n_out * m->n_in)
+            continue;
+        *o = (option){ .cost = ranks[i] * (m->n_out + m->n_in),
+                       .loss = m->scale * compress_rank_loss(m, ranks[i]) };
+        o->rank[index] = ranks[i];
+        o->rank_loss[index] = o->loss;
+        out->n++;
+    }
+    free(ranks);
+    return GAC_OK;
+}
+
+/* Makes every pair of a choice of a and one of b, and prunes; a becomes the result. */
+static gac_status combine(const compression *c, options *a, const options *b)
+{
+    option *pairs = calloc(a->n * b->n + 1, sizeof *pairs);
+    size_t n = 0;
+    if (!pairs)
+        return gac_error_no_memory(c->err);
+    for (size_t i = 0; i < a->n; i++)
+        for (size_t j = 0; j < b->n; j++) {
+            option *pair = &pairs[n++];
+            *pair = a->items[i];
+            pair->cost += b->items[j].cost;
+            pair->loss += b->items[j].loss;
+            for (int k = 0; k < MAX_MATRICES; k++)
+                if (b->items[j].rank[k]) {
+                    pair->rank[k] = b->items[j].rank[k];
+                    pair->rank_loss[k] = b->items[j].rank_loss[k];
+                }
+        }
+    free(a->items);
+    *a = (options){ pairs, n };
+    prune(a);
+    return GAC_OK;
+}
+
+/* Parameters of a block that keeps some of its groups. */
+static int64_t cut_params(const layer_stats *l, const block *b, int64_t n_groups)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < b->n_matrices; i++) {
+        const matrix_stats *m = &l->matrix[b->first + (gac_projection)i];
+        sum += m->n_out * m->n_in / l->channels[b->kind].n_groups * n_groups;
+    }
+    return sum;
+}
+
+/* Adds the choices that keep fewer channels or heads. */
+static gac_status add_cuts(const compression *c, const layer_stats *l, const block *b,
+                           options *all)
+{
+    const channel_stats *s = &l->channels[b->kind];
+    size_t n = 0;
+    if (!s->order)
+        return GAC_OK;
+    int64_t *sizes = b->kind == CHANNELS_WIDTH ? compress_candidates(c, s->n_groups - 1, &n) : NULL;
+    if (b->kind == CHANNELS_HEADS) { /* any number: a head's size stays */
+        n = (size_t)s->n_groups - 1;
+        sizes = calloc(n + 1, sizeof *sizes);
+        for (size_t i = 0; sizes && i < n; i++)
+            sizes[i] = (int64_t)i + 1;
+    }
+    option *more = sizes ? realloc(all->items, (all->n + n + 1) * sizeof *more) : NULL;
+    if (!more) {
+        free(sizes);
+        return gac_error_no_memory(c->err);
+    }
+    all->items = more;
+    for (size_t i = 0; i < n; i++)
+        all->items[all->n++] = (option){ .cost = cut_params(l, b, sizes[i]),
+                                         .loss = s->scale * compress_channel_loss(s, sizes[i]),
+                                         .groups = sizes[i] };
+    free(sizes);
+    prune(all);
+    return GAC_OK;
+}
+
+static gac_status block_options(const compression *c, const layer_stats *l, const block *b,
+                                options *out)
+{
+    gac_status status = matrix_options(c, &l->matrix[b->first], 0, out);
+    for (int i = 1; i < b->n_matrices && status == GAC_OK; i++) {
+        options next = { 0 };
+        status = matrix_options(c, &l->matrix[b->first + (gac_projection)i], i, &next);
+        if (status == GAC_OK)
+            status = combine(c, out, &next);
+        free(next.items);
+    }
+    return status == GAC_OK ? add_cuts(c, l, b, out) : status;
+}
+
+static void take(const option *o, const block *b, layer_choice *choice)
+{
+    for (int i = 0; i < b->n_matrices; i++) {
+        choice->rank[b->first + (gac_projection)i] = o->rank[i];
+        choice->loss[b->first + (gac_projection)i] = o->rank_loss[i];
+    }
+    *(b->kind == CHANNELS_WIDTH ? &choice->width : &choice->heads) = o->groups;
+    choice->block_loss[b->kind] = o->groups ? o->loss : 0;
+}
+
+int64_t compress_layer_params(const layer_stats *l, const layer_choice *choice)
+{
+    int64_t sum = 0;
+    for (int k = 0; k < N_BLOCKS; k++) {
+        const block *b = &blocks[k];
+        const int64_t groups = b->kind == CHANNELS_WIDTH ? choice->width : choice->heads;
+        if (groups)
+            sum += cut_params(l, b, groups);
+        for (int i = 0; i < b->n_matrices && !groups; i++) {
+            const matrix_stats *m = &l->matrix[b->first + (gac_projection)i];
+            const int64_t rank = choice->rank[b->first + (gac_projection)i];
+            sum += rank ? rank * (m->n_out + m->n_in) : m->n_out * m->n_in;
+        }
+    }
+    return sum;
+}
+
+/* The published methods give every matrix the same share of its parameters. */
+static gac_status share_evenly(compression *c, gac_compress_result *result)
+{
+    const double keep = (double)result->budget_params / (double)result->params_before;
+    for (int32_t l = 0; l < c->n_layers; l++)
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            const matrix_stats *m = &c->layers[l].matrix[p];
+            int64_t rank = m->energy ? (int64_t)(keep * (double)(m->n_out * m->n_in) /
+                                                 (double)(m->n_out + m->n_in))
+                                     : 0;
+            rank = compress_round_down(c, rank);
+            if (m->energy && rank < 1)
+                return gac_error_set(c->err, GAC_USAGE,
+                                     "keeping %.3g of layers.%d.%s (%lld x %lld) leaves no rank",
+                                     keep, l, gac_projection_name((gac_projection)p),
+                                     (long long)m->n_out, (long long)m->n_in);
+            c->choices[l].rank[p] = rank;
+            c->choices[l].loss[p] = rank ? compress_rank_loss(m, rank) : 0;
+            result->objective += c->choices[l].loss[p];
+        }
+    return GAC_OK;
+}
+
+static gac_status solve(compression *c, const options *all, int32_t n, gac_compress_result *result)
+{
+    gac_choice_class *classes = calloc((size_t)n, sizeof *classes);
+    int32_t *picks = calloc((size_t)n, sizeof *picks);
+    gac_choice *choices = NULL;
+    size_t n_choices = 0;
+    int64_t least = 0;
+    gac_solution solution = { 0 };
+    for (int32_t i = 0; i < n; i++) {
+        n_choices += all[i].n;
+        least += all[i].items[0].cost;
+    }
+    choices = calloc(n_choices + 1, sizeof *choices);
+    gac_status status = classes && picks && choices ? GAC_OK : gac_error_no_memory(c->err);
+    gac_choice *next = choices;
+    for (int32_t i = 0; i < n && status == GAC_OK; i++) {
+        classes[i] = (gac_choice_class){ next, (int32_t)all[i].n };
+        for (size_t k = 0; k < all[i].n; k++)
+            *next++ = (gac_choice){ all[i].items[k].cost, all[i].items[k].loss };
+    }
+    if (status == GAC_OK && least > result->budget_params)
+        status = gac_error_set(
+            c->err, GAC_USAGE,
+            "%lld parameters of the blocks' linear weights are asked for, but the smallest choices "
+            "have %lld: a ratio of at most %.3f can be reached",
+            (long long)result->budget_params, (long long)least,
+            1 - (double)least / (double)result->params_before);
+    if (status == GAC_OK)
+        status = gac_solve(classes, n, result->budget_params, NULL, picks, &solution, c->err);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
+        take(&all[i].items[picks[i]], &blocks[i % N_BLOCKS], &c->choices[i / N_BLOCKS]);
+    result->optimal = solution.optimal;
+    result->objective = solution.value;
+    result->bound = solution.bound;
+    free(classes);
+    free(picks);
+    free(choices);
+    return status;
+}
+
+gac_status compress_allocate(compression *c, gac_compress_result *result)
+{
+    const int32_t n = c->n_layers * N_BLOCKS;
+    if (c->options->method != GAC_COMPRESS_GAC)
+        return share_evenly(c, result);
+    options *all = calloc((size_t)n, sizeof *all);
+    gac_status status = all ? GAC_OK : gac_error_no_memory(c->err);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
+        status = block_options(c, &c->layers[i / N_BLOCKS], &blocks[i % N_BLOCKS], &all[i]);
+    if (status == GAC_OK)
+        status = solve(c, all, n, result);
+    for (int32_t i = 0; all && i < n; i++)
+        free(all[i].items);
+    free(all);
+    return status;
+}

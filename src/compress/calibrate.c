@@ -1,0 +1,378 @@
+/* Calibration: runs a text through the model, layer by layer, and sums the inputs of each
+ * layer's linear modules. Only one layer's sums are in memory at a time. */
+#include "compress/compress_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TOKENS 131072 /* 64 windows of 2048 */
+#define PROBE_WINDOWS 2       /* windows that show what a cut does to the output */
+#define MAX_SAMPLES 448       /* positions of a probe window at which the output is compared */
+
+static float *residual_of(const compression *c, int64_t window)
+{
+    return c->residual + window * c->window * c->hidden;
+}
+
+static gac_status count_windows(compression *c)
+{
+    const gac_compress_options *o = c->options;
+    const int64_t n_ids = (int64_t)o->n_ids;
+    const int64_t wanted = o->n_tokens ? o->n_tokens : DEFAULT_TOKENS;
+    const int64_t n_all = n_ids / c->window;
+    c->n_windows = (wanted + c->window - 1) / c->window;
+    c->n_probe_windows = PROBE_WINDOWS;
+    if (c->n_windows + c->n_probe_windows <= n_all)
+        return GAC_OK;
+    if (o->n_tokens || n_all < 2)
+        return gac_error_set(c->err, GAC_USAGE,
+                             "the text has %lld tokens; calibration with %lld needs %lld: windows "
+                             "of %lld, and %d more to measure the effect of cuts",
+                             (long long)n_ids, (long long)wanted,
+                             (long long)((c->n_windows + PROBE_WINDOWS) * c->window),
+                             (long long)c->window, PROBE_WINDOWS);
+    c->n_probe_windows = n_all > 4 * PROBE_WINDOWS ? PROBE_WINDOWS : (n_all + 3) / 4;
+    c->n_windows = n_all - c->n_probe_windows;
+    gac_log_write(o->log, 0, "the text has %lld tokens; calibration uses %lld of them",
+                  (long long)n_ids, (long long)(c->n_windows * c->window));
+    return GAC_OK;
+}
+
+/* Sets positions to compare: from an eighth of the window on, at most MAX_SAMPLES. */
+static void choose_samples(compression *c)
+{
+    c->first_sample = c->window / 8;
+    c->sample_step = (c->window - c->first_sample + MAX_SAMPLES - 1) / MAX_SAMPLES;
+    c->n_samples = (c->window - c->first_sample + c->sample_step - 1) / c->sample_step;
+}
+
+/* Turns the logits of n rows into probabilities. Returns the sum of p log p. */
+static double take_probabilities(const float *logits, const double *log_sums, int64_t n,
+                                 int64_t vocab, float *out)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n * vocab; i++) {
+        double log_p = (double)logits[i] - log_sums[i / vocab], p = exp(log_p);
+        out[i] = (float)p;
+        sum += p * log_p;
+    }
+    return sum;
+}
+
+/* The cross entropy of n rows: the sum of p (log_sum - logit). */
+static double cross_entropy(const float *p, const float *logits, const double *log_sums, int64_t n,
+                            int64_t vocab)
+{
+    double sum = 0;
+    for (int64_t r = 0; r < n; r++) {
+        double parts[8] = { 0 };
+        for (int64_t i = 0; i + 8 <= vocab; i += 8)
+            for (int lane = 0; lane < 8; lane++)
+                parts[lane] += (double)p[r * vocab + i + lane] *
+                               (log_sums[r] - (double)logits[r * vocab + i + lane]);
+        for (int64_t i = vocab / 8 * 8; i < vocab; i++)
+            parts[0] += (double)p[r * vocab + i] * (log_sums[r] - (double)logits[r * vocab + i]);
+        for (int lane = 0; lane < 8; lane++)
+            sum += parts[lane];
+    }
+    return sum;
+}
+
+/* Goes through the samples of the probe window that is in the engine. With *cross NULL it
+ * keeps the probabilities, else it adds their cross entropy with the output. */
+static gac_status sample_window(compression *c, int64_t window, double *cross)
+{
+    double log_sums[GAC_MAX_LOGIT_ROWS];
+    float *logits = malloc((size_t)(GAC_MAX_LOGIT_ROWS * c->vocab) * sizeof *logits);
+    gac_status status = logits ? GAC_OK : gac_error_no_memory(c->err);
+    for (int64_t at = 0; at < c->n_samples && status == GAC_OK; at += GAC_MAX_LOGIT_ROWS) {
+        int64_t n = c->n_samples - at < GAC_MAX_LOGIT_ROWS ? c->n_samples - at : GAC_MAX_LOGIT_ROWS;
+        float *p = c->probabilities + (window * c->n_samples + at) * c->vocab;
+        status = gac_engine_sample_logits(c->engine, c->first_sample + at * c->sample_step,
+                                          c->sample_step, n, logits, log_sums, c->err);
+        if (status == GAC_OK && cross)
+            *cross += cross_entropy(p, logits, log_sums, n, c->vocab);
+        else if (status == GAC_OK)
+            c->entropy[window] += take_probabilities(logits, log_sums, n, c->vocab, p);
+    }
+    free(logits);
+    return status;
+}
+
+gac_status compress_divergence(compression *c, int32_t layer, double *out)
+{
+    double sum = 0;
+    gac_status status = GAC_OK;
+    for (int64_t w = 0; w < c->n_probe_windows && status == GAC_OK; w++) {
+        status = compress_check_cancel(c);
+        if (status == GAC_OK)
+            status = gac_engine_write_residual(c->engine, residual_of(c, c->n_windows + w),
+                                               c->window, c->err);
+        if (status == GAC_OK)
+            status = gac_engine_run_layers(c->engine, layer, c->n_layers, c->err);
+        if (status == GAC_OK)
+            status = sample_window(c, w, &sum);
+        sum += c->entropy[w];
+        compress_step(c, (uint64_t)(c->n_layers - layer));
+    }
+    *out = sum / (double)(c->n_probe_windows * c->n_samples);
+    if (status == GAC_OK && !isfinite(*out))
+        status = gac_error_set(c->err, GAC_FAILED, "layer %d: the output with a cut is not finite",
+                               layer);
+    return status;
+}
+
+/* Keeps the output of the dense model. */
+static gac_status probe_dense(compression *c)
+{
+    const int64_t n = c->n_probe_windows;
+    int64_t numbers;
+    if (!gac_mul_i64(n * c->n_samples, c->vocab, &numbers))
+        return gac_error_no_memory(c->err);
+    c->probabilities = malloc((size_t)numbers * sizeof *c->probabilities);
+    c->entropy = calloc((size_t)n, sizeof *c->entropy);
+    gac_status status = c->probabilities && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
+    for (int64_t w = 0; w < n && status == GAC_OK; w++) {
+        status = gac_engine_write_residual(c->engine, residual_of(c, c->n_windows + w), c->window,
+                                           c->err);
+        if (status == GAC_OK)
+            status = gac_engine_run_layers(c->engine, 0, c->n_layers, c->err);
+        if (status == GAC_OK)
+            status = sample_window(c, w, NULL);
+    }
+    return status;
+}
+
+gac_status compress_start_calibration(compression *c)
+{
+    gac_status status = count_windows(c);
+    int64_t numbers = 0;
+    if (status != GAC_OK)
+        return status;
+    choose_samples(c);
+    const int64_t n = c->n_windows + c->n_probe_windows;
+    status = gac_engine_check_text(c->engine, c->options->ids, (size_t)(n * c->window), c->err);
+    if (status == GAC_OK && gac_mul_i64(n * c->window, c->hidden, &numbers))
+        c->residual = malloc((size_t)numbers * sizeof *c->residual);
+    if (status == GAC_OK && !c->residual)
+        return gac_error_set(c->err, GAC_NO_RESOURCE,
+                             "no memory for the activations of %lld tokens; fewer tokens need less",
+                             (long long)(n * c->window));
+    for (int64_t w = 0; w < n && status == GAC_OK; w++) {
+        status = gac_engine_embed(c->engine, c->options->ids + w * c->window, c->window, c->err);
+        if (status == GAC_OK)
+            status = gac_engine_read_residual(c->engine, residual_of(c, w), c->err);
+    }
+    if (status == GAC_OK && c->options->method == GAC_COMPRESS_GAC)
+        status = probe_dense(c);
+    return status;
+}
+
+/* Runs windows first to end - 1 through a layer. */
+static gac_status advance(compression *c, int32_t layer, int64_t first, int64_t end)
+{
+    gac_status status = GAC_OK;
+    for (int64_t w = first; w < end && status == GAC_OK; w++) {
+        status = compress_check_cancel(c);
+        if (status == GAC_OK)
+            status = gac_engine_write_residual(c->engine, residual_of(c, w), c->window, c->err);
+        if (status == GAC_OK)
+            status = gac_engine_run_layers(c->engine, layer, layer + 1, c->err);
+        if (status == GAC_OK)
+            status = gac_engine_read_residual(c->engine, residual_of(c, w), c->err);
+        compress_step(c, 1);
+    }
+    return status;
+}
+
+/* The sums of one input of a layer. */
+typedef struct input_sums {
+    double *gram, *magnitude;
+} input_sums;
+
+/* The Gram matrix by which the method weighs the inputs; NULL: all alike. ASVD's is diagonal:
+ * mean magnitudes, whose roots it scales inputs by. */
+static gac_status method_gram(const compression *c, const input_sums *sums, int64_t n,
+                              double **made, const double **out)
+{
+    *made = NULL;
+    *out = c->options->method == GAC_COMPRESS_SVD ? NULL : sums->gram;
+    if (c->options->method != GAC_COMPRESS_ASVD)
+        return GAC_OK;
+    *made = calloc((size_t)(n * n), sizeof **made);
+    if (!*made)
+        return gac_error_no_memory(c->err);
+    for (int64_t i = 0; i < n; i++)
+        (*made)[i * n + i] = sums->magnitude[i] / (double)(c->n_windows * c->window) + 1e-6;
+    *out = *made;
+    return GAC_OK;
+}
+
+/* Beyond this rank two factors have more parameters than the weight. */
+static int64_t break_even(const matrix_stats *m)
+{
+    int64_t rank = m->n_out * m->n_in / (m->n_out + m->n_in);
+    return rank < m->n ? rank : m->n;
+}
+
+/* Cuts the basis down to the columns that a choice can have. */
+static void trim_basis(matrix_stats *m)
+{
+    m->n_basis = break_even(m);
+    for (int64_t i = 1; i < m->n_out; i++)
+        memmove(m->basis + i * m->n_basis, m->basis + i * m->n,
+                (size_t)m->n_basis * sizeof *m->basis);
+    m->total = 0;
+    for (int64_t i = m->n - 1; i >= 0; i--)
+        m->total += m->energy[i];
+}
+
+enum { MAX_JOBS = GAC_PROJECTION_COUNT + CHANNELS_COUNT };
+
+static gac_status add_spectrum(compression *c, matrix_stats *m, gac_projection projection,
+                               const double *gram, gac_factor_job *job)
+{
+    float *weight = NULL;
+    m->energy = calloc((size_t)m->n, sizeof *m->energy);
+    m->basis = malloc((size_t)(m->n_out * m->n) * sizeof *m->basis);
+    gac_status status = m->energy && m->basis ? compress_read_weight(c, m, &weight)
+                                              : gac_error_no_memory(c->err);
+    *job = (gac_factor_job){ .kind = GAC_FACTOR_SPECTRUM,
+                             .n_out = m->n_out,
+                             .n_in = m->n_in,
+                             .weight = weight,
+                             .gram = gram,
+                             .energy = m->energy,
+                             .basis = m->basis,
+                             .name = gac_projection_name(projection) };
+    return status;
+}
+
+static gac_status add_channels(compression *c, channel_stats *s, const matrix_stats *m,
+                               const input_sums *sums, const char *name, gac_factor_job *job)
+{
+    float *weight = NULL;
+    s->order = calloc((size_t)s->n_groups, sizeof *s->order);
+    s->loss = calloc((size_t)s->n_groups + 1, sizeof *s->loss);
+    s->gram = malloc((size_t)(m->n_in * m->n_in) * sizeof *s->gram);
+    gac_status status = s->order && s->loss && s->gram ? compress_read_weight(c, m, &weight)
+                                                       : gac_error_no_memory(c->err);
+    if (status == GAC_OK)
+        memcpy(s->gram, sums->gram, (size_t)(m->n_in * m->n_in) * sizeof *s->gram);
+    *job = (gac_factor_job){ .kind = GAC_FACTOR_CHANNELS,
+                             .n_out = m->n_out,
+                             .n_in = m->n_in,
+                             .weight = weight,
+                             .gram = s->gram,
+                             .block = s->block,
+                             .order = s->order,
+                             .loss = s->loss,
+                             .name = name };
+    return status;
+}
+
+/* Whether a block may be cut as a whole: no part of it is to stay. */
+static bool may_cut(const compression *c, const layer_stats *l, int kind)
+{
+    static const gac_projection first[] = { GAC_PROJECTION_GATE, GAC_PROJECTION_Q };
+    static const gac_projection last[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
+    const unsigned bit = kind == CHANNELS_WIDTH ? GAC_CHOOSE_WIDTH : GAC_CHOOSE_HEADS;
+    bool may = c->options->method == GAC_COMPRESS_GAC && (c->options->choices & bit) &&
+               l->channels[kind].n_groups > 1;
+    for (int p = (int)first[kind]; p <= (int)last[kind]; p++)
+        may = may && !l->matrix[p].excluded;
+    return may;
+}
+
+/* Does the jobs of a layer. */
+static gac_status factor_layer(compression *c, int32_t layer, const input_sums *sums)
+{
+    static const char *const names[] = { "mlp", "self_attn" };
+    static const gac_projection through[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
+    layer_stats *l = &c->layers[layer];
+    gac_factor_job jobs[MAX_JOBS] = { 0 };
+    double *made[GAC_PROJECTION_COUNT] = { NULL };
+    int n_jobs = 0;
+    gac_status status = GAC_OK;
+    for (int kind = 0; kind < CHANNELS_COUNT && status == GAC_OK; kind++) {
+        if (!may_cut(c, l, kind))
+            continue;
+        status = add_channels(c, &l->channels[kind], &l->matrix[through[kind]],
+                              &sums[gac_projection_input(through[kind])], names[kind],
+                              &jobs[n_jobs]);
+        n_jobs++;
+    }
+    for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
+        const double *gram;
+        if (l->matrix[p].excluded || !(c->options->choices & GAC_CHOOSE_RANK))
+            continue;
+        status = method_gram(c, &sums[gac_projection_input((gac_projection)p)], l->matrix[p].n_in,
+                             &made[p], &gram);
+        if (status == GAC_OK)
+            status = add_spectrum(c, &l->matrix[p], (gac_projection)p, gram, &jobs[n_jobs]);
+        n_jobs++;
+    }
+    if (status == GAC_OK)
+        status = gac_engine_factor(c->engine, jobs, n_jobs, c->err);
+    for (int i = 0; i < n_jobs; i++)
+        free((void *)(uintptr_t)jobs[i].weight);
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+        free(made[p]);
+        if (status == GAC_OK && l->matrix[p].basis)
+            trim_basis(&l->matrix[p]);
+    }
+    return status;
+}
+
+static gac_status read_sums(compression *c, int32_t layer, input_sums *sums)
+{
+    static const gac_projection one[GAC_INPUT_COUNT] = { GAC_PROJECTION_Q, GAC_PROJECTION_O,
+                                                         GAC_PROJECTION_GATE,
+                                                         GAC_PROJECTION_DOWN };
+    gac_status status = GAC_OK;
+    for (int i = 0; i < GAC_INPUT_COUNT && status == GAC_OK; i++) {
+        const size_t n = (size_t)c->layers[layer].matrix[one[i]].n_in;
+        sums[i].gram = malloc(n * n * sizeof(double));
+        sums[i].magnitude = malloc(n * sizeof(double));
+        status = sums[i].gram && sums[i].magnitude
+                     ? gac_engine_read_sums(c->engine, (gac_engine_input)i, sums[i].gram,
+                                            sums[i].magnitude, c->err)
+                     : gac_error_no_memory(c->err);
+    }
+    return status;
+}
+
+gac_status compress_measure_layer(compression *c, int32_t layer)
+{
+    input_sums sums[GAC_INPUT_COUNT] = { 0 };
+    char text[512];
+    bool found = false;
+    gac_status status = compress_load_layer(c, layer, &found);
+    if (status != GAC_OK)
+        return status;
+    if (!found)
+        status = gac_engine_collect(c->engine, layer, c->err);
+    if (status == GAC_OK)
+        status = advance(c, layer, 0, c->n_windows);
+    if (status == GAC_OK && !found)
+        status = read_sums(c, layer, sums);
+    gac_engine_collect(c->engine, -1, NULL);
+    if (status == GAC_OK && !found) {
+        status = factor_layer(c, layer, sums);
+        if (status != GAC_OK && c->err) {
+            snprintf(text, sizeof text, "%s", c->err->text);
+            gac_error_set(c->err, status, "layer %d: %s", layer, text);
+        }
+    }
+    for (int i = 0; i < GAC_INPUT_COUNT; i++) {
+        free(sums[i].gram);
+        free(sums[i].magnitude);
+    }
+    if (status == GAC_OK && !found && c->options->method == GAC_COMPRESS_GAC)
+        status = compress_measure_effects(c, layer);
+    if (status == GAC_OK && !found)
+        status = compress_save_layer(c, layer);
+    return status == GAC_OK ? advance(c, layer, c->n_windows, c->n_windows + c->n_probe_windows)
+                            : status;
+}

@@ -1,0 +1,320 @@
+/* The job from end to end: measure every layer, share the parameters out, write. */
+#include "compress/compress_internal.h"
+
+#include "base/arguments.h"
+#include "base/floats.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const methods[GAC_COMPRESS_METHOD_COUNT] = { "gac", "svd", "asvd", "svd-llm" };
+static const char *const choice_names[] = { "dense", "rank", "width", "heads" };
+
+const char *gac_compress_method_name(gac_compress_method method)
+{
+    return (unsigned)method < GAC_COMPRESS_METHOD_COUNT ? methods[method] : NULL;
+}
+
+const char *gac_compress_choice_name(gac_compress_choice choice)
+{
+    return (unsigned)choice <= GAC_CHOICE_HEADS ? choice_names[choice] : NULL;
+}
+
+gac_status compress_check_cancel(const compression *c)
+{
+    if (!c->options->cancel || !*c->options->cancel)
+        return GAC_OK;
+    return gac_error_set(c->err, GAC_FAILED,
+                         c->keeps_work ? "interrupted; measured layers are in %s"
+                                       : "interrupted; nothing was left behind",
+                         c->work);
+}
+
+void compress_step(compression *c, uint64_t n)
+{
+    c->n_done += n;
+    gac_progress_step(c->options->progress, c->n_done < c->n_steps ? c->n_done : c->n_steps);
+}
+
+gac_status compress_read_weight(const compression *c, const matrix_stats *m, float **out)
+{
+    const gac_tensor *t = gac_checkpoint_tensor(c->checkpoint, m->tensor);
+    const void *data;
+    gac_status status = gac_checkpoint_map(c->checkpoint, m->tensor, &data, c->err);
+    if (status != GAC_OK)
+        return status;
+    *out = malloc((size_t)t->n_elements * sizeof **out);
+    if (!*out)
+        return gac_error_no_memory(c->err);
+    for (int64_t i = 0; i < t->n_elements && t->dtype != GAC_DTYPE_F32; i++) {
+        uint16_t code = ((const uint16_t *)data)[i];
+        (*out)[i] = t->dtype == GAC_DTYPE_F16 ? gac_f16_to_float(code) : gac_bf16_to_float(code);
+    }
+    if (t->dtype == GAC_DTYPE_F32)
+        memcpy(*out, data, (size_t)t->n_elements * sizeof **out);
+    return GAC_OK;
+}
+
+static bool is_excluded(const gac_compress_options *o, const char *name)
+{
+    for (int32_t i = 0; i < o->n_exclude; i++)
+        if (fnmatch(o->exclude[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* Finds a projection, which must be one plain weight. */
+static gac_status describe_matrix(const compression *c, int32_t layer, gac_projection projection,
+                                  matrix_stats *out)
+{
+    char name[96], q[200];
+    snprintf(name, sizeof name, "layers.%d.%s", layer, gac_projection_name(projection));
+    const gac_module *module = gac_model_find_module(c->model, name);
+    if (!module || module->first >= 0 || module->n_parts != 1 || module->transposed ||
+        module->quantised)
+        return gac_error_set(c->err, GAC_BAD_INPUT,
+                             "%s: %s is not one plain weight; gac compresses dense models",
+                             gac_quote(q, sizeof q, gac_checkpoint_path(c->checkpoint)), name);
+    *out = (matrix_stats){ .tensor = module->parts[0].weight,
+                           .n_out = module->n_out,
+                           .n_in = module->n_in,
+                           .n = module->n_out < module->n_in ? module->n_out : module->n_in,
+                           .excluded = is_excluded(c->options, name) };
+    return GAC_OK;
+}
+
+/* The heads of a layer. */
+static const gac_op *attention_of(const gac_model *model, int32_t layer)
+{
+    for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
+        const gac_op *op = gac_model_op(model, i);
+        if (op->kind == GAC_OP_SDPA && op->layer == layer)
+            return op;
+    }
+    return NULL;
+}
+
+static gac_status describe_layers(compression *c)
+{
+    gac_status status = GAC_OK;
+    c->layers = calloc((size_t)c->n_layers + 1, sizeof *c->layers);
+    c->choices = calloc((size_t)c->n_layers + 1, sizeof *c->choices);
+    if (!c->layers || !c->choices)
+        return gac_error_no_memory(c->err);
+    for (int32_t l = 0; l < c->n_layers && status == GAC_OK; l++) {
+        layer_stats *s = &c->layers[l];
+        const gac_op *op = attention_of(c->model, l);
+        for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++)
+            status = describe_matrix(c, l, (gac_projection)p, &s->matrix[p]);
+        s->channels[CHANNELS_WIDTH].n_groups = s->matrix[GAC_PROJECTION_DOWN].n_in;
+        s->channels[CHANNELS_WIDTH].block = 1;
+        s->channels[CHANNELS_HEADS].n_groups = op ? op->n_kv_heads : 1;
+        s->channels[CHANNELS_HEADS].block =
+            s->matrix[GAC_PROJECTION_O].n_in / s->channels[CHANNELS_HEADS].n_groups;
+    }
+    return status;
+}
+
+static gac_status check_options(const gac_compress_options *o, gac_error *err)
+{
+    const int n_goals = (o->ratio > 0) + (o->total_ratio > 0) + (o->max_time_ms > 0);
+    GAC_REFUSE(err, (unsigned)o->method >= GAC_COMPRESS_METHOD_COUNT, "no such method");
+    GAC_REFUSE(err, n_goals != 1, "one of ratio, total_ratio and max_time_ms has to be given");
+    GAC_REFUSE(err, !(o->ratio < 1 && o->total_ratio < 1), "a ratio must be below 1");
+    GAC_REFUSE(err, o->align == GAC_ALIGN_CONTRACT && !o->contract,
+               "aligned sizes need a contract");
+    GAC_REFUSE(err, o->align == GAC_ALIGN_ROUND && o->multiple < 1, "round to what multiple?");
+    GAC_REFUSE(err, !o->device, "options name no device");
+    GAC_REFUSE(err, !o->ids || o->n_ids == 0, "there is no text");
+    return GAC_OK;
+}
+
+static gac_status open_engine(compression *c)
+{
+    gac_engine_options how = GAC_ENGINE_OPTIONS_INIT;
+    gac_engine_info info;
+    int64_t context = 0;
+    gac_status status = gac_engine_model_context(c->model, &context, c->err);
+    if (status != GAC_OK)
+        return status;
+    c->window = context < GAC_DEFAULT_WINDOW ? context : GAC_DEFAULT_WINDOW;
+    how.device = c->options->device;
+    how.n_threads = c->options->n_threads;
+    how.max_context = c->window;
+    how.progress = c->options->progress;
+    how.log = c->options->log;
+    status = gac_engine_open(c->model, &how, &c->engine, c->err);
+    if (status != GAC_OK)
+        return status;
+    gac_engine_describe(c->engine, &info);
+    c->hidden = info.hidden;
+    c->vocab = info.vocab;
+    return GAC_OK;
+}
+
+/* Counts passes of one window through one layer. */
+static uint64_t count_steps(const compression *c)
+{
+    uint64_t n = (uint64_t)(c->n_layers * (c->n_windows + c->n_probe_windows));
+    for (int32_t l = 0; l < c->n_layers && c->options->method == GAC_COMPRESS_GAC; l++) {
+        int n_cuts = 0;
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+            n_cuts += !c->layers[l].matrix[p].excluded &&
+                      (c->options->choices & GAC_CHOOSE_RANK) != 0;
+        n_cuts += (c->options->choices & GAC_CHOOSE_WIDTH) != 0;
+        n_cuts += (c->options->choices & GAC_CHOOSE_HEADS) != 0;
+        n += (uint64_t)(n_cuts * c->n_probe_windows * (c->n_layers - l));
+    }
+    return n;
+}
+
+static gac_status measure(compression *c)
+{
+    gac_status status = compress_start_calibration(c);
+    if (status != GAC_OK)
+        return status;
+    c->n_steps = count_steps(c);
+    gac_progress_start(c->options->progress, "measuring layers", "passes", c->n_steps);
+    for (int32_t l = 0; l < c->n_layers && status == GAC_OK; l++)
+        status = compress_measure_layer(c, l);
+    gac_progress_finish(c->options->progress);
+    return status;
+}
+
+static gac_status set_budget(const compression *c, gac_compress_result *r)
+{
+    const gac_compress_options *o = c->options;
+    const layer_choice dense = { 0 };
+    for (int32_t l = 0; l < c->n_layers; l++)
+        r->params_before += compress_layer_params(&c->layers[l], &dense);
+    r->total_before = gac_checkpoint_n_params(c->checkpoint);
+    double budget = o->ratio > 0 ? (1 - o->ratio) * (double)r->params_before
+                                 : (double)r->params_before - o->total_ratio * (double)r->total_before;
+    if (budget < 1)
+        return gac_error_set(c->err, GAC_USAGE,
+                             "%.3g of the whole model is more than the blocks' linear weights, "
+                             "which are %.3g of it",
+                             o->total_ratio, (double)r->params_before / (double)r->total_before);
+    r->budget_params = (int64_t)budget;
+    return GAC_OK;
+}
+
+static void add_module(gac_compress_result *r, const gac_compress_module *module)
+{
+    r->modules[r->n_modules++] = *module;
+}
+
+/* Lists what became of the modules of a block: one entry where it was cut as a whole. */
+static void list_block(const compression *c, int32_t l, gac_compress_result *r, bool mlp)
+{
+    const layer_stats *s = &c->layers[l];
+    const layer_choice *choice = &c->choices[l];
+    const int64_t size = mlp ? choice->width : choice->heads;
+    const int first = mlp ? GAC_PROJECTION_GATE : GAC_PROJECTION_Q;
+    const int last = mlp ? GAC_PROJECTION_DOWN : GAC_PROJECTION_O;
+    const channel_stats *channels = &s->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS];
+    gac_compress_module whole = { .choice = mlp ? GAC_CHOICE_WIDTH : GAC_CHOICE_HEADS,
+                                  .size = size,
+                                  .loss = choice->block_loss[mlp ? CHANNELS_WIDTH
+                                                                 : CHANNELS_HEADS] };
+    snprintf(whole.name, sizeof whole.name, "layers.%d.%s", l, mlp ? "mlp" : "self_attn");
+    for (int p = first; p <= last; p++) {
+        const matrix_stats *m = &s->matrix[p];
+        const int64_t rank = choice->rank[p], n = m->n_out * m->n_in;
+        gac_compress_module module = { .choice = rank ? GAC_CHOICE_RANK : GAC_CHOICE_DENSE,
+                                       .size = rank,
+                                       .n_params = rank ? rank * (m->n_out + m->n_in) : n,
+                                       .n_original = n,
+                                       .loss = choice->loss[p] };
+        snprintf(module.name, sizeof module.name, "layers.%d.%s", l,
+                 gac_projection_name((gac_projection)p));
+        whole.n_params += size ? n / channels->n_groups * size : 0;
+        whole.n_original += n;
+        if (!size)
+            add_module(r, &module);
+    }
+    if (size)
+        add_module(r, &whole);
+}
+
+static gac_status list_modules(const compression *c, gac_compress_result *r)
+{
+    r->modules =
+        calloc((size_t)c->n_layers * GAC_PROJECTION_COUNT + 1, sizeof *r->modules);
+    if (!r->modules)
+        return gac_error_no_memory(c->err);
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        list_block(c, l, r, false);
+        list_block(c, l, r, true);
+        r->params_after += compress_layer_params(&c->layers[l], &c->choices[l]);
+    }
+    r->total_after = r->total_before - r->params_before + r->params_after;
+    r->n_tokens = c->n_windows * c->window;
+    r->window = c->window;
+    r->dense_ms = r->compressed_ms = NAN;
+    return GAC_OK;
+}
+
+static void dispose(compression *c, bool keep_work)
+{
+    for (int32_t l = 0; c->layers && l < c->n_layers; l++) {
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            free(c->layers[l].matrix[p].energy);
+            free(c->layers[l].matrix[p].basis);
+        }
+        for (int k = 0; k < CHANNELS_COUNT; k++) {
+            free(c->layers[l].channels[k].order);
+            free(c->layers[l].channels[k].loss);
+            free(c->layers[l].channels[k].gram);
+        }
+    }
+    compress_end_work(c, keep_work);
+    gac_engine_close(c->engine);
+    free(c->layers);
+    free(c->choices);
+    free(c->residual);
+    free(c->probabilities);
+    free(c->entropy);
+}
+
+gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, const char *out,
+                            const gac_compress_options *options, gac_compress_result *result,
+                            gac_error *err)
+{
+    GAC_REFUSE_NULL(err, checkpoint, model, out, options, result);
+    *result = (gac_compress_result){ 0 };
+    compression c = { .checkpoint = checkpoint,
+                      .model = model,
+                      .options = options,
+                      .err = err,
+                      .n_layers = gac_model_n_layers(model) };
+    gac_status status = check_options(options, err);
+    if (status == GAC_OK)
+        status = describe_layers(&c);
+    if (status == GAC_OK)
+        status = set_budget(&c, result);
+    if (status == GAC_OK)
+        status = open_engine(&c);
+    if (status == GAC_OK)
+        status = compress_start_work(&c, out);
+    if (status == GAC_OK)
+        status = measure(&c);
+    if (status == GAC_OK)
+        status = compress_allocate(&c, result);
+    if (status == GAC_OK)
+        status = list_modules(&c, result);
+    if (status == GAC_OK && !options->dry_run)
+        status = compress_write(&c, out, result);
+    dispose(&c, options->work || (status != GAC_OK && options->resume));
+    return status;
+}
+
+void gac_compress_dispose(gac_compress_result *result)
+{
+    if (!result)
+        return;
+    free(result->modules);
+    *result = (gac_compress_result){ 0 };
+}

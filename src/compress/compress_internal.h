@@ -1,0 +1,125 @@
+/* What the files of compress share. */
+#ifndef GAC_COMPRESS_INTERNAL_H
+#define GAC_COMPRESS_INTERNAL_H
+
+#include <gac/compress.h>
+#include <gac/engine.h>
+
+/* The weight of one projection of one layer, and what factoring it would lose. */
+typedef struct matrix_stats {
+    int32_t tensor;      /* of the weight, in the checkpoint */
+    int64_t n_out, n_in; /* of the weight */
+    int64_t n;           /* the smaller of the two */
+    int64_t n_basis;     /* columns of the basis that are kept: no choice has more */
+    double *energy;      /* (n): a rank r loses the sum from r on; NULL: not computed */
+    float *basis;        /* (n_out, n_basis); NULL once it is in the work folder */
+    double total;        /* sum of energy */
+    double scale;        /* nats that the model's output changes by, per relative loss */
+    bool excluded;       /* stays dense */
+} matrix_stats;
+
+/* Channels of an MLP or groups of heads, the most important ones first. */
+typedef struct channel_stats {
+    int64_t n_groups, block; /* groups of block inputs */
+    int32_t *order;          /* (n_groups); NULL: not computed */
+    double *loss;            /* (n_groups + 1): if the first i are kept */
+    double scale;
+    double *gram; /* (n, n) of the inputs; NULL once it is in the work folder */
+} channel_stats;
+
+enum { CHANNELS_WIDTH, CHANNELS_HEADS, CHANNELS_COUNT };
+
+typedef struct layer_stats {
+    matrix_stats matrix[GAC_PROJECTION_COUNT];
+    channel_stats channels[CHANNELS_COUNT];
+} layer_stats;
+
+/* What was chosen for a layer; 0 is dense. Where width or heads is set, the ranks of that
+ * block are 0. */
+typedef struct layer_choice {
+    int64_t rank[GAC_PROJECTION_COUNT];
+    int64_t width, heads;
+    double loss[GAC_PROJECTION_COUNT]; /* of the ranks, */
+    double block_loss[CHANNELS_COUNT]; /* and of width and heads */
+} layer_choice;
+
+/* A compression under way. */
+typedef struct compression {
+    gac_checkpoint *checkpoint;
+    const gac_model *model;
+    const gac_compress_options *options;
+    gac_error *err;
+    gac_engine *engine;
+    int32_t n_layers;
+    int64_t hidden, vocab;
+    layer_stats *layers;   /* (n_layers) */
+    layer_choice *choices; /* (n_layers) */
+    int64_t window, n_windows, n_probe_windows;
+    float *residual; /* (n_windows + n_probe_windows, window, hidden), before the layer at work */
+    /* The dense model's output at sampled positions of the probe windows: */
+    int64_t first_sample, sample_step, n_samples; /* in each window */
+    float *probabilities; /* (n_probe_windows, n_samples, vocab) */
+    double *entropy;      /* (n_probe_windows): sums of p log p over a window's samples */
+    char *work;           /* folder for measured layers */
+    bool keeps_work;      /* layers that are there are used, and they stay if the job fails */
+    char fingerprint[20]; /* of the model, the text and the options, for a resumed job */
+    uint64_t n_done, n_steps; /* progress */
+} compression;
+
+/* Whether the job has to stop; sets the error. */
+gac_status compress_check_cancel(const compression *c);
+void compress_step(compression *c, uint64_t n);
+/* The mapped weight as floats, (n_out, n_in); the caller frees it. */
+gac_status compress_read_weight(const compression *c, const matrix_stats *m, float **out);
+
+/* ---- calibrate.c ---- */
+
+/* Cuts the text into windows, embeds them, and runs the dense model on the probe windows. */
+gac_status compress_start_calibration(compression *c);
+/* Fills the statistics of a layer, moves all windows behind it, and saves the large parts in
+ * the work folder. */
+gac_status compress_measure_layer(compression *c, int32_t layer);
+/* Divergence of the model's output from the dense one, in nats, as the engine is now from
+ * layer on. */
+gac_status compress_divergence(compression *c, int32_t layer, double *out);
+
+/* ---- effects.c ---- */
+
+/* Measures the scale of every curve of a layer. */
+gac_status compress_measure_effects(compression *c, int32_t layer);
+double compress_rank_loss(const matrix_stats *m, int64_t rank); /* relative */
+double compress_channel_loss(const channel_stats *s, int64_t n_groups);
+/* The first n_groups of the order as inputs, rising; the caller frees them. NULL: no memory. */
+int32_t *compress_kept_inputs(const channel_stats *s, int64_t n_groups);
+
+/* ---- work_folder.c ---- */
+
+/* Saves a measured layer and frees its large parts; reads one back, *found false where there
+ * is none that fits. */
+gac_status compress_save_layer(compression *c, int32_t layer);
+gac_status compress_load_layer(compression *c, int32_t layer, bool *found);
+/* Opens the folder of a layer, to map its large parts. */
+gac_status compress_open_layer(const compression *c, int32_t layer, gac_checkpoint **out);
+gac_status compress_start_work(compression *c, const char *out);
+void compress_end_work(compression *c, bool keep);
+
+/* ---- allocate.c ---- */
+
+/* Chooses for every layer. */
+gac_status compress_allocate(compression *c, gac_compress_result *result);
+/* Parameters of a layer's linear weights with these choices. */
+int64_t compress_layer_params(const layer_stats *s, const layer_choice *choice);
+
+/* ---- sizes.c ---- */
+
+/* The sizes that may be chosen between 1 and largest, rising, *n of them; the caller frees
+ * them. NULL: no memory. */
+int64_t *compress_candidates(const compression *c, int64_t largest, size_t *n);
+/* The largest of them that is at most size, or 0. */
+int64_t compress_round_down(const compression *c, int64_t size);
+
+/* ---- write_model.c ---- */
+
+gac_status compress_write(compression *c, const char *out, const gac_compress_result *result);
+
+#endif

@@ -1,0 +1,140 @@
+/* What a loss in one module does to the output of the whole model. One cut of moderate size
+ * is made at a time, and the divergence of the output is measured. Other sizes are taken to
+ * have an effect in proportion to their loss. */
+#include "compress/compress_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The cuts that are measured: of ranks, half of what break-even has; of channels, two thirds
+ * of all. */
+#define RANK_SHARE 0.5
+#define CHANNEL_SHARE (2.0 / 3)
+#define LEAST_DIVERGENCE 1e-9
+#define LEAST_LOSS 1e-12
+
+double compress_rank_loss(const matrix_stats *m, int64_t rank)
+{
+    double lost = 0;
+    for (int64_t i = m->n - 1; i >= rank; i--)
+        lost += m->energy[i];
+    return m->total > 0 ? lost / m->total : 0;
+}
+
+double compress_channel_loss(const channel_stats *s, int64_t n_groups)
+{
+    return s->loss[0] > 0 ? s->loss[n_groups] / s->loss[0] : 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+int32_t *compress_kept_inputs(const channel_stats *s, int64_t n_groups)
+{
+    int32_t *kept = calloc((size_t)(n_groups * s->block) + 1, sizeof *kept);
+    for (int64_t i = 0; kept && i < n_groups * s->block; i++)
+        kept[i] = s->order[i / s->block] * (int32_t)s->block + (int32_t)(i % s->block);
+    if (kept)
+        qsort(kept, (size_t)(n_groups * s->block), sizeof *kept, by_value);
+    return kept;
+}
+
+/* Nats per relative loss, by the divergence from layer on. */
+static gac_status measure_scale(compression *c, int32_t layer, double loss, double *scale)
+{
+    double divergence = 0;
+    gac_status status = compress_divergence(c, layer, &divergence);
+    *scale = fmax(divergence, LEAST_DIVERGENCE) / fmax(loss, LEAST_LOSS);
+    return status;
+}
+
+static gac_status cut_rank(compression *c, int32_t layer, gac_projection projection)
+{
+    matrix_stats *m = &c->layers[layer].matrix[projection];
+    const int64_t half =
+        (int64_t)(RANK_SHARE * (double)(m->n_out * m->n_in) / (double)(m->n_out + m->n_in));
+    const int64_t rank = half < 1 ? 1 : half;
+    float *weight = NULL, *second = malloc((size_t)(m->n_out * rank) * sizeof *second);
+    float *first = malloc((size_t)(rank * m->n_in) * sizeof *first);
+    gac_status status =
+        first && second ? compress_read_weight(c, m, &weight) : gac_error_no_memory(c->err);
+    gac_factor_job job = { .kind = GAC_FACTOR_PROJECT,
+                           .n_out = m->n_out,
+                           .n_in = m->n_in,
+                           .weight = weight,
+                           .basis = m->basis,
+                           .basis_stride = m->n_basis,
+                           .n_kept = rank,
+                           .made = first,
+                           .name = gac_projection_name(projection) };
+    if (status == GAC_OK)
+        status = gac_engine_factor(c->engine, &job, 1, c->err);
+    for (int64_t i = 0; status == GAC_OK && i < m->n_out * rank; i++)
+        second[i] = m->basis[i / rank * m->n_basis + i % rank];
+    const gac_host_tensor a = { first, GAC_DTYPE_F32, rank, m->n_in, "a first factor" };
+    const gac_host_tensor b = { second, GAC_DTYPE_F32, m->n_out, rank, "a second factor" };
+    if (status == GAC_OK)
+        status = gac_engine_replace(c->engine, layer, projection, &a, &b, c->err);
+    if (status == GAC_OK)
+        status = measure_scale(c, layer, compress_rank_loss(m, rank), &m->scale);
+    gac_engine_restore(c->engine, layer, projection);
+    free(weight);
+    free(first);
+    free(second);
+    return status;
+}
+
+/* Keeps two thirds of the channels. Those that go get columns of zeros. */
+static gac_status cut_channels(compression *c, int32_t layer, int kind, gac_projection projection)
+{
+    channel_stats *s = &c->layers[layer].channels[kind];
+    const matrix_stats *m = &c->layers[layer].matrix[projection];
+    int64_t n_groups = (int64_t)(CHANNEL_SHARE * (double)s->n_groups + 0.5);
+    n_groups = n_groups < 1 ? 1 : n_groups == s->n_groups ? n_groups - 1 : n_groups;
+    const int64_t n_kept = n_groups * s->block;
+    int32_t *kept = compress_kept_inputs(s, n_groups);
+    float *weight = NULL, *made = malloc((size_t)(m->n_out * n_kept) * sizeof *made);
+    float *whole = calloc((size_t)(m->n_out * m->n_in), sizeof *whole);
+    gac_status status = kept && made && whole ? compress_read_weight(c, m, &weight)
+                                              : gac_error_no_memory(c->err);
+    gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
+                           .n_out = m->n_out,
+                           .n_in = m->n_in,
+                           .weight = weight,
+                           .gram = s->gram,
+                           .kept = kept,
+                           .n_kept = n_kept,
+                           .made = made,
+                           .name = gac_projection_name(projection) };
+    if (status == GAC_OK)
+        status = gac_engine_factor(c->engine, &job, 1, c->err);
+    for (int64_t i = 0; status == GAC_OK && i < m->n_out * n_kept; i++)
+        whole[i / n_kept * m->n_in + kept[i % n_kept]] = made[i];
+    const gac_host_tensor b = { whole, GAC_DTYPE_F32, m->n_out, m->n_in, "a refitted weight" };
+    if (status == GAC_OK)
+        status = gac_engine_replace(c->engine, layer, projection, NULL, &b, c->err);
+    if (status == GAC_OK)
+        status = measure_scale(c, layer, compress_channel_loss(s, n_groups), &s->scale);
+    gac_engine_restore(c->engine, layer, projection);
+    free(weight);
+    free(kept);
+    free(made);
+    free(whole);
+    return status;
+}
+
+gac_status compress_measure_effects(compression *c, int32_t layer)
+{
+    layer_stats *l = &c->layers[layer];
+    gac_status status = GAC_OK;
+    for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++)
+        if (l->matrix[p].energy)
+            status = cut_rank(c, layer, (gac_projection)p);
+    if (status == GAC_OK && l->channels[CHANNELS_WIDTH].order)
+        status = cut_channels(c, layer, CHANNELS_WIDTH, GAC_PROJECTION_DOWN);
+    if (status == GAC_OK && l->channels[CHANNELS_HEADS].order)
+        status = cut_channels(c, layer, CHANNELS_HEADS, GAC_PROJECTION_O);
+    return status;
+}

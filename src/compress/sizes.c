@@ -1,0 +1,63 @@
+/* Which sizes may be chosen. */
+#include "compress/compress_internal.h"
+
+#include <stdlib.h>
+
+/* A candidate every so many numbers: fine where sizes are small, and never so many that
+ * neighbours hardly differ. */
+static int64_t step_at(int64_t size)
+{
+    return size < 1024 ? 32 : size < 4096 ? 64 : 128;
+}
+
+/* Of any size, about this many candidates are looked at. */
+#define N_ANY 48
+
+/* Whether the contract calls size aligned, for the outputs and for the inputs of a weight. */
+static bool is_aligned(const compression *c, int64_t size)
+{
+    static const gac_op_axis axes[] = { GAC_OP_GEMM_N, GAC_OP_GEMM_K };
+    gac_dtype dtype;
+    if (!gac_contract_dtype(c->options->contract, gac_model_dtype(c->model), &dtype))
+        return true;
+    for (int i = 0; i < 2; i++) {
+        gac_judgement judgement;
+        if (gac_contract_judge(c->options->contract, axes[i], dtype, size, 1024, 4096, &judgement,
+                               NULL) != GAC_OK ||
+            !judgement.aligned)
+            return false;
+    }
+    return true;
+}
+
+static bool may_choose(const compression *c, int64_t size, int64_t largest)
+{
+    switch (c->options->align) {
+    case GAC_ALIGN_NONE:
+        return largest <= N_ANY || size * N_ANY / largest != (size - 1) * N_ANY / largest;
+    case GAC_ALIGN_ROUND:
+        return size % c->options->multiple == 0;
+    case GAC_ALIGN_CONTRACT:
+        return size % step_at(size) == 0 && is_aligned(c, size);
+    }
+    return false;
+}
+
+int64_t *compress_candidates(const compression *c, int64_t largest, size_t *n)
+{
+    int64_t *sizes = calloc((size_t)(largest > 0 ? largest : 0) + 1, sizeof *sizes);
+    *n = 0;
+    for (int64_t size = 1; sizes && size <= largest; size++)
+        if (may_choose(c, size, largest))
+            sizes[(*n)++] = size;
+    return sizes;
+}
+
+int64_t compress_round_down(const compression *c, int64_t size)
+{
+    if (c->options->align == GAC_ALIGN_NONE)
+        return size;
+    while (size > 0 && !may_choose(c, size, size))
+        size--;
+    return size;
+}

@@ -1,0 +1,247 @@
+/* Finished layers on disk. Their bases and Gram matrices are needed again when the model is
+ * written, and all layers together would not fit in memory. A layer is one folder with a
+ * safetensors file, which appears complete or not at all; so a job can be resumed. */
+#include "compress/compress_internal.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { N_SCALES = GAC_PROJECTION_COUNT + CHANNELS_COUNT };
+#define FILE_NAME "model.safetensors"
+#define FINGERPRINT "gac_compress"
+
+static void layer_path(const compression *c, int32_t layer, const char *file, char *out,
+                       size_t size)
+{
+    snprintf(out, size, "%s/layer-%03d%s%s", c->work, layer, file ? "/" : "", file ? file : "");
+}
+
+/* Hashes all that the results of layers depend on. */
+static gac_status find_fingerprint(compression *c)
+{
+    const gac_compress_options *o = c->options;
+    char text[256];
+    uint64_t hash = gac_hash_bytes(o->ids, o->n_ids * sizeof *o->ids);
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(c->checkpoint) && status == GAC_OK; i++) {
+        const gac_tensor *t = gac_checkpoint_tensor(c->checkpoint, i);
+        const void *data;
+        status = gac_checkpoint_map(c->checkpoint, i, &data, c->err);
+        if (status != GAC_OK)
+            break;
+        snprintf(text, sizeof text, "%016llx %.100s %016llx", (unsigned long long)hash, t->name,
+                 (unsigned long long)gac_hash_bytes(data, t->size_bytes));
+        hash = gac_hash_bytes(text, strlen(text));
+    }
+    for (int32_t i = 0; i < o->n_exclude; i++)
+        hash = hash * 31 + gac_hash_bytes(o->exclude[i], strlen(o->exclude[i]));
+    snprintf(text, sizeof text, "%016llx %d %u %lld %lld %s %s", (unsigned long long)hash,
+             (int)o->method, o->choices, (long long)c->window, (long long)c->n_windows, o->device,
+             GAC_VERSION);
+    snprintf(c->fingerprint, sizeof c->fingerprint, "%016llx",
+             (unsigned long long)gac_hash_bytes(text, strlen(text)));
+    return status;
+}
+
+/* Removes the files that a job makes in its work folder, and the folder if nothing else is
+ * in it. */
+static void remove_work(const compression *c)
+{
+    char path[4096];
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        layer_path(c, i, FILE_NAME, path, sizeof path);
+        unlink(path);
+        layer_path(c, i, NULL, path, sizeof path);
+        rmdir(path);
+    }
+    rmdir(c->work);
+}
+
+gac_status compress_start_work(compression *c, const char *out)
+{
+    const char *own = c->options->work;
+    size_t n = strlen(own ? own : out);
+    char q[256];
+    while (!own && n > 1 && out[n - 1] == '/')
+        n--;
+    c->keeps_work = own || c->options->resume;
+    c->work = malloc(n + 8);
+    if (!c->work)
+        return gac_error_no_memory(c->err);
+    snprintf(c->work, n + 8, "%.*s%s", (int)n, own ? own : out, own ? "" : ".work");
+    if (!c->keeps_work)
+        remove_work(c);
+    if (mkdir(c->work, 0700) != 0 && !(errno == EEXIST && c->keeps_work))
+        return gac_error_set(c->err, GAC_FAILED, "%s: cannot make the work folder: %s",
+                             gac_quote(q, sizeof q, c->work), strerror(errno));
+    return c->keeps_work ? find_fingerprint(c) : GAC_OK;
+}
+
+void compress_end_work(compression *c, bool keep)
+{
+    if (c->work && !keep)
+        remove_work(c);
+    free(c->work);
+    c->work = NULL;
+}
+
+/* One tensor of a layer's file. */
+typedef struct part {
+    char name[48];
+    gac_dtype dtype;
+    int64_t shape[2];
+    const void *data;
+} part;
+
+enum { MAX_PARTS = 2 * GAC_PROJECTION_COUNT + 3 * CHANNELS_COUNT + 1 };
+
+static void add_part(part *parts, int *n, const char *kind, int index, gac_dtype dtype,
+                     int64_t n_rows, int64_t n_cols, const void *data)
+{
+    part *p = &parts[(*n)++];
+    *p = (part){ .dtype = dtype, .shape = { n_rows, n_cols }, .data = data };
+    snprintf(p->name, sizeof p->name, "%s.%d", kind, index);
+}
+
+static int list_parts(const layer_stats *l, const double *scales, part *parts)
+{
+    int n = 0;
+    add_part(parts, &n, "scales", 0, GAC_DTYPE_F64, 1, N_SCALES, scales);
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+        const matrix_stats *m = &l->matrix[p];
+        if (!m->energy)
+            continue;
+        add_part(parts, &n, "energy", p, GAC_DTYPE_F64, 1, m->n, m->energy);
+        add_part(parts, &n, "basis", p, GAC_DTYPE_F32, m->n_out, m->n_basis, m->basis);
+    }
+    for (int k = 0; k < CHANNELS_COUNT; k++) {
+        const channel_stats *s = &l->channels[k];
+        const int64_t n_inputs = s->n_groups * s->block;
+        if (!s->order)
+            continue;
+        add_part(parts, &n, "order", k, GAC_DTYPE_I32, 1, s->n_groups, s->order);
+        add_part(parts, &n, "loss", k, GAC_DTYPE_F64, 1, s->n_groups + 1, s->loss);
+        add_part(parts, &n, "gram", k, GAC_DTYPE_F64, n_inputs, n_inputs, s->gram);
+    }
+    return n;
+}
+
+gac_status compress_save_layer(compression *c, int32_t layer)
+{
+    layer_stats *l = &c->layers[layer];
+    char path[4096];
+    double scales[N_SCALES];
+    part parts[MAX_PARTS];
+    gac_writer *writer = NULL;
+    gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
+    json_t *metadata = json_pack("{s:s}", FINGERPRINT, c->fingerprint);
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+        scales[p] = l->matrix[p].scale;
+    for (int k = 0; k < CHANNELS_COUNT; k++)
+        scales[GAC_PROJECTION_COUNT + k] = l->channels[k].scale;
+    const int n = list_parts(l, scales, parts);
+    how.max_shard_bytes = UINT64_MAX / 2;
+    how.no_sync = true;
+    how.replace = true;
+    how.metadata = metadata;
+    layer_path(c, layer, NULL, path, sizeof path);
+    gac_status status =
+        metadata ? gac_writer_create(path, &how, &writer, c->err) : gac_error_no_memory(c->err);
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        status = gac_writer_add(writer, parts[i].name, parts[i].dtype, 2, parts[i].shape, NULL,
+                                c->err);
+    if (status == GAC_OK)
+        status = gac_writer_layout(writer, c->err);
+    for (int i = 0; i < n && status == GAC_OK; i++) {
+        size_t bytes = (size_t)(parts[i].shape[0] * parts[i].shape[1]) *
+                       (size_t)gac_dtype_bits(parts[i].dtype) / 8;
+        status = gac_writer_write(writer, i, 0, parts[i].data, bytes, c->err);
+    }
+    if (status == GAC_OK)
+        status = gac_writer_finish(writer, c->err);
+    else
+        gac_writer_discard(writer);
+    json_decref(metadata);
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+        free(l->matrix[p].basis);
+        l->matrix[p].basis = NULL;
+    }
+    for (int k = 0; k < CHANNELS_COUNT; k++) {
+        free(l->channels[k].gram);
+        l->channels[k].gram = NULL;
+    }
+    return status;
+}
+
+gac_status compress_open_layer(const compression *c, int32_t layer, gac_checkpoint **out)
+{
+    char path[4096];
+    layer_path(c, layer, FILE_NAME, path, sizeof path);
+    return gac_checkpoint_open(path, NULL, out, c->err);
+}
+
+/* Copies a part of n numbers, or returns NULL where it is not there in this shape. */
+static void *copy_part(const gac_checkpoint *file, const char *kind, int index, int64_t n,
+                       gac_dtype dtype)
+{
+    char name[48];
+    const void *data;
+    snprintf(name, sizeof name, "%s.%d", kind, index);
+    int32_t at = gac_checkpoint_find(file, name);
+    const gac_tensor *t = at < 0 ? NULL : gac_checkpoint_tensor(file, at);
+    if (!t || t->dtype != dtype || t->n_elements != n ||
+        gac_checkpoint_map(file, at, &data, NULL) != GAC_OK)
+        return NULL;
+    void *copy = malloc(t->size_bytes);
+    if (copy)
+        memcpy(copy, data, t->size_bytes);
+    return copy;
+}
+
+static bool is_same_job(const compression *c, const gac_checkpoint *file)
+{
+    const char *stated =
+        json_string_value(json_object_get(gac_checkpoint_metadata(file, 0), FINGERPRINT));
+    return stated && strcmp(stated, c->fingerprint) == 0;
+}
+
+gac_status compress_load_layer(compression *c, int32_t layer, bool *found)
+{
+    layer_stats *l = &c->layers[layer];
+    char path[4096];
+    gac_checkpoint *file = NULL;
+    *found = false;
+    layer_path(c, layer, FILE_NAME, path, sizeof path);
+    if (!c->keeps_work || access(path, R_OK) != 0)
+        return GAC_OK;
+    gac_status status = gac_checkpoint_open(path, NULL, &file, c->err);
+    if (status != GAC_OK || !is_same_job(c, file)) {
+        gac_checkpoint_close(file);
+        return status;
+    }
+    double *scales = copy_part(file, "scales", 0, N_SCALES, GAC_DTYPE_F64);
+    for (int p = 0; p < GAC_PROJECTION_COUNT && scales; p++) {
+        matrix_stats *m = &l->matrix[p];
+        m->scale = scales[p];
+        m->energy = copy_part(file, "energy", p, m->n, GAC_DTYPE_F64);
+        m->n_basis = m->n_out * m->n_in / (m->n_out + m->n_in);
+        m->n_basis = m->n_basis < m->n ? m->n_basis : m->n;
+        for (int64_t i = m->n - 1; m->energy && i >= 0; i--)
+            m->total += m->energy[i];
+    }
+    for (int k = 0; k < CHANNELS_COUNT && scales; k++) {
+        channel_stats *s = &l->channels[k];
+        s->scale = scales[GAC_PROJECTION_COUNT + k];
+        s->order = copy_part(file, "order", k, s->n_groups, GAC_DTYPE_I32);
+        s->loss = copy_part(file, "loss", k, s->n_groups + 1, GAC_DTYPE_F64);
+    }
+    *found = scales != NULL;
+    free(scales);
+    gac_checkpoint_close(file);
+    return GAC_OK;
+}

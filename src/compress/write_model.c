@@ -1,0 +1,401 @@
+/* Writes the compressed model: its tensors, config and record. */
+#include "compress/compress_internal.h"
+
+#include "base/floats.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What becomes of a tensor of the checkpoint. */
+typedef enum fate {
+    FATE_COPY,
+    FATE_FACTORS, /* a weight of a low rank: X.BLinear (rank, in), then X.ALinear (out, rank) */
+    FATE_RENAME,  /* the bias of such a weight: X.ALinear.bias */
+    FATE_ROWS,    /* some rows stay */
+    FATE_REFIT    /* some columns stay, with other values */
+} fate;
+
+typedef struct tensor_plan {
+    fate fate;
+    int32_t layer;
+    gac_projection projection;
+    int64_t size;             /* rank, or rows or columns that stay */
+    int32_t *rows;            /* FATE_ROWS: (size) */
+    int32_t written, written2; /* indices in the writer; FATE_FACTORS has both */
+} tensor_plan;
+
+typedef struct writing {
+    compression *c;
+    gac_writer *writer;
+    tensor_plan *plans; /* (n_tensors) */
+} writing;
+
+/* Which rows of a projection's output stay where only some groups of channels or heads do. */
+static int32_t *kept_rows(const compression *c, int32_t layer, gac_projection projection,
+                          int64_t *n)
+{
+    const layer_stats *l = &c->layers[layer];
+    const bool mlp = projection >= GAC_PROJECTION_GATE;
+    channel_stats groups = l->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS];
+    const int64_t n_groups = mlp ? c->choices[layer].width : c->choices[layer].heads;
+    groups.block = l->matrix[projection].n_out / groups.n_groups;
+    *n = n_groups * groups.block;
+    return compress_kept_inputs(&groups, n_groups);
+}
+
+/* The index of a module's bias, or -1. */
+static int32_t bias_of(const compression *c, int32_t layer, gac_projection projection)
+{
+    char name[96];
+    snprintf(name, sizeof name, "layers.%d.%s", layer, gac_projection_name(projection));
+    const gac_module *module = gac_model_find_module(c->model, name);
+    return module->parts[0].bias;
+}
+
+static gac_status plan_projection(writing *w, int32_t layer, gac_projection projection)
+{
+    const compression *c = w->c;
+    const layer_choice *choice = &c->choices[layer];
+    const matrix_stats *m = &c->layers[layer].matrix[projection];
+    const bool mlp = projection >= GAC_PROJECTION_GATE;
+    const bool is_last = projection == GAC_PROJECTION_O || projection == GAC_PROJECTION_DOWN;
+    const int64_t groups = mlp ? choice->width : choice->heads;
+    const int32_t bias = bias_of(c, layer, projection);
+    tensor_plan *plan = &w->plans[m->tensor];
+    *plan = (tensor_plan){ .layer = layer, .projection = projection };
+    if (choice->rank[projection]) {
+        plan->fate = FATE_FACTORS;
+        plan->size = choice->rank[projection];
+        if (bias >= 0)
+            w->plans[bias].fate = FATE_RENAME;
+    } else if (groups && is_last) {
+        plan->fate = FATE_REFIT;
+        plan->size = m->n_in / c->layers[layer].channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS]
+                                   .n_groups * groups;
+    } else if (groups) {
+        tensor_plan *both[] = { plan, bias >= 0 ? &w->plans[bias] : NULL };
+        for (int i = 0; i < 2 && both[i]; i++) {
+            both[i]->fate = FATE_ROWS;
+            both[i]->rows = kept_rows(c, layer, projection, &both[i]->size);
+            if (!both[i]->rows)
+                return gac_error_no_memory(c->err);
+        }
+    }
+    return GAC_OK;
+}
+
+static gac_status plan_tensors(writing *w)
+{
+    gac_status status = GAC_OK;
+    for (int32_t l = 0; l < w->c->n_layers; l++)
+        for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++)
+            status = plan_projection(w, l, (gac_projection)p);
+    return status;
+}
+
+/* "X.weight" becomes "X.MIDDLE.weight". */
+static void put_inside(const char *name, const char *middle, char *out, size_t size)
+{
+    const char *dot = strrchr(name, '.');
+    snprintf(out, size, "%.*s.%s%s", (int)(dot - name), name, middle, dot);
+}
+
+static gac_status declare(writing *w, int32_t index)
+{
+    const gac_tensor *t = gac_checkpoint_tensor(w->c->checkpoint, index);
+    tensor_plan *plan = &w->plans[index];
+    char name[GAC_MAX_NAME_BYTES + 16];
+    int64_t shape[GAC_MAX_AXES];
+    memcpy(shape, t->shape, (size_t)t->n_axes * sizeof *shape);
+    snprintf(name, sizeof name, "%s", t->name);
+    if (plan->fate == FATE_FACTORS) {
+        const int64_t first[] = { plan->size, shape[1] }, second[] = { shape[0], plan->size };
+        put_inside(t->name, "BLinear", name, sizeof name);
+        gac_status status = gac_writer_add(w->writer, name, t->dtype, 2, first, &plan->written,
+                                           w->c->err);
+        put_inside(t->name, "ALinear", name, sizeof name);
+        return status == GAC_OK ? gac_writer_add(w->writer, name, t->dtype, 2, second,
+                                                 &plan->written2, w->c->err)
+                                : status;
+    }
+    if (plan->fate == FATE_RENAME)
+        put_inside(t->name, "ALinear", name, sizeof name);
+    if (plan->fate == FATE_ROWS)
+        shape[0] = plan->size;
+    if (plan->fate == FATE_REFIT)
+        shape[1] = plan->size;
+    return gac_writer_add(w->writer, name, t->dtype, t->n_axes, shape, &plan->written, w->c->err);
+}
+
+/* Writes floats in the dtype of the original. */
+static gac_status put_floats(writing *w, const gac_tensor *t, int32_t index, const float *floats,
+                             int64_t n)
+{
+    char q[200];
+    if (t->dtype == GAC_DTYPE_F32)
+        return gac_writer_write(w->writer, index, 0, floats, (size_t)n * sizeof *floats, w->c->err);
+    const bool f16 = t->dtype == GAC_DTYPE_F16;
+    uint16_t *codes = malloc((size_t)n * sizeof *codes + 1);
+    bool fits = true;
+    if (!codes)
+        return gac_error_no_memory(w->c->err);
+    for (int64_t i = 0; i < n; i++) {
+        codes[i] = f16 ? gac_f16_from_float(floats[i]) : gac_bf16_from_float(floats[i]);
+        fits = fits && isfinite(f16 ? gac_f16_to_float(codes[i]) : gac_bf16_to_float(codes[i]));
+    }
+    gac_status status =
+        fits ? gac_writer_write(w->writer, index, 0, codes, (size_t)n * sizeof *codes, w->c->err)
+             : gac_error_set(w->c->err, GAC_FAILED,
+                             "tensor \"%s\": a compressed weight is too large for %s",
+                             gac_quote(q, sizeof q, t->name), gac_dtype_name(t->dtype));
+    free(codes);
+    return status;
+}
+
+/* The mapped part of a layer's work file. */
+static gac_status map_part(const compression *c, const gac_checkpoint *file, const char *kind,
+                           int index, const void **out)
+{
+    char name[48], q[256];
+    snprintf(name, sizeof name, "%s.%d", kind, index);
+    int32_t at = gac_checkpoint_find(file, name);
+    if (at < 0)
+        return gac_error_set(c->err, GAC_BAD_INPUT, "%s: %s is missing",
+                             gac_quote(q, sizeof q, gac_checkpoint_path(file)), name);
+    return gac_checkpoint_map(file, at, out, c->err);
+}
+
+static gac_status write_factors(writing *w, const gac_checkpoint *file, const gac_tensor *t,
+                                const tensor_plan *plan)
+{
+    const matrix_stats *m = &w->c->layers[plan->layer].matrix[plan->projection];
+    const int64_t rank = plan->size;
+    const void *mapped = NULL;
+    float *weight = NULL, *first = malloc((size_t)(rank * m->n_in) * sizeof *first);
+    float *second = malloc((size_t)(m->n_out * rank) * sizeof *second);
+    gac_status status = first && second ? map_part(w->c, file, "basis", (int)plan->projection,
+                                                   &mapped)
+                                        : gac_error_no_memory(w->c->err);
+    const float *basis = mapped;
+    if (status == GAC_OK)
+        status = compress_read_weight(w->c, m, &weight);
+    gac_factor_job job = { .kind = GAC_FACTOR_PROJECT,
+                           .n_out = m->n_out,
+                           .n_in = m->n_in,
+                           .weight = weight,
+                           .basis = (float *)(uintptr_t)basis,
+                           .basis_stride = m->n_basis,
+                           .n_kept = rank,
+                           .made = first,
+                           .name = t->name };
+    if (status == GAC_OK)
+        status = gac_engine_factor(w->c->engine, &job, 1, w->c->err);
+    for (int64_t i = 0; i < m->n_out * rank && status == GAC_OK; i++)
+        second[i] = basis[i / rank * m->n_basis + i % rank];
+    if (status == GAC_OK)
+        status = put_floats(w, t, plan->written, first, rank * m->n_in);
+    if (status == GAC_OK)
+        status = put_floats(w, t, plan->written2, second, m->n_out * rank);
+    free(weight);
+    free(first);
+    free(second);
+    return status;
+}
+
+static gac_status write_refit(writing *w, const gac_checkpoint *file, const gac_tensor *t,
+                              const tensor_plan *plan)
+{
+    const bool mlp = plan->projection == GAC_PROJECTION_DOWN;
+    const layer_stats *l = &w->c->layers[plan->layer];
+    const matrix_stats *m = &l->matrix[plan->projection];
+    const channel_stats *s = &l->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS];
+    const void *gram = NULL;
+    int32_t *kept = compress_kept_inputs(s, plan->size / s->block);
+    float *weight = NULL, *made = malloc((size_t)(m->n_out * plan->size) * sizeof *made);
+    gac_status status = kept && made
+                            ? map_part(w->c, file, "gram", mlp ? CHANNELS_WIDTH : CHANNELS_HEADS,
+                                       &gram)
+                            : gac_error_no_memory(w->c->err);
+    if (status == GAC_OK)
+        status = compress_read_weight(w->c, m, &weight);
+    gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
+                           .n_out = m->n_out,
+                           .n_in = m->n_in,
+                           .weight = weight,
+                           .gram = gram,
+                           .kept = kept,
+                           .n_kept = plan->size,
+                           .made = made,
+                           .name = t->name };
+    if (status == GAC_OK)
+        status = gac_engine_factor(w->c->engine, &job, 1, w->c->err);
+    if (status == GAC_OK)
+        status = put_floats(w, t, plan->written, made, m->n_out * plan->size);
+    free(weight);
+    free(kept);
+    free(made);
+    return status;
+}
+
+static gac_status write_rows(writing *w, int32_t index, const gac_tensor *t,
+                             const tensor_plan *plan)
+{
+    const uint64_t row_bytes = t->size_bytes / (uint64_t)t->shape[0];
+    gac_status status = GAC_OK;
+    for (int64_t i = 0; i < plan->size && status == GAC_OK; i++)
+        status = gac_writer_copy(w->writer, plan->written, (uint64_t)i * row_bytes,
+                                 w->c->checkpoint, index, (uint64_t)plan->rows[i] * row_bytes,
+                                 row_bytes, w->c->err);
+    return status;
+}
+
+static gac_status write_tensor(writing *w, int32_t index)
+{
+    const gac_tensor *t = gac_checkpoint_tensor(w->c->checkpoint, index);
+    const tensor_plan *plan = &w->plans[index];
+    gac_checkpoint *file = NULL;
+    gac_status status = compress_check_cancel(w->c);
+    if (status != GAC_OK)
+        return status;
+    switch (plan->fate) {
+    case FATE_COPY:
+    case FATE_RENAME:
+        return gac_writer_copy(w->writer, plan->written, 0, w->c->checkpoint, index, 0,
+                               t->size_bytes, w->c->err);
+    case FATE_ROWS:
+        return write_rows(w, index, t, plan);
+    case FATE_FACTORS:
+    case FATE_REFIT:
+        status = compress_open_layer(w->c, plan->layer, &file);
+        if (status == GAC_OK)
+            status = plan->fate == FATE_REFIT ? write_refit(w, file, t, plan)
+                                              : write_factors(w, file, t, plan);
+        gac_checkpoint_close(file);
+        return status;
+    }
+    return status;
+}
+
+/* Sizes of a projection as it is written, for the modelling code; NULL if they did not change. */
+static json_t *module_json(const compression *c, int32_t layer, gac_projection projection)
+{
+    const layer_stats *l = &c->layers[layer];
+    const matrix_stats *m = &l->matrix[projection];
+    const layer_choice *choice = &c->choices[layer];
+    const bool mlp = projection >= GAC_PROJECTION_GATE;
+    const bool is_last = projection == GAC_PROJECTION_O || projection == GAC_PROJECTION_DOWN;
+    const int64_t groups = mlp ? choice->width : choice->heads;
+    const int64_t n_groups = l->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS].n_groups;
+    const int bias = bias_of(c, layer, projection) >= 0;
+    if (choice->rank[projection])
+        return json_pack("{s:[I, I, I], s:s, s:s, s:b}", "factors", (json_int_t)m->n_out,
+                         (json_int_t)choice->rank[projection], (json_int_t)m->n_in, "first",
+                         "BLinear", "second", "ALinear", "bias", bias);
+    if (!groups)
+        return NULL;
+    return json_pack("{s:[I, I], s:b}", "linear",
+                     (json_int_t)(is_last ? m->n_out : m->n_out / n_groups * groups),
+                     (json_int_t)(is_last ? m->n_in / n_groups * groups : m->n_in), "bias", bias);
+}
+
+static json_t *modules_json(const compression *c)
+{
+    char name[96];
+    json_t *modules = json_object();
+    for (int32_t l = 0; l < c->n_layers; l++)
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            json_t *module = module_json(c, l, (gac_projection)p);
+            snprintf(name, sizeof name, "layers.%d.%s", l, gac_projection_name((gac_projection)p));
+            if (module)
+                json_object_set_new(modules, name, module);
+        }
+    return modules;
+}
+
+/* The one width that all MLPs have, where nothing else differs: then a plain config says it.
+ * 0 otherwise. */
+static int64_t common_width(const compression *c)
+{
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        const layer_choice *choice = &c->choices[l];
+        if (!choice->width || choice->width != c->choices[0].width || choice->heads)
+            return 0;
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+            if (choice->rank[p])
+                return 0;
+    }
+    return c->choices[0].width;
+}
+
+static gac_status write_text(writing *w, const char *name, const json_t *json)
+{
+    char *text = NULL;
+    size_t n_bytes = 0;
+    gac_status status = gac_json_text(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17), &text,
+                                      &n_bytes, w->c->err);
+    if (status == GAC_OK)
+        status = gac_writer_add_file(w->writer, name, text, n_bytes, w->c->err);
+    free(text);
+    return status;
+}
+
+/* Writes config.json and, where a plain config cannot say it, the modelling code. */
+static gac_status write_config(writing *w)
+{
+    const compression *c = w->c;
+    json_t *config = json_deep_copy(gac_checkpoint_config_exact(c->checkpoint));
+    json_t *modules = modules_json(c);
+    char *code = NULL;
+    gac_status status = config && modules ? GAC_OK : gac_error_no_memory(c->err);
+    if (status == GAC_OK && common_width(c) > 0)
+        json_object_set_new(config, "intermediate_size", json_integer(common_width(c)));
+    else if (status == GAC_OK && json_object_size(modules) > 0)
+        status = gac_model_add_code(gac_model_family(c->model), modules, config, &code, c->err);
+    if (status == GAC_OK && code)
+        status = gac_writer_add_file(w->writer, GAC_MODELING_FILE, code, strlen(code), c->err);
+    if (status == GAC_OK)
+        status = write_text(w, "config.json", config);
+    free(code);
+    json_decref(config);
+    json_decref(modules);
+    return status;
+}
+
+gac_status compress_write(compression *c, const char *out, const gac_compress_result *result)
+{
+    static const char *const skip[] = { "config.json", GAC_MODELING_FILE, NULL };
+    const int32_t n = gac_checkpoint_n_tensors(c->checkpoint);
+    gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
+    writing w = { .c = c, .plans = calloc((size_t)n + 1, sizeof *w.plans) };
+    (void)result;
+    how.replace = c->options->replace;
+    how.no_sync = c->options->no_sync;
+    how.like = c->checkpoint;
+    gac_status status = w.plans ? plan_tensors(&w) : gac_error_no_memory(c->err);
+    if (status == GAC_OK)
+        status = gac_writer_create(out, &how, &w.writer, c->err);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
+        status = declare(&w, i);
+    if (status == GAC_OK)
+        status = gac_writer_layout(w.writer, c->err);
+    gac_progress_start(c->options->progress, "writing", "tensors", (uint64_t)n);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++) {
+        status = write_tensor(&w, i);
+        gac_progress_step(c->options->progress, (uint64_t)i + 1);
+    }
+    gac_progress_finish(c->options->progress);
+    if (status == GAC_OK)
+        status = gac_writer_carry(w.writer, c->checkpoint, skip, c->err);
+    if (status == GAC_OK)
+        status = write_config(&w);
+    if (status == GAC_OK)
+        status = gac_writer_finish(w.writer, c->err);
+    else
+        gac_writer_discard(w.writer);
+    for (int32_t i = 0; w.plans && i < n; i++)
+        free(w.plans[i].rows);
+    free(w.plans);
+    return status;
+}
