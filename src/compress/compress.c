@@ -170,9 +170,11 @@ static uint64_t count_steps(const compression *c)
     return n;
 }
 
-static gac_status measure(compression *c)
+static gac_status measure(compression *c, const char *out)
 {
     gac_status status = compress_start_calibration(c);
+    if (status == GAC_OK)
+        status = compress_start_work(c, out);
     if (status != GAC_OK)
         return status;
     c->n_steps = count_steps(c);
@@ -298,9 +300,7 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
     if (status == GAC_OK)
         status = open_engine(&c);
     if (status == GAC_OK)
-        status = compress_start_work(&c, out);
-    if (status == GAC_OK)
-        status = measure(&c);
+        status = measure(&c, out);
     if (status == GAC_OK)
         status = compress_allocate(&c, result);
     if (status == GAC_OK)

@@ -65,6 +65,8 @@ static gac_status gram_root(const gac_lapack *lapack, const gac_factor_job *job,
     *out = new_numbers(n, n);
     if (!*out)
         return gac_error_no_memory(err);
+    if (!(mean > 0)) /* the inputs were all zero, and so is the root */
+        return GAC_OK;
     for (double shift = 0; shift <= MOST_SHIFT; shift = shift > 0 ? shift * 100 : LEAST_SHIFT) {
         memcpy(*out, job->gram, (size_t)(n * n) * sizeof **out);
         add_to_diagonal(*out, n, shift * mean);

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""gac compress on the small trained model: budgets, sizes, losses, resuming, refusals.
+
+    python3 tests/compress/test_compress.py --gac build/gac
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent / "support"))
+import tally  # noqa: E402
+
+TINY = ROOT / "models" / "tiny"
+TEXT = TINY / "heldout.txt"
+BLOCKS = 3145728  # parameters of the linear weights of its blocks
+
+
+def header(path):
+    """The tensors of a safetensors file: name to shape."""
+    with open(path, "rb") as file:
+        size, = struct.unpack("<Q", file.read(8))
+        found = json.loads(file.read(size))
+    found.pop("__metadata__", None)
+    return {name: entry["shape"] for name, entry in found.items()}
+
+
+def linear_params(folder):
+    return sum(shape[0] * shape[1] for name, shape in header(folder / "model.safetensors").items()
+               if ".layers." in name and len(shape) == 2)
+
+
+class Compress(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        holder = tempfile.TemporaryDirectory(prefix="gac-compress-")
+        cls.addClassCleanup(holder.cleanup)
+        cls.shared = pathlib.Path(holder.name)
+        cls.work = cls.shared / "work"  # measured once, used for many ratios
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(prefix="gac-compress-")
+        self.addCleanup(holder.cleanup)
+        self.folder = pathlib.Path(holder.name)
+        self.out = self.folder / "out"
+
+    def gac(self, *args, status=0, **more):
+        done = subprocess.run([OPTIONS.gac, *map(str, args)], capture_output=True, text=True,
+                              timeout=1200, check=False, **more)
+        self.assertEqual(done.returncode, status, f"{args}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def compress(self, *args, model=TINY, text=TEXT, **more):
+        return self.gac("compress", model, "-o", self.out, "--text", text, "--no-sync", "-q", *args,
+                        **more)
+
+    def result(self, *args):
+        return json.loads(self.compress("--work", self.work, "--json", *args).stdout)
+
+    def perplexity(self, folder):
+        done = self.gac("eval", folder, "--perplexity", TEXT, "--max-windows", "12", "--json", "-q")
+        return json.loads(done.stdout)["perplexity"]["value"]
+
+    def test_budgets_and_sizes(self):
+        losses = []
+        for ratio in (0.05, 0.2, 0.35, 0.5, 0.7):
+            for align, multiple in (("gac", 32), ("none", 1), ("round:8", 8)):
+                with self.subTest(ratio=ratio, align=align):
+                    found = self.result("--ratio", ratio, "--align", align, "--force")
+                    self.assertEqual(found["params_before"], BLOCKS)
+                    self.assertEqual(found["budget_params"], int((1 - ratio) * BLOCKS))
+                    self.assertLessEqual(found["params_after"], found["budget_params"])
+                    self.assertGreater(found["params_after"], 0.97 * found["budget_params"])
+                    self.assertEqual(found["params_after"], linear_params(self.out))
+                    self.assertEqual(found["params_after"],
+                                     sum(m["params"] for m in found["modules"]))
+                    self.assertTrue(found["optimal"])
+                    self.assertAlmostEqual(found["objective"], found["bound"], 12)
+                    self.assertAlmostEqual(found["objective"],
+                                           sum(m["loss"] for m in found["modules"]), 6)
+                    for module in found["modules"]:
+                        if module["choice"] in ("rank", "width"):
+                            self.assertEqual(module["size"] % multiple, 0, module)
+                    if align == "gac":
+                        losses.append(found["objective"])
+        self.assertEqual(losses, sorted(losses))
+
+    def test_the_result_runs_and_is_better_than_its_peers(self):
+        before = self.perplexity(TINY)
+        found = {}
+        for method in ("gac", "svd-llm", "asvd", "svd"):
+            work = ["--work", self.work] if method == "gac" else []
+            self.compress("--ratio", 0.3, "--method", method, "--force", *work)
+            found[method] = self.perplexity(self.out)
+        self.assertLess(before, found["gac"])
+        self.assertLess(found["gac"], found["svd-llm"])
+        self.assertLess(found["svd-llm"], found["svd"])
+        self.assertLess(found["asvd"], found["svd"])
+
+    def test_choices_and_exclusions(self):
+        found = self.result("--ratio", 0.15, "--choices", "dense,width", "--dry-run")
+        self.assertFalse(self.out.exists())
+        self.assertLessEqual({m["choice"] for m in found["modules"]}, {"dense", "width"})
+        found = json.loads(self.compress("--ratio", 0.15, "--exclude", "layers.[0-5].*", "--exclude",
+                                         "*.self_attn.q_proj", "--json", "--dry-run").stdout)
+        for module in found["modules"]:
+            layer = int(module["name"].split(".")[1])
+            if layer < 6 or module["name"].endswith("q_proj"):
+                self.assertEqual(module["choice"], "dense", module)
+
+    def test_total_ratio(self):
+        found = self.result("--total-ratio", 0.2, "--dry-run")
+        self.assertGreaterEqual(found["ratio"]["reached_total"], 0.2)
+        self.assertLess(found["ratio"]["reached_total"], 0.21)
+        self.assertEqual(found["total_before"] - found["total_after"],
+                         found["params_before"] - found["params_after"])
+
+    def test_the_same_bytes_again_and_after_a_kill(self):
+        args = ["--ratio", "0.25", "--calib-tokens", "4096"]
+        self.compress(*args)
+        files = {p.name: p.read_bytes() for p in self.out.iterdir()}
+        self.assertEqual(sorted(os.listdir(self.folder)), ["out"])
+        shutil.rmtree(self.out)
+        done = self.folder / "out.work" / "layer-002"
+        child = subprocess.Popen([OPTIONS.gac, "compress", TINY, "-o", self.out, "--text", TEXT,
+                                  "--no-sync", "-q", "--resume", *args], stdout=subprocess.DEVNULL)
+        end = time.monotonic() + 600
+        while not done.exists() and child.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        child.kill()
+        child.wait()
+        self.assertTrue(done.exists())
+        self.assertFalse(self.out.exists())
+        self.compress(*args, "--resume")
+        self.assertEqual({p.name: p.read_bytes() for p in self.out.iterdir()}, files)
+        self.assertEqual(os.listdir(self.folder), ["out"])
+
+    def test_a_resumed_job_uses_only_what_is_of_the_same_job(self):
+        work = self.folder / "work"
+        args = ["--calib-tokens", "4096", "--work", work, "--json", "--dry-run"]
+        first = json.loads(self.compress("--ratio", 0.3, *args).stdout)
+        times = {p: p.stat().st_mtime_ns for p in work.rglob("*.safetensors")}
+        self.assertEqual(len(times), 8)
+        again = json.loads(self.compress("--ratio", 0.3, *args).stdout)
+        self.assertEqual(again["modules"], first["modules"])
+        self.assertEqual({p: p.stat().st_mtime_ns for p in times}, times)
+        args[1] = "4608"  # another text: measured anew
+        self.compress("--ratio", 0.3, *args)
+        self.assertTrue(all(p.stat().st_mtime_ns > t for p, t in times.items()))
+
+    def test_interrupted(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            child = subprocess.Popen([OPTIONS.gac, "compress", TINY, "-o", self.out, "--text", TEXT,
+                                      "-q", "--ratio", "0.2"], stderr=subprocess.PIPE, text=True)
+            end = time.monotonic() + 600
+            while not (self.folder / "out.work").exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            child.send_signal(number)
+            said = child.communicate(timeout=600)[1]
+            self.assertEqual(child.returncode, 1, said)
+            self.assertEqual(said, "gac: interrupted; nothing was left behind\n")
+            self.assertEqual(os.listdir(self.folder), [])
+
+    def refused(self, status, message, *args, **more):
+        done = self.compress(*args, status=status, **more)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(message, done.stderr)
+        self.assertFalse(self.out.exists())
+        self.assertFalse((self.folder / "out.work").exists())
+
+    def test_refusals(self):
+        short = self.folder / "short.txt"
+        short.write_text("Too short to learn anything from.")
+        self.refused(2, "the text has", "--ratio", 0.2, text=short)
+        self.refused(2, "the text has", "--ratio", 0.2, "--calib-tokens", 10 ** 9)
+        self.refused(2, "--ratio", "--ratio", 1.5)
+        self.refused(2, "one of --ratio and --total-ratio")
+        self.refused(2, "is none of gac, none and round:N", "--ratio", 0.2, "--align", "some")
+        self.refused(2, "dense, rank, width, heads", "--ratio", 0.2, "--choices", "holes")
+        self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")
+        self.refused(2, "can be reached", "--ratio", 0.97, "--choices", "width", "--exclude",
+                     "layers.[0-6].*")
+
+    def test_a_compressed_model_is_refused(self):
+        small = self.folder / "small"
+        self.gac("compress", TINY, "-o", small, "--text", TEXT, "--no-sync", "-q", "--ratio", 0.5,
+                 "--work", self.work, "--choices", "rank")
+        self.refused(3, "is not one plain weight", "--ratio", 0.2, model=small)
+
+    def test_weights_that_are_not_finite(self):
+        bad = self.folder / "bad"
+        shutil.copytree(TINY, bad)
+        path = bad / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        size, = struct.unpack("<Q", data[:8])
+        entry = json.loads(data[8:8 + size])["model.layers.3.mlp.up_proj.weight"]
+        at = 8 + size + entry["data_offsets"][0] + 20
+        data[at:at + 2] = struct.pack("<H", 0x7C00)
+        path.write_bytes(data)
+        self.refused(3, "model.layers.3.mlp.up_proj.weight: the weight at row 0, column 10",
+                     "--ratio", 0.2, model=bad)
+
+    def test_a_full_disk(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200 << 10, 200 << 10))
+        done = self.compress("--ratio", 0.2, status=1, preexec_fn=limit)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertEqual(os.listdir(self.folder), [])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gac", required=True)
+    OPTIONS, rest = parser.parse_known_args()
+    sys.exit(tally.run(rest))
