@@ -32,30 +32,30 @@ static json_t *tiers_json(const gac_contract_tier *tiers, size_t n)
 }
 
 /* The tiers of an axis, as the contract lists them. */
-static json_t *axis_json(const gac_contract *c, gac_dtype dtype, gac_op_axis seen)
+static json_t *axis_json(const gac_contract *c, gac_dtype dtype, gac_op_axis axis)
 {
     const gac_contract_gemm *g = c->gemm[dtype];
     const gac_contract_sdpa *s = c->sdpa[dtype];
     if (s->same_as != GAC_DTYPE_COUNT)
         s = c->sdpa[s->same_as];
-    return seen == GAC_OP_GEMM_N   ? tiers_json(g->n, g->n_n)
-           : seen == GAC_OP_GEMM_K ? tiers_json(g->k, g->n_k)
+    return axis == GAC_OP_GEMM_N   ? tiers_json(g->n, g->n_n)
+           : axis == GAC_OP_GEMM_K ? tiers_json(g->k, g->n_k)
                                    : tiers_json(s->tiers, s->n_tiers);
 }
 
 static json_t *changed_tiers(const gac_contract *a, const gac_contract *b, gac_dtype dtype)
 {
     json_t *out = json_array();
-    for (int seen = 0; seen < GAC_OP_AXIS_COUNT; seen++) {
-        json_t *left = axis_json(a, dtype, (gac_op_axis)seen);
-        json_t *right = axis_json(b, dtype, (gac_op_axis)seen);
+    for (int axis = 0; axis < GAC_OP_AXIS_COUNT; axis++) {
+        json_t *left = axis_json(a, dtype, (gac_op_axis)axis);
+        json_t *right = axis_json(b, dtype, (gac_op_axis)axis);
         if (json_equal(left, right)) {
             json_decref(left);
             json_decref(right);
             continue;
         }
         json_array_append_new(out, json_pack("{s:s, s:o, s:o}", "place",
-                                             gac_op_axis_name((gac_op_axis)seen), "a", left, "b",
+                                             gac_op_axis_name((gac_op_axis)axis), "a", left, "b",
                                              right));
     }
     return out;

@@ -156,7 +156,8 @@ typedef struct gac_writer_options {
     const struct json_t *first_metadata; /* the same for the first file only; or NULL */
     bool replace; /* finish may replace an empty folder or a checkpoint at the target */
     bool no_sync; /* finish does not wait for the disk */
-    const gac_checkpoint *like; /* each file gets the permissions of its file here; a file made of several gets the strictest. NULL: the umask decides */
+    const gac_checkpoint *like; /* each file gets the permissions of its file here; a file made of
+                                   several gets the strictest. NULL: the umask decides */
 } gac_writer_options;
 
 #define GAC_DEFAULT_SHARD_BYTES 5000000000u
@@ -225,14 +226,15 @@ void gac_writer_discard(gac_writer *writer);
 /* ---- Conversion ---------------------------------------------------------- */
 
 typedef struct gac_convert_options {
-    gac_dtype dtype;            /* F16, BF16 or F32; GAC_DTYPE_COUNT: chosen by the source's dtypes */
-    const char *tokenizer;      /* llama2.c only: the tokenizer's file */
-    uint64_t max_shard_bytes;   /* limit of tensor bytes per shard */
-    bool replace;               /* an existing target is replaced */
-    bool no_sync;               /* do not wait for the disk */
-    gac_progress *progress;     /* NULL: none */
-    const gac_log *log;         /* NULL: silent */
-    const volatile int *cancel; /* the conversion stops when another thread or a signal handler sets this; or NULL */
+    gac_dtype dtype;          /* F16, BF16 or F32; GAC_DTYPE_COUNT: chosen by the source's dtypes */
+    const char *tokenizer;    /* llama2.c only: the tokenizer's file */
+    uint64_t max_shard_bytes; /* limit of tensor bytes per shard */
+    bool replace;             /* an existing target is replaced */
+    bool no_sync;             /* do not wait for the disk */
+    gac_progress *progress;   /* NULL: none */
+    const gac_log *log;       /* NULL: silent */
+    const volatile int *cancel; /* the conversion stops when another thread or a signal handler sets
+                                   this; or NULL */
 } gac_convert_options;
 
 #define GAC_CONVERT_OPTIONS_INIT \

@@ -80,7 +80,8 @@ typedef struct gac_gemm_shape {
 typedef struct gac_sdpa_shape {
     int64_t batch;
     int64_t n_q_heads, n_kv_heads;
-    int64_t n_q, n_kv; /* rows of queries and of keys; equal in prefill, 1 and the context in decode */
+    int64_t n_q,
+        n_kv; /* rows of queries and of keys; equal in prefill, 1 and the context in decode */
     int64_t qk_head, v_head; /* per-head sizes */
     bool causal;
 } gac_sdpa_shape;

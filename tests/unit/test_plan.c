@@ -401,7 +401,7 @@ static void groups_and_gpus_multiply(void **state)
             assert_string_equal(s->rule, cases[i].rule);
         else
             assert_null(s->rule);
-        /* Groups run along k, where the vocabulary is never seen. */
+        /* Groups run along k, where the vocabulary is never appears. */
         if (cases[i].n_gpus == 1)
             assert_null(advice_on(a, "vocab")->rule);
         advised_free(a);
@@ -531,8 +531,8 @@ static void kv_heads_are_shared_out(void **state)
             const gac_op *op = gac_model_op(a->m.model, k);
             if (op->kind != GAC_OP_SDPA)
                 continue;
-            gac_sdpa_shape seen = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
-            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &seen);
+            gac_sdpa_shape shape = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
+            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &shape);
             double ms = gac_plan_op_ms(a->m.model, &a->target, phase, op, NULL);
             assert_true(ms > 0 && fabs(ms - us / 1e3) < 1e-12);
             assert_true(i == 3 || ms < 0.9 * last_ms);
