@@ -29,11 +29,12 @@ const opt cli_common_options[] = {
 };
 #undef AT
 
-const opt_choice cli_strategies[] = {
-    { "minimal", GAC_STRATEGY_MINIMAL, false },   { "multiple-16", GAC_STRATEGY_OPTIMAL, false },
-    { "optimal", GAC_STRATEGY_OPTIMAL, true },    { "predefined", GAC_STRATEGY_PREDEFINED, false },
-    { "tradeoff", GAC_STRATEGY_TRADEOFF, false }, { 0 }
-};
+const opt_choice cli_strategies[] = { { "minimal", GAC_STRATEGY_MINIMAL, false },
+                                      { "multiple-16", GAC_STRATEGY_MULTIPLE_16, false },
+                                      { "optimal", GAC_STRATEGY_MULTIPLE_16, true },
+                                      { "predefined", GAC_STRATEGY_PREDEFINED, false },
+                                      { "tradeoff", GAC_STRATEGY_TRADEOFF, false },
+                                      { 0 } };
 
 const opt_choice cli_rescaled[] = { { "rescaled", 1, false }, { 0 } };
 

@@ -20,8 +20,8 @@ static gac_status take_target(void *member, const char *text, gac_error *err)
 }
 
 static const opt_choice strategies[] = { { "minimal", GAC_STRATEGY_MINIMAL, false },
-                                         { "multiple-16", GAC_STRATEGY_OPTIMAL, false },
-                                         { "optimal", GAC_STRATEGY_OPTIMAL, true },
+                                         { "multiple-16", GAC_STRATEGY_MULTIPLE_16, false },
+                                         { "optimal", GAC_STRATEGY_MULTIPLE_16, true },
                                          { "predefined", GAC_STRATEGY_PREDEFINED, false },
                                          { "tradeoff", GAC_STRATEGY_TRADEOFF, false },
                                          { "solve", GAC_STRATEGY_COUNT, false },

@@ -1,4 +1,4 @@
-/* A plan as text that a person can read, edit and give back. */
+/* Writes a plan as JSON that people can read and edit, and reads it back. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/arguments.h"
 #include "plan/plan_internal.h"
 
-/* null where the contract has no times. */
+/* Returns null if the contract has no times. */
 static json_t *ms_json(double time_ms)
 {
     return isnan(time_ms) ? json_null() : json_real(time_ms);
@@ -80,7 +80,8 @@ static gac_status take_dim(const json_t *entry, size_t index, const gac_model *m
     return GAC_OK;
 }
 
-/* A dimension that is not listed follows one it is tied to that is. */
+/* Gives each dimension that is not listed the size of the dimension it is tied
+ * to. */
 static void follow_ties(const gac_model *model, const bool *listed, gac_plan *out)
 {
     for (int32_t i = 0; i < out->n_dims; i++) {
@@ -97,6 +98,7 @@ gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model,
     char q[256];
     size_t i;
     json_t *entry;
+    gac_strategy known;
     const char *schema = json_string_value(json_object_get(json, "schema"));
     const char *strategy = json_string_value(json_object_get(json, "strategy"));
     const json_t *dims = json_object_get(json, "dims");
@@ -106,6 +108,8 @@ gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model,
     if (!json_is_array(dims))
         return gac_error_set(err, GAC_BAD_INPUT, "%s: \"dims\" is not an array", q);
     *out = (gac_plan){ .n_dims = gac_model_n_dims(model) };
+    if (strategy && gac_strategy_parse(strategy, &known))
+        strategy = gac_strategy_name(known);
     snprintf(out->strategy, sizeof out->strategy, "%s", strategy ? strategy : "edited");
     out->sizes = calloc((size_t)out->n_dims + 1, sizeof *out->sizes);
     bool *listed = calloc((size_t)out->n_dims + 1, sizeof *listed);

@@ -23,7 +23,7 @@ static int64_t apply(gac_strategy strategy, int64_t size, double limit)
 static void strategies_have_names(void **state)
 {
     (void)state;
-    static const char *const names[] = { "minimal", "optimal", "predefined", "tradeoff" };
+    static const char *const names[] = { "minimal", "multiple-16", "predefined", "tradeoff" };
     gac_strategy strategy;
     assert_int_equal(GAC_STRATEGY_COUNT, 4);
     for (int i = 0; i < GAC_STRATEGY_COUNT; i++) {
@@ -31,6 +31,8 @@ static void strategies_have_names(void **state)
         assert_true(gac_strategy_parse(names[i], &strategy));
         assert_int_equal(strategy, i);
     }
+    assert_true(gac_strategy_parse("optimal", &strategy)); /* as in version 0.1 */
+    assert_int_equal(strategy, GAC_STRATEGY_MULTIPLE_16);
     assert_false(gac_strategy_parse("", &strategy));
     assert_false(gac_strategy_parse("Minimal", &strategy));
     assert_false(gac_strategy_parse("solve", &strategy));
@@ -43,17 +45,17 @@ static void published_examples_hold(void **state)
         gac_strategy strategy;
         int64_t from, to;
     } cases[] = {
-        { GAC_STRATEGY_MINIMAL, 107, 112 },    { GAC_STRATEGY_MINIMAL, 121, 128 },
-        { GAC_STRATEGY_OPTIMAL, 107, 112 },    { GAC_STRATEGY_OPTIMAL, 114, 128 },
-        { GAC_STRATEGY_OPTIMAL, 120, 128 },    { GAC_STRATEGY_OPTIMAL, 112, 112 },
-        { GAC_STRATEGY_PREDEFINED, 1, 32 },    { GAC_STRATEGY_PREDEFINED, 33, 64 },
-        { GAC_STRATEGY_PREDEFINED, 65, 96 },   { GAC_STRATEGY_PREDEFINED, 97, 112 },
-        { GAC_STRATEGY_PREDEFINED, 107, 112 }, { GAC_STRATEGY_PREDEFINED, 113, 128 },
-        { GAC_STRATEGY_PREDEFINED, 129, 160 }, { GAC_STRATEGY_PREDEFINED, 161, 192 },
-        { GAC_STRATEGY_PREDEFINED, 193, 224 }, { GAC_STRATEGY_PREDEFINED, 225, 256 },
-        { GAC_STRATEGY_PREDEFINED, 256, 256 }, { GAC_STRATEGY_PREDEFINED, 257, 272 },
-        { GAC_STRATEGY_PREDEFINED, 273, 288 }, { GAC_STRATEGY_PREDEFINED, 2388, 2400 },
-        { GAC_STRATEGY_TRADEOFF, 107, 112 },   { GAC_STRATEGY_TRADEOFF, 1638, 1640 },
+        { GAC_STRATEGY_MINIMAL, 107, 112 },     { GAC_STRATEGY_MINIMAL, 121, 128 },
+        { GAC_STRATEGY_MULTIPLE_16, 107, 112 }, { GAC_STRATEGY_MULTIPLE_16, 114, 128 },
+        { GAC_STRATEGY_MULTIPLE_16, 120, 128 }, { GAC_STRATEGY_MULTIPLE_16, 112, 112 },
+        { GAC_STRATEGY_PREDEFINED, 1, 32 },     { GAC_STRATEGY_PREDEFINED, 33, 64 },
+        { GAC_STRATEGY_PREDEFINED, 65, 96 },    { GAC_STRATEGY_PREDEFINED, 97, 112 },
+        { GAC_STRATEGY_PREDEFINED, 107, 112 },  { GAC_STRATEGY_PREDEFINED, 113, 128 },
+        { GAC_STRATEGY_PREDEFINED, 129, 160 },  { GAC_STRATEGY_PREDEFINED, 161, 192 },
+        { GAC_STRATEGY_PREDEFINED, 193, 224 },  { GAC_STRATEGY_PREDEFINED, 225, 256 },
+        { GAC_STRATEGY_PREDEFINED, 256, 256 },  { GAC_STRATEGY_PREDEFINED, 257, 272 },
+        { GAC_STRATEGY_PREDEFINED, 273, 288 },  { GAC_STRATEGY_PREDEFINED, 2388, 2400 },
+        { GAC_STRATEGY_TRADEOFF, 107, 112 },    { GAC_STRATEGY_TRADEOFF, 1638, 1640 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(apply(cases[i].strategy, cases[i].from, 10), cases[i].to);
@@ -94,9 +96,9 @@ static void strategies_check_their_size(void **state)
                      "9223372036854775807");
     }
     assert_int_equal(apply(GAC_STRATEGY_MINIMAL, INT64_MAX - 7, 10), INT64_MAX - 7);
-    assert_int_equal(apply(GAC_STRATEGY_OPTIMAL, INT64_MAX - 15, 10), INT64_MAX - 15);
-    assert_fails(gac_strategy_apply(GAC_STRATEGY_OPTIMAL, INT64_MAX - 14, 10, &out, err), GAC_USAGE,
-                 "overflow");
+    assert_int_equal(apply(GAC_STRATEGY_MULTIPLE_16, INT64_MAX - 15, 10), INT64_MAX - 15);
+    assert_fails(gac_strategy_apply(GAC_STRATEGY_MULTIPLE_16, INT64_MAX - 14, 10, &out, err),
+                 GAC_USAGE, "overflow");
 }
 
 static void tradeoff_stays_under_its_limit(void **state)
@@ -658,7 +660,7 @@ static void published_overheads_of_512_heads(void **state)
         before += (double)(heads[i].size * heads[i].count);
         for (int s = 0; s < 2; s++) {
             int64_t to;
-            assert_ok(gac_strategy_apply(s ? GAC_STRATEGY_OPTIMAL : GAC_STRATEGY_MINIMAL,
+            assert_ok(gac_strategy_apply(s ? GAC_STRATEGY_MULTIPLE_16 : GAC_STRATEGY_MINIMAL,
                                          heads[i].size, 0, &to, err));
             after[s] += (double)(to * heads[i].count);
         }
