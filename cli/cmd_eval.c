@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* Reads "1x1024,4x1024", or with @. */
+/* Reads "1x1024,4x1024", or "1@1024,16@1024" if between is '@'. */
 static gac_status take_shapes(shape_list *list, char between, const char *text, gac_error *err)
 {
     char q[80];
@@ -78,7 +78,7 @@ static gac_status check(cli *c, const eval_command *o)
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
-/* Room for everything that was asked for, one after the other, in one engine. */
+/* Sizes one engine that is large enough for each measurement in turn. */
 static gac_status size_engine(cli *c, eval_command *o)
 {
     gac_engine_work work = { .perplexity = o->text != NULL,
@@ -123,20 +123,8 @@ static gac_status run_piqa(cli *c, eval_command *o)
 
 static gac_status write_lm_eval(cli *c, const eval_command *o)
 {
-    gac_new_file *file = NULL;
     json_t *json = eval_lm_eval_json(o);
-    char *text = NULL;
-    size_t n_bytes;
-    gac_status status = gac_json_text(json, JSON_INDENT(2), &text, &n_bytes, &c->error);
-    if (status == GAC_OK)
-        status = cli_new_file(c, o->lm_eval, o->force, &file);
-    if (status == GAC_OK) {
-        status = gac_new_file_write(file, text, n_bytes, &c->error);
-        if (status == GAC_OK)
-            status = gac_new_file_write(file, "\n", 1, &c->error);
-        status = cli_finish_file(c, file, status);
-    }
-    free(text);
+    gac_status status = cli_write_json(c, o->lm_eval, o->force, json, JSON_INDENT(2));
     json_decref(json);
     return status;
 }
@@ -154,8 +142,8 @@ static gac_status report(cli *c, const eval_command *o)
     return status;
 }
 
-/* What can be wrong with files, but for those of tasks, is found before the
- * model is loaded. */
+/* Runs all measurements. Errors in files, except those of tasks, are found
+ * before the model is loaded. */
 static gac_status evaluate(cli *c, eval_command *o, const char *path)
 {
     int32_t *ids = NULL;
@@ -173,7 +161,7 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
                                "%s: a text of %zu tokens; perplexity needs two",
                                gac_quote(q, sizeof q, o->text), n_ids);
     }
-    if (status == GAC_OK && o->lm_eval) /* refused before the work, not after */
+    if (status == GAC_OK && o->lm_eval) /* refuse a bad target before the work */
         status = cli_check_target(c, o->lm_eval, o->force);
     if (status == GAC_OK)
         status = engine_args_start(c, &o->engine);
@@ -183,7 +171,7 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
         status = run_shapes(c, o);
     if (status == GAC_OK && o->piqa)
         status = run_piqa(c, o);
-    if (status == GAC_OK) /* now that working memory has grown to its size */
+    if (status == GAC_OK) /* working memory now has its final size */
         gac_engine_describe(o->engine.engine, &o->info);
     if (status == GAC_OK && o->lm_eval)
         status = write_lm_eval(c, o);
@@ -219,11 +207,5 @@ const command cmd_eval = {
     .about = "Runs a model and measures what it is worth: perplexity on a text, the time of "
              "prefill and decode, accuracy on a task, memory.",
     .example = "./llama-svd-fit --perplexity wiki.txt --prefill 1x1024,4x1024 --decode 1@1024",
-    .options = options,
-    .least = 1,
-    .most = 1,
-    .takes = "one directory",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 1, "one directory"),
 };

@@ -11,9 +11,9 @@ typedef struct verify_command {
     gac_compare_options compare;
     int64_t seed;
 
-    gac_verification v; /* and what came out: */
+    gac_verification v; /* results */
     gac_logit_comparison logits;
-    bool promised; /* that the logits have the same bits */
+    bool promised; /* the logits must have the same bits */
     bool ok;
 } verify_command;
 
@@ -222,11 +222,5 @@ const command cmd_verify = {
              "nothing but zeros added, the config and all other files what the repair of the "
              "original gives. Exits with 5 and names the first difference when that does not hold.",
     .example = "./llama-svd ./llama-svd-fit --forward",
-    .options = options,
-    .least = 2,
-    .most = 2,
-    .takes = "the original and the repaired directory",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(2, 2, "the original and the repaired directory"),
 };

@@ -1,10 +1,10 @@
-/* What differs between two contracts: tiers, times of common shapes, stacks. */
+/* Compares two contracts: tiers, times of common shapes, stacks. */
 #include "contract_diff.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#define UNSTATED_PCT 10.0 /* error of a contract that states none */
+#define UNSTATED_PCT 10.0 /* assumed error of a contract that states none */
 enum { MAX_SHAPES = 128, MAX_WORST = 10 };
 
 typedef struct shape_time {
@@ -20,7 +20,7 @@ static json_t *stack_json(const gac_contract *c)
     return out;
 }
 
-/* "8 and 4 aligned, 2, 1 not served" is [{"multiple", "aligned", "served"}, …]. */
+/* Makes [{"multiple", "aligned", "served"}, …]. */
 static json_t *tiers_json(const gac_contract_tier *tiers, size_t n)
 {
     json_t *out = json_array();
@@ -31,7 +31,7 @@ static json_t *tiers_json(const gac_contract_tier *tiers, size_t n)
     return out;
 }
 
-/* The tiers of an axis, as the contract lists them. */
+/* Lists the tiers of an axis. */
 static json_t *axis_json(const gac_contract *c, gac_dtype dtype, gac_op_axis axis)
 {
     const gac_contract_gemm *g = c->gemm[dtype];
@@ -111,7 +111,8 @@ static int by_change(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Times that differ by more than both contracts' errors, the worst ones first. */
+/* Finds times that differ by more than the errors of both contracts, the worst
+ * ones first. */
 static void compare_times(const gac_contract *a, const gac_contract *b, gac_dtype dtype,
                           json_t *out)
 {
