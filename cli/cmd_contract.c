@@ -100,7 +100,7 @@ static void print_cacheline(const gac_contract_cacheline *lines)
 {
     if (!lines || lines->n_costs == 0)
         return;
-    printf("  k beside whole cache lines (multiples of %lld):", (long long)lines->multiple);
+    printf("  k that does not fill cache lines (multiples of %lld):", (long long)lines->multiple);
     for (size_t i = 0; i < lines->n_costs; i++)
         printf("%s of %lld × %.3f", i ? "," : "", (long long)lines->costs[i].multiple,
                lines->costs[i].factor);

@@ -21,7 +21,7 @@ static const opt options[] = {
       "also say what the size costs on that GPU (gac contract list; for a matrix the default "
       "is " CLI_DEFAULT_GPU ")",
       OPT_TEXT, AT(gpu) },
-    { "contract", 0, "FILE", "likewise, by a contract of your own", OPT_TEXT, AT(contract) },
+    { "contract", 0, "FILE", "the same with a contract of your own", OPT_TEXT, AT(contract) },
     { "dtype", 0, "D", "dtype of the operators: F16 (default), BF16, F8_E4M3, ...", OPT_CALL,
       AT(dtype), .take = cli_take_dtype },
     { 0 }

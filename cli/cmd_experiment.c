@@ -49,11 +49,11 @@ static const opt options[] = {
       OPT_FLAG, AT(counters) },
     { "spec", 0, "FILE", "run a specification of your own; published.json is read beside it",
       OPT_TEXT, AT(spec) },
-    { "judge", 0, "FILE", "judge a result anew, from the calls in it; nothing is measured",
+    { "judge", 0, "FILE", "judge a result again, from its recorded calls; nothing is measured",
       OPT_TEXT, AT(judge) },
     { "device", 0, "D", "which GPU: cuda or cuda:N", OPT_TEXT, AT(device) },
     { "one-case", 0, "CASE", "run one call for ncu", OPT_TEXT, AT(one_case), .hidden = true },
-    { "list", 0, NULL, "the experiments there are", OPT_FLAG, AT(list) },
+    { "list", 0, NULL, "list the experiments", OPT_FLAG, AT(list) },
     { 0 }
 };
 

@@ -25,16 +25,19 @@ static const generate_command initial = { .engine = ENGINE_ARGS_INIT,
 
 #define AT(member) .at = offsetof(generate_command, member)
 static const opt options[] = {
-    { "max-tokens", 0, "N", "at most so many (default 128)", OPT_INT, AT(options.max_tokens),
+    { "max-tokens", 0, "N", "limit of new tokens (default 128)", OPT_INT, AT(options.max_tokens),
       .least = 1 },
-    { "temperature", 0, "T", "draw tokens, 1 as the model has it, less is more likely (default 0)",
+    { "temperature", 0, "T",
+      "draw tokens at random: 1 uses the probabilities of the model, less favours likely tokens "
+      "(default 0: always the likeliest)",
       OPT_REAL, AT(options.sampling.temperature) },
-    { "top-k", 0, "K", "of the K likeliest", OPT_INT, AT(options.sampling.top_k), .least = 1 },
-    { "top-p", 0, "P", "of the likeliest that have P of the probability together", OPT_REAL,
-      AT(options.sampling.top_p), .max = 1, .above = true },
-    { "seed", 0, "S", "another seed, another text (default 0)", OPT_INT,
+    { "top-k", 0, "K", "draw only from the K likeliest tokens", OPT_INT, AT(options.sampling.top_k),
+      .least = 1 },
+    { "top-p", 0, "P", "draw only from the likeliest tokens that together have probability P",
+      OPT_REAL, AT(options.sampling.top_p), .max = 1, .above = true },
+    { "seed", 0, "S", "seed of the random numbers (default 0)", OPT_INT,
       AT(options.sampling.seed) },
-    { "ids", 0, "LIST", "tokens in place of a prompt, taken as they are", OPT_TEXT, AT(ids_text) },
+    { "ids", 0, "LIST", "token ids instead of a prompt, used unchanged", OPT_TEXT, AT(ids_text) },
     { "engine", 0, NULL, "", OPT_GROUP, AT(engine), .group = engine_args_options },
     { 0 }
 };
@@ -299,9 +302,10 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
 
 const command cmd_generate = {
     .name = "generate",
-    .summary = "continue a text, to hear the model speak",
+    .summary = "continue a text",
     .usage = "DIR \"PROMPT\" [options]\nDIR --ids 1,2,3 [options]",
-    .about = "Continues a text, which appears as it is made. Always the likeliest token, unless a "
+    .about = "Continues a text and prints it while it is generated. Takes the likeliest token each "
+             "time, unless a "
              "temperature is given. Ends at the model's end-of-text token, after --max-tokens or "
              "when the context is full.",
     .example = "./llama-svd-fit \"Once upon a time\" --temperature 0.8 --seed 1",

@@ -95,7 +95,7 @@ void pages_print_usage(FILE *stream)
     fputs("\nEvery command takes:\n", stream);
     pages_each(stream, cli_common_options, print_row, NULL);
     fprintf(stream,
-            "\n%s\ngac --version says what this program was built from and what it finds.\n"
+            "\n%s\ngac --version prints the version, the commit and the libraries found.\n"
             "Exit status: ",
             common);
     for (int i = 0; i < N_STATUSES; i++)

@@ -365,7 +365,7 @@ gac_status gac_writer_layout(gac_writer *w, gac_error *err)
         status = assign_shards(w, err);
     for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
         if (w->tensors[i].shard < 0)
-            status = bad_tensor(w->tensors[i].name, "was not told its file", err);
+            status = bad_tensor(w->tensors[i].name, "has no file, but other tensors have one", err);
     w->laid_out = true;
     if (status == GAC_OK)
         status = write_shards(w, err);

@@ -221,8 +221,8 @@ static gac_status check_pads(const rewrite *w, int32_t i)
     if (status == GAC_OK && !zero)
         status =
             gac_error_set(w->err, GAC_BAD_INPUT,
-                          "tensor \"%s\": values stand where zeros were put in; undoing "
-                          "would lose them",
+                          "tensor \"%s\": inserted zeros are no longer zero; undoing "
+                          "would lose these values",
                           gac_quote(q, sizeof q, gac_checkpoint_tensor(w->checkpoint, i)->name));
     return status;
 }

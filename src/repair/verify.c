@@ -271,7 +271,7 @@ static gac_status check_changed(comparison *c, int32_t i, int32_t to, const tens
     if (!k.equal)
         differ(c->out, name, "differs from the original at byte %lld", (long long)k.where);
     else if (!k.zero)
-        differ(c->out, name, "a byte that was put in is not zero: %lld", (long long)k.where);
+        differ(c->out, name, "an inserted byte is not zero: %lld", (long long)k.where);
     return status == GAC_OK && scaled ? check_kept(c, i) : status;
 }
 

@@ -189,7 +189,7 @@ gac_status gac_verify_record(comparison *c)
     else
         sizes_by_name(c);
     if (c->record && !c->step)
-        record_differs(c, "tells of another original");
+        record_differs(c, "describes another original");
     check_sizes(c);
     if (!c->step)
         return GAC_OK;

@@ -642,6 +642,58 @@ static void overhead_multiplies_axes(void **state)
     advised_free(a);
 }
 
+/* Writes and opens a model of three layers with these MLP widths. */
+static small_model open_widths(const char *name, const int64_t widths[3])
+{
+    scratch_tensor tensors[128];
+    small_llama shape = SMALL_LLAMA_INIT;
+    shape.n_layers = 3;
+    memcpy(tensors, small_tensors(&shape), sizeof tensors);
+    for (int i = 0; tensors[i].name; i++) {
+        int layer = 0;
+        if (strstr(tensors[i].name, ".mlp.") &&
+            sscanf(tensors[i].name, "model.layers.%d.", &layer) == 1)
+            tensors[i].shape[strstr(tensors[i].name, ".down_") ? 1 : 0] = widths[layer];
+    }
+    scratch_outline(name, small_config(&shape), GAC_DTYPE_F16, tensors);
+    return small_open(name);
+}
+
+/* A group may keep its present size only if all its members have the same one. */
+static void only_equal_sizes_may_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t widths[3], first;
+    } cases[] = {
+        { { 173, 173, 173 }, 173 }, { { 169, 171, 173 }, 176 }, { { 173, 171, 169 }, 176 },
+        { { 173, 169, 173 }, 176 }, { { 169, 173, 173 }, 176 }, { { 173, 173, 169 }, 176 },
+    };
+    gac_contract *contract = NULL;
+    gac_workload workload;
+    assert_ok(gac_contract_load("tests/data/contracts/by_rates.json", &contract, err));
+    assert_ok(gac_workload_parse(GAC_DEFAULT_WORKLOAD, &workload, err));
+    gac_plan_options options = GAC_PLAN_OPTIONS_INIT;
+    options.target.contract = contract;
+    options.target.dtype = GAC_DTYPE_F16;
+    options.workload = &workload;
+    options.uniform = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[16];
+        plan_groups groups;
+        snprintf(name, sizeof name, "w%zu", i);
+        small_model m = open_widths(name, cases[i].widths);
+        assert_ok(gac_plan_groups(m.model, &options, &groups, err));
+        int32_t width = small_dim(m.model, "layers.0.mlp.width");
+        const plan_group *group = &groups.groups[groups.group_of[width]];
+        assert_int_equal(group->n_dims, 3);
+        assert_int_equal(group->sizes[0], cases[i].first);
+        gac_plan_groups_dispose(&groups);
+        small_close(&m);
+    }
+    gac_contract_free(contract);
+}
+
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
 /* The published overheads of the 512 heads, 3.72 % and 7.20 %, come from one
@@ -699,6 +751,7 @@ int main(void)
         in_scratch(a_runtime_adds_its_own_time),
         in_scratch(overhead_counts_every_place),
         in_scratch(overhead_multiplies_axes),
+        in_scratch(only_equal_sizes_may_stay),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }
