@@ -533,8 +533,8 @@ static void kv_heads_are_shared_out(void **state)
             const gac_op *op = gac_model_op(a->m.model, k);
             if (op->kind != GAC_OP_SDPA)
                 continue;
-            gac_sdpa_shape shape = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
-            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &shape);
+            gac_sdpa_shape call = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
+            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &call);
             double ms = gac_plan_op_ms(a->m.model, &a->target, phase, op, NULL);
             assert_true(ms > 0 && fabs(ms - us / 1e3) < 1e-12);
             assert_true(i == 3 || ms < 0.9 * last_ms);
