@@ -156,8 +156,7 @@ typedef struct gac_writer_options {
     const struct json_t *first_metadata; /* the same for the first file only; or NULL */
     bool replace; /* finish may replace an empty folder or a checkpoint at the target */
     bool no_sync; /* finish does not wait for the disk */
-    const gac_checkpoint *like; /* each file gets the permissions of its file here; a file made of
-                                   several gets the strictest. NULL: the umask decides */
+    const gac_checkpoint *like; /* gives the permissions, file by file; NULL: the umask does */
 } gac_writer_options;
 
 #define GAC_DEFAULT_SHARD_BYTES 5000000000u
@@ -166,7 +165,8 @@ typedef struct gac_writer_options {
         GAC_DEFAULT_SHARD_BYTES, 4096, NULL, NULL, false, false, NULL \
     }
 
-/* Starts writing a directory at path. options may be NULL. */
+/* Starts writing a directory at path. options may be NULL. A file made of several
+ * files of options->like gets the strictest of their permissions. */
 gac_status gac_writer_create(const char *path, const gac_writer_options *options, gac_writer **out,
                              gac_error *err);
 /* Declares a tensor; *index (may be NULL) numbers it from 0 in this order. */
@@ -233,8 +233,7 @@ typedef struct gac_convert_options {
     bool no_sync;             /* do not wait for the disk */
     gac_progress *progress;   /* NULL: none */
     const gac_log *log;       /* NULL: silent */
-    const volatile int *cancel; /* the conversion stops when another thread or a signal handler sets
-                                   this; or NULL */
+    const volatile int *cancel; /* the caller sets it to stop the conversion; or NULL */
 } gac_convert_options;
 
 #define GAC_CONVERT_OPTIONS_INIT \

@@ -30,8 +30,7 @@ typedef struct gac_contract_rates {
     double bytes_per_s;      /* streaming weights */
     double edge_bytes_per_s; /* moving x and y */
     double overhead_us;
-    double overlap; /* 0 to 1: the share of the shorter of multiplying and streaming that runs at
-                       the same time as the longer */
+    double overlap; /* 0 to 1: how much of multiplying or streaming, the shorter one, is hidden */
     double gemv_bytes_per_s, gemv_overhead_us; /* m = 1; NaN if one row has no kernel of its own */
 } gac_contract_rates;
 
@@ -60,8 +59,7 @@ typedef struct gac_contract_tier {
     double worst_penalty;     /* worst time over the time of an aligned size; may be NaN */
     gac_contract_rates rates; /* GEMM */
     int64_t tile; /* attention: kernels round lengths up to a multiple of this; 0 means 1 */
-    double pad_bytes_per_s; /* attention: rate of copying keys into padded buffers; NaN: nothing is
-                               copied */
+    double pad_bytes_per_s; /* attention: copies of keys into padded buffers; NaN: none */
     size_t n_prefill;       /* 0, or 2: causal and not */
     const gac_contract_table *prefill;
     const gac_contract_table *decode;
@@ -83,11 +81,9 @@ typedef struct gac_contract_cacheline {
 
 /* GEMM in one dtype. */
 typedef struct gac_contract_gemm {
-    size_t n_n, n_k; /* number of tiers; the best comes first, aligned ones before others, the last
-                        has multiple 1 */
+    size_t n_n, n_k; /* number of tiers; aligned ones first, best first; the last multiple is 1 */
     const gac_contract_tier *n, *k;
-    gac_dtype falls_back_to; /* the dtype whose kernels run the sizes that are not served;
-                                GAC_DTYPE_COUNT: all are served */
+    gac_dtype falls_back_to; /* runs sizes that are not served; GAC_DTYPE_COUNT: there are none */
     size_t n_grid;
     const gac_contract_table
         *grid; /* one per pair of tiers, and optionally a finer one for m = 1 alone */

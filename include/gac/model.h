@@ -116,8 +116,7 @@ typedef struct gac_module_part {
 typedef struct gac_module {
     const char *name; /* layers.3.self_attn.k_proj */
     int64_t n_out, n_in;
-    int32_t first, first_bias; /* first is -1 if the parts multiply the input itself; first_bias is
-                                  -1 if there is none */
+    int32_t first, first_bias; /* -1: no first factor, the parts multiply the input; no bias */
     int32_t n_parts;
     const gac_module_part *parts;
     bool transposed;

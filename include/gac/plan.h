@@ -24,8 +24,7 @@ typedef enum gac_strategy {
     GAC_STRATEGY_MINIMAL,     /* next multiple of 8 */
     GAC_STRATEGY_MULTIPLE_16, /* next multiple of 16 */
     GAC_STRATEGY_PREDEFINED,  /* next size of a fixed list; above 256 the next multiple of 16 */
-    GAC_STRATEGY_TRADEOFF, /* first of the next multiples of 8, 16 and 32 that stays under a limit
-                              of overhead */
+    GAC_STRATEGY_TRADEOFF, /* next multiple of 8, 16 or 32: the first under a limit of overhead */
     GAC_STRATEGY_COUNT
 } gac_strategy;
 
@@ -171,16 +170,14 @@ typedef struct gac_front_point {
 typedef struct gac_front {
     gac_front_point *points; /* cost rises, value falls */
     int64_t n_points;
-    bool complete; /* has every point that no other picks beat in both; otherwise the optima at some
-                      budgets */
+    bool complete;      /* has every optimal point; otherwise those at some budgets */
     int64_t n_unproved; /* points whose value may not be the least for their cost */
 } gac_front;
 
 typedef struct gac_pareto_options {
     int64_t max_states; /* points held at once for a complete front; 0: 2^17 */
     int32_t n_budgets; /* number of budgets, evenly spread, if max_states does not suffice; 0: 64 */
-    double time_limit_s; /* limit for the complete front, and again for all budgets together; 0:
-                            none */
+    double time_limit_s; /* for the complete front, and again for all budgets; 0: none */
 } gac_pareto_options;
 
 #define GAC_PARETO_OPTIONS_INIT \
@@ -211,11 +208,9 @@ typedef struct gac_plan_options {
     const gac_workload *workload;
     bool solve; /* if false, strategy is applied to each dimension by itself */
     gac_strategy strategy;
-    double max_overhead_pct; /* solve: limit of the growth in bytes; tradeoff: limit of the growth
-                                of one size */
-    double max_time_ms;  /* if above 0, solve for the least bytes within this time; if 0, for the
-                            least time */
-    double time_limit_s; /* limit of the search; 0: none */
+    double max_overhead_pct; /* limit of growth: of all bytes (solve), of one size (tradeoff) */
+    double max_time_ms;      /* solve for the least bytes within this time; 0: for the least time */
+    double time_limit_s;     /* limit of the search; 0: none */
     bool allow_rescaled;
     bool uniform; /* one MLP width for all layers */
     const gac_plan_rule *rules;
@@ -242,15 +237,13 @@ typedef struct gac_plan {
     bool optimal;      /* solve: proved to be the best; bound equals objective */
     double objective;  /* planned_ms, or the growth in bytes if max_time_ms was the limit */
     double bound;      /* solve: no possible choice has a lower objective; 0 otherwise */
-    double now_ms,
-        planned_ms; /* predicted time of the workload with the present and the planned sizes */
+    double now_ms;     /* predicted time of the workload with the present sizes */
+    double planned_ms; /* and with the planned sizes */
     double overhead_pct;
     double margin_pct;  /* solve: the gain that a larger size must exceed */
     bool margin_stated; /* the contract states the margin; otherwise it is the default */
-    double limit_pct;   /* solve for time: the limit of growth for which bound holds, at most
-                           max_overhead_pct */
-    double best_ms; /* solve for time: time of the fastest plan found within max_overhead_pct; it
-                       can be below bound only if limit_pct is less than max_overhead_pct */
+    double limit_pct;   /* solve for time: bound holds for growth up to this */
+    double best_ms;     /* solve for time: the fastest plan found within max_overhead_pct */
 } gac_plan;
 
 /* Chooses sizes. Dimensions that must stay equal move together.

@@ -33,9 +33,8 @@ typedef struct gac_repair_options {
     bool replace;             /* an existing target is replaced */
     bool no_sync;             /* do not wait until the target is on disk */
     gac_widths widths;
-    gac_progress *progress; /* NULL: none */
-    const volatile int
-        *cancel; /* the repair stops when another thread or a signal handler sets this; or NULL */
+    gac_progress *progress;     /* NULL: none */
+    const volatile int *cancel; /* the caller sets it to stop the repair; or NULL */
 } gac_repair_options;
 
 #define GAC_REPAIR_OPTIONS_INIT \

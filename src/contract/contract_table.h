@@ -8,8 +8,7 @@
 
 /* How time grows outside the measured sizes. */
 typedef struct gac_table_kind {
-    int extend_axis; /* a missing time is extended from the one before it along this axis; -1: none
-                      */
+    int extend_axis; /* extends a missing time from the one before it along this axis; -1: none */
     double power[3]; /* time grows by the ratio of sizes to this power, also beyond the last size */
     bool is_straight; /* along the last axis, time is linear in the size; otherwise in logarithms */
 } gac_table_kind;

@@ -7,9 +7,7 @@
 #include "plan/plan_internal.h"
 
 #define PS_PER_MS 1e9
-#define MOST_PS \
-    1e18 /* the limit of one cost: sums of a few stay in range, and the solver checks larger sums \
-          */
+#define MOST_PS 1e18 /* limit of one cost, so that sums of a few stay in range */
 
 /* Relative rounding error of a sum of many predictions. */
 #define ROUNDING 1e-9
