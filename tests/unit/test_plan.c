@@ -694,6 +694,28 @@ static void only_equal_sizes_may_stay(void **state)
     gac_contract_free(contract);
 }
 
+/* Plans of version 0.1 call multiple-16 optimal. Any other text is kept. */
+static void old_plans_get_the_new_name(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = { { "optimal", "multiple-16" },
+                                            { "solve", "solve" },
+                                            { "by hand", "by hand" } };
+    small_llama shape = SMALL_LLAMA_INIT;
+    small_llama_outline("old", &shape);
+    small_model m = small_open("old");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        gac_plan plan;
+        json_t *json =
+            json_pack("{s:s, s:s, s:[]}", "schema", "gac.plan/1", "strategy", names[i][0], "dims");
+        assert_ok(gac_plan_from_json(json, m.model, "plan.json", &plan, err));
+        assert_string_equal(plan.strategy, names[i][1]);
+        gac_plan_dispose(&plan);
+        json_decref(json);
+    }
+    small_close(&m);
+}
+
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
 /* The published overheads of the 512 heads, 3.72 % and 7.20 %, come from one
@@ -752,6 +774,7 @@ int main(void)
         in_scratch(overhead_counts_every_place),
         in_scratch(overhead_multiplies_axes),
         in_scratch(only_equal_sizes_may_stay),
+        in_scratch(old_plans_get_the_new_name),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }
