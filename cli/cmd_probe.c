@@ -23,7 +23,7 @@ static const probe_command initial = { .device = "cuda",
                                        .attention = "auto",
                                        .options = GAC_PROBE_OPTIONS_INIT };
 
-/* member is the whole probe_command. */
+/* Reads --dtype. member is the whole probe_command. */
 static gac_status take_dtypes(void *member, const char *list, gac_error *err)
 {
     probe_command *o = member;
@@ -61,18 +61,20 @@ static const opt table[] = {
     { "quick", 0, NULL, "coarse tables: a first look in seconds", OPT_FLAG, AT(options.quick) },
     { "max-time", 0, "S", "seconds per dtype (default 255); tables get coarser to keep it",
       OPT_REAL, AT(options.max_time_s), .above = true },
-    { "seed", 0, "S", "draws the held-out shapes (default 1)", OPT_INT, AT(options.seed) },
-    { "raw", 0, "FILE", "also every point with all its samples", OPT_TEXT, AT(raw) },
-    { "runtime", 0, "FILE", "what a runtime adds per layer, from tools/contract/measure_runtime.py",
-      OPT_TEXT, AT(runtime) },
+    { "seed", 0, "S", "seed of the held-out shapes (default 1)", OPT_INT, AT(options.seed) },
+    { "raw", 0, "FILE", "also write every point with all its samples", OPT_TEXT, AT(raw) },
+    { "runtime", 0, "FILE",
+      "time that a runtime adds per layer, from tools/contract/measure_runtime.py", OPT_TEXT,
+      AT(runtime) },
     { "model", 0, "DIR",
       "measure exactly the operator shapes of that model at every size gac plan --strategy solve "
       "considers, and add them to a contract",
       OPT_TEXT, AT(model) },
-    { "workload", 0, "W", "of that model (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
+    { "workload", 0, "W", "workload of that model (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
       AT(workload) },
-    { "allow", 0, "rescaled", "of that model also sizes that plan takes with --allow rescaled",
-      OPT_CHOICE, AT(allow_rescaled), .choices = cli_rescaled },
+    { "allow", 0, "rescaled",
+      "also measure the sizes that gac plan considers with --allow rescaled", OPT_CHOICE,
+      AT(allow_rescaled), .choices = cli_rescaled },
     { "contract", 0, "BASE",
       "name or file of the contract to add to, of this GPU (default: the bundled one, else a fresh "
       "probe)",
@@ -81,7 +83,7 @@ static const opt table[] = {
     { 0 }
 };
 
-/* One to 64 characters that can be seen. */
+/* Returns whether text has 1 to 64 visible characters. */
 static bool is_name(const char *text)
 {
     size_t n = strlen(text);
@@ -91,7 +93,7 @@ static bool is_name(const char *text)
     return n >= 1 && n <= 64;
 }
 
-/* What can be told to be wrong before anything is measured. */
+/* Finds errors in the options before anything is measured. */
 static gac_status check_options(cli *c, const probe_command *o)
 {
     const char *wrong = NULL;
@@ -135,11 +137,13 @@ static gac_status load_runtime(cli *c, const char *path, json_t **out)
         status = gac_error_set(&c->error, GAC_BAD_INPUT, "%s: must be a JSON object",
                                gac_quote(q, sizeof q, path));
     if (status == GAC_OK)
-        json_object_del(*out, "runs"); /* what it was fitted to stays in its own file */
+        json_object_del(
+            *out,
+            "runs"); /* the contract does not repeat the runs that the runtime was fitted to */
     return status;
 }
 
-/* The bundled contract of the GPU, or NULL. */
+/* Returns the bundled contract of the GPU, or NULL. */
 static gac_contract *bundled_of(const char *gpu)
 {
     for (int i = 0; i < gac_contract_n_bundled(); i++) {
@@ -152,7 +156,8 @@ static gac_contract *bundled_of(const char *gpu)
     return NULL;
 }
 
-/* The contract that a model's points are added to. */
+/* Finds the contract that a model's points are added to. Without one, the GPU
+ * is probed first. */
 static gac_status find_base(cli *c, const probe_command *o, gac_device *device, gac_contract **out)
 {
     if (o->base)
@@ -173,7 +178,7 @@ static gac_status find_base(cli *c, const probe_command *o, gac_device *device, 
     return status;
 }
 
-/* Times of one GPU are none of another's. */
+/* Checks that the contract is for this GPU. */
 static gac_status check_base(cli *c, const probe_command *o, gac_device *device,
                              const gac_contract *base)
 {
@@ -237,7 +242,8 @@ static gac_status probe_model(cli *c, const probe_command *o, gac_device *device
     return status;
 }
 
-/* Sets the fallback if PyTorch answers, and says so if it was only hoped for. */
+/* Uses PyTorch as fallback if it answers. Logs a note if it does not and
+ * --attention is auto. */
 static gac_status choose_attention(cli *c, probe_command *o)
 {
     if (strcmp(o->attention, "own") == 0)
@@ -309,7 +315,8 @@ static void print_accuracy(const json_t *part, const char *what)
     }
 }
 
-/* What the contract had said of a model's shapes, and what their times are worth. */
+/* Prints how well the contract predicted a model's shapes, and how well a
+ * second measurement agrees. */
 static void print_model(const char *dtype, const json_t *row)
 {
     const json_t *predicted = json_object_get(row, "predicted");
@@ -345,7 +352,7 @@ static gac_status report(cli *c, const probe_command *o, const json_t *contract)
             const json_t *sources = json_object_get(contract, "sources");
             const json_t *last = json_array_get(sources, json_array_size(sources) - 1);
             printf("  %s\n", json_string_value(last));
-            gac_dtype known; /* of other names the file may say anything */
+            gac_dtype known; /* the file may have other names, too */
             json_object_foreach(json_object_get(accuracy, "model"), dtype, value)
                 if (gac_dtype_parse(dtype, &known))
                     print_model(dtype, value);

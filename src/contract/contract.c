@@ -26,7 +26,7 @@ static void list_bundled(char *buffer, size_t size)
                                  gac_bundled_contracts[i]->name);
 }
 
-/* Letters and digits in lower case, without what vendors put before. */
+/* Keeps letters and digits, in lower case, without a leading vendor name. */
 static void normalise(const char *name, char *out, size_t size)
 {
     static const char *const before[] = { "nvidia", "tesla", "geforce", "rtx" };
@@ -119,7 +119,8 @@ bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out)
     return contract->runtime != NULL;
 }
 
-/* The errors that the contract states for GEMM or attention in dtype; NULL for none. */
+/* Returns the errors that the contract states for GEMM or attention in dtype,
+ * or NULL. */
 static const gac_contract_errors *find_errors(const gac_contract *contract, gac_dtype dtype,
                                               bool attention)
 {
@@ -131,10 +132,10 @@ static const gac_contract_errors *find_errors(const gac_contract *contract, gac_
     return contract->accuracy->sdpa[same_as == GAC_DTYPE_COUNT ? dtype : same_as];
 }
 
-bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_op_axis seen,
+bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_op_axis axis,
                                double *out_pct)
 {
-    const gac_contract_errors *e = find_errors(contract, dtype, seen == GAC_OP_SDPA_HEAD);
+    const gac_contract_errors *e = find_errors(contract, dtype, axis == GAC_OP_SDPA_HEAD);
     if (!e || !(e->median_pct >= 0 && e->median_pct < 100))
         return false;
     *out_pct = e->median_pct;

@@ -1,6 +1,6 @@
-/* Reads a contract file, which may say anything: contract_schema.c describes every
- * field, contract_check.c what fields say of each other. A fault is named by its
- * JSON path. */
+/* Reads an untrusted contract file. contract_schema.c describes every field,
+ * and contract_check.c checks fields against each other. Errors name the JSON
+ * path of the value. */
 #include "base/arena.h"
 #include "contract/contract_internal.h"
 #include "contract/contract_schema.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A reader, and where what it reads is kept. */
+/* A reader and the memory for what it reads. */
 typedef struct filler {
     gac_reader *r;
     gac_arena arena;
@@ -63,7 +63,7 @@ static bool read_integer(filler *f, const gac_field *field, const json_t *value,
     return gac_reader_fault(f->r, rule);
 }
 
-/* Rising sizes. The path is spelled out for faults only. */
+/* Reads a list of rising sizes. It builds the JSON path only for errors. */
 static bool read_sizes(filler *f, const json_t *list, int64_t *out)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -103,7 +103,7 @@ static size_t entry_bytes(const gac_field *field)
     case GAC_FIELD_DTYPES:
         return sizeof(gac_dtype);
     default:
-        return sizeof(int64_t); /* or a pointer, or a double */
+        return sizeof(int64_t); /* the other kinds are as large: pointers and doubles */
     }
 }
 
@@ -246,12 +246,12 @@ static bool read_struct(filler *f, const json_t *value, const gac_struct *s, voi
     return true;
 }
 
-/* Sorted, and no two alike. */
+/* Sorts points. Two equal ones are an error. */
 static bool sort_points(gac_reader *r, const void *points, size_t n, size_t n_bytes,
                         int (*order)(const void *, const void *), const char *key,
                         const char *repeated)
 {
-    char *list = (char *)(uintptr_t)points; /* as read: this file's own */
+    char *list = (char *)(uintptr_t)points; /* const only for users; this file allocated it */
     if (n > 1)
         qsort(list, n, n_bytes, order);
     for (size_t i = 1; i < n; i++)
@@ -309,7 +309,7 @@ gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *sour
 void gac_contract_free(gac_contract *contract)
 {
     if (!contract || !contract->memory)
-        return; /* what is compiled in stays */
+        return; /* compiled in */
     gac_arena arena = { .last = contract->memory };
     gac_arena_free(&arena);
 }

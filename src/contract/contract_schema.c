@@ -15,7 +15,7 @@
 
 enum { REQUIRED = false, OPTIONAL = true };
 
-/* A field under a key; need is REQUIRED or OPTIONAL. S is the structure. */
+/* A field with its key. need is REQUIRED or OPTIONAL. S is the structure. */
 #define NAMED(key_, m, need, ...) \
     { \
         .key = key_, .member = #m, .offset = offsetof(S, m), .optional = need, .kind = __VA_ARGS__ \

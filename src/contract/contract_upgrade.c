@@ -1,5 +1,5 @@
-/* Files of gac.contract/1, whose tables and figures had other names. Keys that have
- * no successor are ignored by the reader. */
+/* Upgrades gac.contract/1 files, whose tables and figures had other names. The
+ * reader ignores keys without a successor. */
 #include "contract/contract_internal.h"
 
 #include <jansson.h>
@@ -20,7 +20,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median of factors, in logarithms. */
+/* Returns the median of factors, in logarithms. */
 static double median(const json_t *list)
 {
     enum { MAX_FACTORS = 64 };
@@ -37,8 +37,8 @@ static double median(const json_t *list)
     return exp((logs[(n - 1) / 2] + logs[n / 2]) / 2);
 }
 
-/* "lines" has a factor for every part of a line and every m times n; now there is
- * one for every part. */
+/* Makes k_cacheline from "lines", which had a factor for every part of a line
+ * and every m times n. Now each part has one factor. */
 static json_t *cacheline(const json_t *lines)
 {
     json_t *costs = json_array();

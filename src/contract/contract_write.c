@@ -1,4 +1,4 @@
-/* Writes a contract as the file that it would be read from. */
+/* Writes the file of a contract. */
 #include "contract/contract_schema.h"
 
 #include <jansson.h>
@@ -18,7 +18,7 @@ static void write_text(FILE *to, const char *text)
     json_decref(string);
 }
 
-/* The shortest of some spellings that reads back as the same number. */
+/* Finds a short decimal that reads back as the same number. */
 static int spell(double value, char out[32])
 {
     int n = 0;
@@ -37,7 +37,7 @@ static void new_line(FILE *to, int depth)
     fprintf(to, "\n%*s", depth, "");
 }
 
-/* Numbers share lines. */
+/* Writes a list of numbers, several per line. */
 static void write_numbers(FILE *to, const gac_field *field, const void *list, size_t n, int depth)
 {
     char text[32];
