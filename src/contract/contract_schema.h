@@ -51,7 +51,7 @@ struct gac_struct {
     const gac_field *fields;
 };
 
-extern const gac_struct gac_contract_struct;
+extern const gac_struct gac_contract_struct, gac_runtime_struct;
 
 /* Where a field, and the length of a list, lie in a structure. */
 static inline void *gac_field_at(const gac_field *field, void *structure)
