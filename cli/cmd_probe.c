@@ -124,13 +124,14 @@ static gac_status write_contract(cli *c, const probe_command *o, const gac_contr
     return status;
 }
 
+#define RAW_DIGITS JSON_REAL_PRECISION(6)
+
 /* Writes a JSON array with each entry on a line. */
 static gac_status print_entries(FILE *to, const json_t *list, gac_error *err)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
         char *line = NULL;
-        gac_status status =
-            gac_json_text(json_array_get(list, i), JSON_REAL_PRECISION(9), &line, NULL, err);
+        gac_status status = gac_json_text(json_array_get(list, i), RAW_DIGITS, &line, NULL, err);
         if (status != GAC_OK)
             return status;
         fprintf(to, "%s\n  %s", i > 0 ? "," : "", line);
@@ -154,8 +155,7 @@ static gac_status print_raw(FILE *to, const json_t *raw, gac_error *err)
             status = print_entries(to, value, err);
             fputs("\n ]", to);
         } else {
-            status =
-                gac_json_text(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9), &text, NULL, err);
+            status = gac_json_text(value, JSON_ENCODE_ANY | RAW_DIGITS, &text, NULL, err);
             fputs(text ? text : "", to);
         }
         free(text);

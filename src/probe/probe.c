@@ -73,7 +73,8 @@ static gac_status measure_copy(probe *p)
     gac_status status = probe_measure(p, &copy, &point);
     probe_finish(p);
     if (status == GAC_OK && point.outcome == PROBE_MEASURED)
-        p->copy_bytes_per_s = 2 * (double)copy.copy_bytes / point.time_us * 1e6;
+        p->noise.copy_bytes_per_s =
+            gac_four_digits(2 * (double)copy.copy_bytes / point.time_us * 1e6);
     return status;
 }
 
@@ -185,12 +186,11 @@ static void fill_rules(findings *f, gac_contract *contract)
 static gac_status make_contract(findings *f, const gac_contract_accuracy *accuracy,
                                 gac_contract **out)
 {
-    const probe *p = f->p;
+    probe *p = f->p;
     const gac_device_info *info = gac_device_describe(p->device);
     char name[96];
     gac_contract_text stack[6];
     gac_contract_stand_in stand_ins[4];
-    gac_contract_noise noise;
     gac_dtype dtypes[GAC_PROBE_MAX_DTYPES];
     default_name(name, sizeof name, info->name);
     gac_contract all = { .name = p->options->name ? p->options->name : name,
@@ -202,16 +202,15 @@ static gac_status make_contract(findings *f, const gac_contract_accuracy *accura
                          .sources = p->sources,
                          .n_dtypes = (size_t)f->n,
                          .dtypes = dtypes,
-                         .noise = &noise,
+                         .noise = &p->noise,
                          .accuracy = accuracy,
                          .runtime = p->options->runtime };
     for (int i = 0; i < f->n; i++)
         dtypes[i] = f->of[i].dtype;
     fill_rules(f, &all);
     fill_stand_ins(f, stand_ins, &all);
-    gac_status status = probe_noise(p, &noise);
-    return status == GAC_OK ? gac_contract_copy(&all, "the measured contract", out, p->err)
-                            : status;
+    probe_sum_up_noise(p);
+    return gac_contract_copy(&all, "the measured contract", out, p->err);
 }
 
 static gac_status measure_accuracy(findings *f, gac_contract_accuracy *out, char text[120])
@@ -280,7 +279,7 @@ static gac_status measure_all(findings *f, gac_contract **out)
     if (status == GAC_OK)
         status = repeat_task(p, FLOOR, &low_us, &high_us);
     if (status == GAC_OK && high_us > 0)
-        p->floor_pct = 100 * (high_us / low_us - 1);
+        p->noise.floor_pct = gac_four_digits(100 * (high_us / low_us - 1));
     if (status == GAC_OK)
         status = probe_dtypes(f);
     if (status == GAC_OK)
@@ -288,7 +287,7 @@ static gac_status measure_all(findings *f, gac_contract **out)
     if (status == GAC_OK)
         status = repeat_task(p, "drift", &again_us, &high_us);
     if (status == GAC_OK && isfinite(again_us) && isfinite(low_us))
-        p->drift_pct = 100 * (again_us / low_us - 1);
+        p->noise.drift_pct = gac_four_digits(100 * (again_us / low_us - 1));
     if (status == GAC_OK)
         status = ask_kernels(f);
     return status == GAC_OK ? make_contract(f, &accuracy, out) : status;

@@ -8,28 +8,19 @@
 #define RANK_PCT 5.0
 enum { N_GEMM = 600, N_SDPA = 120, N_RANKED = 60, QUICK_PART = 6, MAX_CANDIDATES = 16 };
 
-/* Interpolates between neighbours in rank. values are sorted. */
-static double percentile(const double *values, int n, double part)
-{
-    double at = part * (n - 1);
-    int low = (int)at;
-    int high = low + 1 < n ? low + 1 : low;
-    return values[low] + (at - low) * (values[high] - values[low]);
-}
-
 void probe_summarise(double *errors_pct, int n, gac_contract_errors *out)
 {
     *out = (gac_contract_errors){ .n_points = n };
     if (n == 0)
         return;
-    qsort(errors_pct, (size_t)n, sizeof *errors_pct, probe_by_value);
-    out->bias_pct = probe_round(percentile(errors_pct, n, 0.5));
+    qsort(errors_pct, (size_t)n, sizeof *errors_pct, gac_by_value);
+    out->bias_pct = gac_four_digits(gac_percentile(errors_pct, n, 0.5));
     for (int i = 0; i < n; i++)
         errors_pct[i] = fabs(errors_pct[i]);
-    qsort(errors_pct, (size_t)n, sizeof *errors_pct, probe_by_value);
-    out->median_pct = probe_round(percentile(errors_pct, n, 0.5));
-    out->p95_pct = probe_round(percentile(errors_pct, n, 0.95));
-    out->max_pct = probe_round(errors_pct[n - 1]);
+    qsort(errors_pct, (size_t)n, sizeof *errors_pct, gac_by_value);
+    out->median_pct = gac_four_digits(gac_percentile(errors_pct, n, 0.5));
+    out->p95_pct = gac_four_digits(gac_percentile(errors_pct, n, 0.95));
+    out->max_pct = gac_four_digits(errors_pct[n - 1]);
 }
 
 /* Adds the error of a prediction to a list of *n, if the point was measured. */
@@ -276,10 +267,10 @@ static void summarise_regret(const candidate *all, int n, gac_contract_regret *o
         return;
     for (int i = 0; i < n_groups; i++)
         sum += regrets[i];
-    qsort(regrets, (size_t)n_groups, sizeof *regrets, probe_by_value);
-    out->regret_mean_pct = probe_round(sum / n_groups);
-    out->regret_p95_pct = probe_round(percentile(regrets, n_groups, 0.95));
-    out->regret_max_pct = probe_round(regrets[n_groups - 1]);
+    qsort(regrets, (size_t)n_groups, sizeof *regrets, gac_by_value);
+    out->regret_mean_pct = gac_four_digits(sum / n_groups);
+    out->regret_p95_pct = gac_four_digits(gac_percentile(regrets, n_groups, 0.95));
+    out->regret_max_pct = gac_four_digits(regrets[n_groups - 1]);
 }
 
 /* Draws the candidates for one size. The other size is random, and no candidate is in a
@@ -330,7 +321,7 @@ static gac_status measure_candidates(probe *p, gac_dtype dtype, candidate *all, 
 
 gac_contract_pairs probe_pairs(int n_right, int n)
 {
-    return (gac_contract_pairs){ n, n > 0 ? probe_round(100.0 * n_right / n) : NAN };
+    return (gac_contract_pairs){ n, n > 0 ? gac_four_digits(100.0 * n_right / n) : NAN };
 }
 
 /* Measures candidates for many sizes, as a phase of its own. */

@@ -73,7 +73,7 @@ static double median_factor(double samples[][PROBE_MAX_PARTS], int n, int part)
     for (int i = 0; i < n; i++)
         if (isfinite(samples[i][part]))
             kept[n_kept++] = samples[i][part];
-    return fmin(fmax(exp(probe_median(kept, n_kept)), MIN_FACTOR), MAX_FACTOR);
+    return fmin(fmax(exp(gac_median(kept, n_kept)), MIN_FACTOR), MAX_FACTOR);
 }
 
 gac_status probe_gemm_cacheline(probe *p, probe_gemm *g)
@@ -99,6 +99,6 @@ gac_status probe_gemm_cacheline(probe *p, probe_gemm *g)
     p->rules.min_samples = usual_samples;
     probe_finish(p);
     for (int i = 0; i < g->n_costs && status == GAC_OK; i++)
-        g->costs[i].factor = probe_round(median_factor(samples, n, i));
+        g->costs[i].factor = gac_four_digits(median_factor(samples, n, i));
     return status;
 }

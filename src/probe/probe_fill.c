@@ -103,7 +103,7 @@ static gac_status measure_next(probe *p, const probe_gemm *g, column *c)
     gac_status status = probe_measure(p, &spec, &point);
     if (status != GAC_OK || point.outcome != PROBE_MEASURED)
         return status;
-    t->time_us[cell] = probe_round(point.time_us);
+    t->time_us[cell] = gac_four_digits(point.time_us);
     c->last_us = point.time_us;
     c->last_m = m;
     return GAC_OK;

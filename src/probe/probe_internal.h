@@ -3,6 +3,7 @@
 #define GAC_PROBE_INTERNAL_H
 
 #include "base/arena.h"
+#include "base/order_statistics.h"
 
 #include <gac/probe.h>
 
@@ -20,15 +21,10 @@ typedef enum probe_outcome {
 /* One timed task. */
 typedef struct probe_point {
     gac_task_spec spec;
-    const char *phase; /* static */
-    int group;         /* of candidates, from 1 on; 0: none */
     probe_outcome outcome;
-    double time_us, spread_us, noise;
-    int n_samples, n_discarded, n_unsettled, n_power_limited, n_calls;
-    int clock_mhz_min, clock_mhz_max, temperature_c_max;
-    bool graph;
+    double time_us;     /* NaN unless measured */
+    double noise;       /* standard error over the time */
     bool fallback;      /* served by the fallback, not by the device's plug-in */
-    float *samples_us;  /* (n_samples), NULL unless raw points are kept; owned by the probe */
     const char *kernel; /* what served it, where known; owned by the probe */
 } probe_point;
 
@@ -41,31 +37,29 @@ typedef struct probe {
     gac_error *err;
     gac_arena arena; /* memory that lives as long as the probe */
     gac_timing_rules rules;
-    bool keep_samples;
-    probe_point *points;
-    int32_t n_points, points_capacity;
+    int n_points;             /* so far */
+    json_t *raw;              /* every point; NULL: not wanted */
+    gac_contract_noise noise; /* so far */
+    double *noise_pct;        /* of each point that the device measured */
+    int32_t n_noise, noise_capacity;
     const char *sources[PROBE_MAX_SOURCES]; /* of the contract */
     int n_sources;
     const char *phase;
-    int32_t phase_first; /* point of the phase */
-    int group;           /* of the next point */
+    int phase_first; /* point of the phase */
+    int group;       /* of candidates, to which the next point belongs; 0: none */
     double phase_start_s, start_s;
     double end_s;       /* when the time of the dtype is up */
     double rest_left_s; /* how long a card below its highest clock may still rest */
-    int n_no_memory, n_throttled;
-    char stack[96];   /* of the fallback, once it has been asked */
-    json_t *seconds;  /* by phase, for raw results */
-    json_t *kernels;  /* tasks and their kernels, for raw results */
-    double floor_pct; /* how far repeated medians of one task lie apart */
-    double drift_pct; /* how far those at the end are from those at the start */
-    double copy_bytes_per_s;
-    double library_s;  /* time spent on attention by the vendor's kernels, */
-    int64_t n_library; /* and how many calls that were */
+    char stack[96];     /* of the fallback, once it has been asked */
+    json_t *seconds;    /* by phase, for raw results */
+    json_t *kernels;    /* tasks and their kernels, for raw results */
+    double library_s;   /* time spent on attention by the vendor's kernels, */
+    int64_t n_library;  /* and how many calls that were */
     uint64_t random;
 } probe;
 
 gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
-                       bool keep_samples, gac_error *err);
+                       bool keep_raw, gac_error *err);
 void probe_dispose(probe *p);
 /* Refuses options that make no sense. */
 gac_status probe_check_options(const gac_probe_options *options, gac_error *err);
@@ -81,7 +75,8 @@ void probe_finish(probe *p);
 /* Adds a line to the contract's sources. */
 GAC_PRINTF(2, 3) void probe_note(probe *p, const char *format, ...);
 
-const char *probe_today(char out[16]); /* gives out */
+/* Writes the date to out, and gives out. */
+const char *probe_today(char out[16]);
 
 /* Times one task; out borrows from the probe. A point that cannot be measured is no
  * failure as long as that is rare. */
@@ -97,10 +92,12 @@ double probe_uniform(probe *p, double low, double high);
 /* Writes the name of the kernel that runs longest in a call; it may stay empty. */
 gac_status probe_kernel(probe *p, const gac_task_spec *spec, char *name, size_t size);
 
-/* ---- probe_raw.c: all points ---- */
+/* ---- probe_raw.c: keeping all points ---- */
 
-/* How steady the points were. */
-gac_status probe_noise(const probe *p, gac_contract_noise *out);
+/* Counts a point for the noise, and keeps it if raw points are wanted. timing may be NULL. */
+gac_status probe_keep(probe *p, const probe_point *point, const gac_timing *timing);
+/* Completes the noise so far. */
+void probe_sum_up_noise(probe *p);
 json_t *probe_spec_json(const gac_task_spec *spec);
 json_t *probe_raw_json(const probe *p);
 
@@ -148,12 +145,6 @@ typedef struct probe_tiers {
 gac_status probe_find_tiers(const probe_sweep *sweeps, int n_sweeps, probe_tiers *out,
                             gac_error *err);
 
-int probe_by_value(const void *a, const void *b); /* for qsort of double */
-/* Sorts values; 0 when there are none. */
-double probe_median(double *values, int n);
-/* value to four significant digits. */
-double probe_round(double value);
-
 /* A size near value that is of tier t and of no better one, at least 1. */
 int64_t probe_tier_size(const probe_tiers *tiers, int t, int64_t value);
 /* Likewise for the axis of a table, where turn counts the sizes. */
@@ -161,8 +152,6 @@ int64_t probe_grid_size(const probe_tiers *tiers, int t, int64_t value, int turn
 int probe_tier_of(const probe_tiers *tiers, int64_t size);
 int64_t probe_aligned_multiple(const probe_tiers *tiers);
 int probe_n_served(const probe_tiers *tiers);
-/* Tiers as a contract has them, into out (PROBE_MAX_TIERS). They borrow the names. */
-void probe_fill_tiers(const probe_tiers *tiers, gac_contract_tier *out);
 
 /* ---- probe_tables.c: planning tables ---- */
 
@@ -180,8 +169,6 @@ typedef struct probe_table {
 gac_status probe_table_set_axis(probe *p, probe_table *t, int axis, const int64_t *sizes);
 gac_status probe_table_alloc(probe *p, probe_table *t);
 size_t probe_table_cells(const probe_table *t);
-/* The table as a contract has it. It borrows sizes and times. */
-gac_contract_table probe_table_borrow(const probe_table *t);
 
 /* ---- GEMM ---- */
 
@@ -267,7 +254,6 @@ typedef struct probe_sdpa_rules {
 gac_status probe_sdpa_tiers(probe *p, probe_sdpa *s);
 gac_status probe_sdpa_tables(probe *p, probe_sdpa *s);
 gac_status probe_sdpa_kernels(probe *p, probe_sdpa *s);
-gac_task_spec probe_sdpa_reference(gac_dtype dtype, int64_t head);
 gac_sdpa_shape probe_prefill_shape(int64_t rows, int64_t length, int64_t head, bool causal);
 gac_sdpa_shape probe_decode_shape(int64_t rows, int64_t context, int64_t head);
 /* The rules as a contract has them. */

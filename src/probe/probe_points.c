@@ -1,4 +1,4 @@
-/* Measuring one thing, keeping everything that was measured. */
+/* Measuring one point: its time, its server, its kernel. */
 #include "probe/probe_internal.h"
 
 #include "base/json_parse.h"
@@ -24,13 +24,12 @@ void probe_grant_rest(probe *p)
 }
 
 gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
-                       bool keep_samples, gac_error *err)
+                       bool keep_raw, gac_error *err)
 {
     const gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
     *p = (probe){ .device = device, .options = options, .err = err, .rules = rules };
     if (options->quick)
         p->rules.settle_us = 0;
-    p->keep_samples = keep_samples;
     p->phase = "";
     p->random = options->seed;
     p->start_s = gac_now_s();
@@ -38,12 +37,15 @@ gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *op
     p->rest_left_s = INFINITY;
     p->seconds = json_object();
     p->kernels = json_array();
-    return p->seconds && p->kernels ? GAC_OK : gac_error_no_memory(err);
+    p->raw = keep_raw ? json_array() : NULL;
+    p->noise.clock_mhz_min = p->noise.clock_mhz_max = p->noise.temperature_c_max = -1;
+    return p->seconds && p->kernels && (p->raw || !keep_raw) ? GAC_OK : gac_error_no_memory(err);
 }
 
 void probe_dispose(probe *p)
 {
-    free(p->points);
+    free(p->noise_pct);
+    json_decref(p->raw);
     json_decref(p->seconds);
     json_decref(p->kernels);
     gac_arena_free(&p->arena);
@@ -96,7 +98,7 @@ void probe_finish(probe *p)
     double spent = json_number_value(json_object_get(p->seconds, p->phase));
     gac_progress_finish(p->options->progress);
     spent += gac_now_s() - p->phase_start_s;
-    json_object_set_new(p->seconds, p->phase, json_real(probe_round(spent)));
+    json_object_set_new(p->seconds, p->phase, json_real(gac_four_digits(spent)));
 }
 
 void probe_note(probe *p, const char *format, ...)
@@ -125,31 +127,16 @@ const char *probe_today(char out[16])
     return out;
 }
 
-static gac_status keep_point(probe *p, probe_point *point, const gac_timing *timing)
-{
-    if (!gac_grow((void **)&p->points, p->n_points, &p->points_capacity, sizeof *p->points))
-        return gac_error_no_memory(p->err);
-    if (p->keep_samples && timing && timing->n_samples > 0) {
-        point->samples_us = probe_alloc(p, (size_t)timing->n_samples, sizeof *point->samples_us);
-        if (!point->samples_us)
-            return gac_error_no_memory(p->err);
-        for (int i = 0; i < timing->n_samples; i++)
-            point->samples_us[i] = (float)timing->samples_us[i];
-    }
-    p->points[p->n_points++] = *point;
-    return GAC_OK;
-}
-
 /* Counts a point that was lost. A few of them leave gaps; many are a failure. */
 static gac_status count_fault(probe *p, probe_outcome outcome, const gac_error *why)
 {
-    int *n = outcome == PROBE_NO_MEMORY ? &p->n_no_memory : &p->n_throttled;
+    int64_t *n = outcome == PROBE_NO_MEMORY ? &p->noise.n_no_memory : &p->noise.n_throttled;
     ++*n;
     if (*n < MIN_FAULTS || *n * 10 < p->n_points)
         return GAC_OK;
     return gac_error_set(p->err, outcome == PROBE_NO_MEMORY ? GAC_NO_RESOURCE : GAC_FAILED,
-                         "%d of %d points could not be measured: %s", *n, p->n_points + 1,
-                         why->text);
+                         "%lld of %d points could not be measured: %s", (long long)*n,
+                         p->n_points + 1, why->text);
 }
 
 static void spend_rest(probe *p, double rested_s)
@@ -166,11 +153,11 @@ gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
     gac_timing timing;
     gac_error why = GAC_ERROR_INIT;
     memset(&timing, 0, sizeof timing);
-    *out = (probe_point){ .spec = *spec, .phase = p->phase, .group = p->group, .time_us = NAN };
+    *out = (probe_point){ .spec = *spec, .time_us = NAN };
     gac_status status = gac_task_create(p->device, spec, &task, &why);
     if (status == GAC_CHECK) {
         out->outcome = PROBE_DECLINED;
-        return keep_point(p, out, NULL);
+        return probe_keep(p, out, NULL);
     }
     if (status == GAC_OK) {
         gac_timing_rules rules = p->rules;
@@ -185,23 +172,13 @@ gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
         out->outcome = PROBE_NO_MEMORY;
     else if (status != GAC_OK && status != GAC_CHECK)
         return gac_error_set(p->err, status, "%s", why.text);
-    out->n_samples = timing.n_samples;
-    out->n_discarded = timing.n_discarded;
-    out->n_unsettled = timing.n_unsettled;
-    out->n_power_limited = timing.n_power_limited;
-    out->n_calls = timing.n_calls;
-    out->graph = timing.graph;
-    out->clock_mhz_min = timing.clock_mhz_min;
-    out->clock_mhz_max = timing.clock_mhz_max;
-    out->temperature_c_max = timing.temperature_c_max;
     if (out->outcome == PROBE_MEASURED) {
         out->time_us = timing.median_us;
-        out->spread_us = timing.spread_us;
         out->noise = timing.noise;
     } else if ((status = count_fault(p, out->outcome, &why)) != GAC_OK) {
         return status;
     }
-    return keep_point(p, out, &timing);
+    return probe_keep(p, out, &timing);
 }
 
 /* One call by own kernels: the flash kernel, or the math path where that is faster or the
@@ -224,17 +201,13 @@ static gac_status keep_served(probe *p, const gac_task_spec *spec, const gac_pro
     char kernel[256];
     bool measured = isfinite(served->time_us) && served->time_us > 0;
     *out = (probe_point){ .spec = *spec,
-                          .phase = p->phase,
                           .outcome = measured ? PROBE_MEASURED : PROBE_DECLINED,
                           .time_us = measured ? served->time_us : NAN,
-                          .fallback = measured,
-                          .clock_mhz_min = -1,
-                          .clock_mhz_max = -1,
-                          .temperature_c_max = -1 };
+                          .fallback = measured };
     gac_kernel_short_name(served->kernel, kernel, sizeof kernel);
     if (measured && kernel[0] && !(out->kernel = gac_arena_strdup(&p->arena, kernel)))
         return gac_error_no_memory(p->err);
-    return keep_point(p, out, NULL);
+    return probe_keep(p, out, NULL);
 }
 
 /* Asks the fallback for those of the specs that todo lists. */

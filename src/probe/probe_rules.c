@@ -19,19 +19,19 @@ static gac_contract_tier tier_rules(const probe_tier *tier)
         .decode_family = decodes ? gac_kernel_family(tier->decode_kernel) : NULL,
         .basis = "measured",
         .decode_basis = "measured",
-        .worst_penalty = isfinite(tier->penalty) ? probe_round(tier->penalty) : NAN,
+        .worst_penalty = isfinite(tier->penalty) ? gac_four_digits(tier->penalty) : NAN,
         .rates = no_rates,
         .pad_bytes_per_s = NAN,
     };
 }
 
-void probe_fill_tiers(const probe_tiers *tiers, gac_contract_tier *out)
+static void fill_tiers(const probe_tiers *tiers, gac_contract_tier *out)
 {
     for (int t = 0; t < tiers->n_tiers; t++)
         out[t] = tier_rules(&tiers->tier[t]);
 }
 
-gac_contract_table probe_table_borrow(const probe_table *t)
+static gac_contract_table borrow_table(const probe_table *t)
 {
     gac_contract_table out = { .n_us = probe_table_cells(t), .us = t->time_us };
     for (int a = 0; a < 3; a++) {
@@ -46,8 +46,8 @@ void probe_gemm_rules_fill(const probe_gemm *g, gac_dtype half, probe_gemm_rules
     gac_contract_gemm *gemm = &out->gemm;
     const probe_tiers *n = &g->axis[GAC_OP_GEMM_N], *k = &g->axis[GAC_OP_GEMM_K];
     bool all_served = probe_n_served(n) == n->n_tiers && probe_n_served(k) == k->n_tiers;
-    probe_fill_tiers(n, out->tiers[0]);
-    probe_fill_tiers(k, out->tiers[1]);
+    fill_tiers(n, out->tiers[0]);
+    fill_tiers(k, out->tiers[1]);
     *gemm = (gac_contract_gemm){ .n_n = (size_t)n->n_tiers,
                                  .n_k = (size_t)k->n_tiers,
                                  .n = out->tiers[0],
@@ -66,7 +66,7 @@ void probe_gemm_rules_fill(const probe_gemm *g, gac_dtype half, probe_gemm_rules
             continue;
         gac_contract_table *to =
             t->every_n ? &out->every_n[gemm->n_every_n++] : &out->grid[gemm->n_grid++];
-        *to = probe_table_borrow(&t->table);
+        *to = borrow_table(&t->table);
         to->n_multiple = n->tier[t->tier_n].multiple;
         to->k_multiple = k->tier[t->tier_k].multiple;
     }
@@ -87,7 +87,7 @@ static gac_contract_decode decode_rules(const probe_sdpa *s)
         best = fmax(best, bytes / t->time_us[i] * 1e6);
         least_us = fmin(least_us, t->time_us[i]);
     }
-    return (gac_contract_decode){ .bytes_per_s = probe_round(best),
+    return (gac_contract_decode){ .bytes_per_s = gac_four_digits(best),
                                   .overhead_us = isinf(least_us) ? 0 : least_us,
                                   .basis = s->has_tables ? "measured" : "assumed" };
 }
@@ -97,14 +97,14 @@ static void fill_head_tables(const probe_sdpa *s, probe_sdpa_rules *out)
     for (int t = 0; t < s->tiers.n_tiers; t++) {
         gac_contract_tier *tier = &out->tiers[t];
         for (int i = 0; i < 2; i++) {
-            out->prefill[t][i] = probe_table_borrow(&s->prefill[t][i]);
+            out->prefill[t][i] = borrow_table(&s->prefill[t][i]);
             out->prefill[t][i].causal = i == 0;
         }
-        out->tables[t] = probe_table_borrow(&s->decode[t]);
+        out->tables[t] = borrow_table(&s->decode[t]);
         out->tables[t].group = PROBE_DECODE_GROUP;
         tier->tile = s->tile[t];
         tier->pad_bytes_per_s =
-            s->pad_bytes_per_s[t] > 0 ? probe_round(s->pad_bytes_per_s[t]) : NAN;
+            s->pad_bytes_per_s[t] > 0 ? gac_four_digits(s->pad_bytes_per_s[t]) : NAN;
         tier->n_prefill = 2;
         tier->prefill = out->prefill[t];
         tier->decode = &out->tables[t];
@@ -114,15 +114,15 @@ static void fill_head_tables(const probe_sdpa *s, probe_sdpa_rules *out)
 void probe_sdpa_rules_fill(const probe_sdpa *s, probe_sdpa_rules *out)
 {
     bool named = s->beyond_kernel[0], measured = s->n_beyond > 0;
-    probe_fill_tiers(&s->tiers, out->tiers);
+    fill_tiers(&s->tiers, out->tiers);
     if (s->has_tables)
         fill_head_tables(s, out);
     out->reference = (gac_contract_reference){ PROBE_REF_BATCH, PROBE_REF_HEADS, PROBE_REF_LENGTH,
                                                PROBE_REF_LENGTH, false };
     out->decode = decode_rules(s);
     /* Where no larger head is served, one is taken to be ten times as slow. */
-    out->slowest =
-        (gac_contract_head){ s->max_head + 8, probe_round(s->curve[s->n_curve - 1].time_us * 10) };
+    out->slowest = (gac_contract_head){ s->max_head + 8,
+                                        gac_four_digits(s->curve[s->n_curve - 1].time_us * 10) };
     out->beyond = (gac_contract_beyond){
         .kernel = named ? s->beyond_kernel : "unknown",
         .family = named ? gac_kernel_family(s->beyond_kernel) : "unknown",

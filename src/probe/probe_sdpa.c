@@ -46,7 +46,7 @@ static int curve_heads(bool quick, int64_t *heads)
     return n;
 }
 
-gac_task_spec probe_sdpa_reference(gac_dtype dtype, int64_t head)
+static gac_task_spec reference(gac_dtype dtype, int64_t head)
 {
     gac_sdpa_shape shape =
         probe_prefill_shape(PROBE_REF_BATCH * PROBE_REF_HEADS, PROBE_REF_LENGTH, head, false);
@@ -89,7 +89,7 @@ static void keep_curve(probe_sdpa *s, const probe_point *points, int n)
 {
     for (int i = 0; i < n; i++) {
         int64_t head = head_of(&points[i]);
-        gac_contract_head kept = { head, probe_round(points[i].time_us) };
+        gac_contract_head kept = { head, gac_four_digits(points[i].time_us) };
         if (points[i].outcome != PROBE_MEASURED)
             continue;
         if (head <= s->max_head) {
@@ -146,7 +146,7 @@ gac_status probe_sdpa_tiers(probe *p, probe_sdpa *s)
         return gac_error_no_memory(p->err);
     probe_begin(p, "attention heads", gac_dtype_name(s->dtype), (size_t)n);
     for (int i = 0; i < n; i++)
-        specs[i] = probe_sdpa_reference(s->dtype, heads[i]);
+        specs[i] = reference(s->dtype, heads[i]);
     gac_status status = probe_measure_sdpa(p, specs, n, true, true, points);
     if (status == GAC_OK) {
         s->max_head = find_max_head(points, n);
@@ -170,7 +170,7 @@ gac_status probe_sdpa_kernels(probe *p, probe_sdpa *s)
         probe_tier *tier = &s->tiers.tier[t];
         int64_t head = probe_tier_size(&s->tiers, t, HEAD);
         gac_sdpa_shape decode = probe_decode_shape(DECODE_ROWS, PROBE_REF_LENGTH, head);
-        gac_task_spec spec = probe_sdpa_reference(s->dtype, head);
+        gac_task_spec spec = reference(s->dtype, head);
         if (tier->kernel[0]) /* the fallback said it */
             continue;
         spec.sdpa.path = s->library[t] ? GAC_SDPA_LIBRARY : GAC_SDPA_FLASH;
@@ -179,7 +179,7 @@ gac_status probe_sdpa_kernels(probe *p, probe_sdpa *s)
         if (status == GAC_OK)
             status = probe_kernel(p, &spec, tier->decode_kernel, sizeof tier->decode_kernel);
     }
-    gac_task_spec spec = probe_sdpa_reference(s->dtype, s->max_head + 64);
+    gac_task_spec spec = reference(s->dtype, s->max_head + 64);
     spec.sdpa.path = s->n_beyond > 0 ? s->beyond_path : GAC_SDPA_MATH;
     if (status == GAC_OK && !s->beyond_kernel[0])
         status = probe_kernel(p, &spec, s->beyond_kernel, sizeof s->beyond_kernel);

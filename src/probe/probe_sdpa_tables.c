@@ -119,15 +119,28 @@ static int list_cells(const probe *p, probe_sdpa *s, int tier, gac_task_spec *sp
     return n;
 }
 
-/* Three lengths just above two tiles. They show in which steps time grows. */
-enum { N_STEPS = 3 };
+/* Beside its tables, a tier has some calls of its own: */
+enum { N_STEPS = 3, N_PADS = 3, N_MORE = N_STEPS + 2 * N_PADS, PADS_GROUP = 4 };
+
+/* three lengths just above two tiles, which show in which steps time grows, */
 static const int64_t step_lengths[N_STEPS] = { 264, 320, 384 };
 
-static void add_steps(probe_sdpa *s, int tier, gac_task_spec *specs)
+/* and pairs of calls, with as many heads of keys as of queries and with fewer. Kernels other
+ * than the vendor's copy k and v into padded buffers; fewer heads are copied faster. */
+static const struct {
+    int64_t rows, length;
+} pads[N_PADS] = { { 128, 1024 }, { 128, 2048 }, { 512, 512 } };
+
+static void add_more(const probe_sdpa *s, int tier, gac_task_spec *specs)
 {
-    for (int i = 0; i < N_STEPS; i++) {
-        int64_t head = probe_tier_size(&s->tiers, tier, 128);
-        gac_sdpa_shape shape = probe_prefill_shape(512, step_lengths[i], head, false);
+    int64_t head = probe_tier_size(&s->tiers, tier, 128);
+    for (int i = 0; i < N_MORE; i++) {
+        int pad = (i - N_STEPS) / 2;
+        gac_sdpa_shape shape =
+            i < N_STEPS ? probe_prefill_shape(512, step_lengths[i], head, false)
+                        : probe_prefill_shape(pads[pad].rows, pads[pad].length, head, false);
+        if (i >= N_STEPS && (i - N_STEPS) % 2 == 1)
+            shape.n_kv_heads /= PADS_GROUP;
         specs[i] = probe_sdpa_spec(s->dtype, &shape);
     }
 }
@@ -141,24 +154,6 @@ static int64_t find_tile(const probe_point *points)
     return points[0].time_us > same * points[2].time_us   ? 128
            : points[0].time_us > same * points[1].time_us ? 64
                                                           : 1;
-}
-
-/* Calls with as many heads of keys as of queries, and with fewer. Kernels other than the
- * vendor's copy k and v into padded buffers, and fewer heads are copied faster. */
-enum { N_PADS = 3, PADS_GROUP = 4 };
-static const struct {
-    int64_t rows, length;
-} pads[N_PADS] = { { 128, 1024 }, { 128, 2048 }, { 512, 512 } };
-
-static void add_pads(probe_sdpa *s, int tier, gac_task_spec *specs)
-{
-    int64_t head = probe_tier_size(&s->tiers, tier, 128);
-    for (int i = 0; i < 2 * N_PADS; i++) {
-        gac_sdpa_shape shape =
-            probe_prefill_shape(pads[i / 2].rows, pads[i / 2].length, head, false);
-        shape.n_kv_heads /= i % 2 ? PADS_GROUP : 1;
-        specs[i] = probe_sdpa_spec(s->dtype, &shape);
-    }
 }
 
 /* The median rate of these pairs; 0 where fewer keys save nothing. */
@@ -189,17 +184,14 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
         n_cells += probe_table_cells(table_of(s, tier, kind));
         status = probe_table_alloc(p, table_of(s, tier, kind));
     }
-    size_t n_more = N_STEPS + (s->library[tier] ? 0 : 2 * N_PADS);
-    gac_task_spec *specs = probe_alloc(p, n_cells + n_more, sizeof *specs);
-    probe_point *points = probe_alloc(p, n_cells + n_more, sizeof *points);
+    gac_task_spec *specs = probe_alloc(p, n_cells + N_MORE, sizeof *specs);
+    probe_point *points = probe_alloc(p, n_cells + N_MORE, sizeof *points);
     cell *cells = probe_alloc(p, n_cells, sizeof *cells);
     if (status != GAC_OK || !specs || !points || !cells)
         return gac_error_no_memory(p->err);
     int n = list_cells(p, s, tier, specs, cells);
-    add_steps(s, tier, specs + n);
-    if (!s->library[tier])
-        add_pads(s, tier, specs + n + N_STEPS);
-    status = probe_measure_sdpa(p, specs, n + (int)n_more, s->library[tier], false, points);
+    add_more(s, tier, specs + n);
+    status = probe_measure_sdpa(p, specs, n + N_MORE, s->library[tier], false, points);
     if (status != GAC_OK)
         return status;
     s->tile[tier] = find_tile(points + n);
@@ -210,7 +202,7 @@ static gac_status fill_tables(probe *p, probe_sdpa *s, int tier)
             status = probe_measure_sdpa(p, &specs[i], 1, s->library[tier], false, &points[i]);
         bool measured = points[i].outcome == PROBE_MEASURED;
         if (status == GAC_OK && measured)
-            cells[i].table->time_us[cells[i].at] = probe_round(points[i].time_us);
+            cells[i].table->time_us[cells[i].at] = gac_four_digits(points[i].time_us);
         s->has_tables = s->has_tables && (!cells[i].first || measured);
     }
     return status;

@@ -90,7 +90,7 @@ static double time_of(const exact *e, int end)
     for (int i = 0; i < end; i++)
         if (!isnan(e->time_us[i]))
             times[n++] = e->time_us[i];
-    return n > 0 ? probe_median(times, n) : NAN;
+    return n > 0 ? gac_median(times, n) : NAN;
 }
 
 /* Whether it was predicted, and measured in every round. */
@@ -193,7 +193,7 @@ static gac_status merge_gemm(shapes *s)
     for (size_t i = 0; i < s->n_gemm; i++) {
         const gac_task_spec *spec = &s->gemm[i].spec;
         gac_contract_point point = { spec->dtype, spec->gemm.m, spec->gemm.n, spec->gemm.k,
-                                     probe_round(time_of(&s->gemm[i], s->n_rounds)) };
+                                     gac_four_digits(time_of(&s->gemm[i], s->n_rounds)) };
         if (isfinite(point.time_us) && !has_point(s->points, s->n_points, &point))
             s->points[s->n_points++] = point;
     }
@@ -228,7 +228,7 @@ static gac_status merge_sdpa(shapes *s, const probe_point *points, size_t n)
         return gac_error_no_memory(s->p->err);
     for (size_t i = 0; i < n; i++) {
         gac_contract_sdpa_point point = { s->dtype, points[i].spec.sdpa.shape,
-                                          probe_round(points[i].time_us) };
+                                          gac_four_digits(points[i].time_us) };
         if (points[i].outcome == PROBE_MEASURED &&
             !has_sdpa_point(s->sdpa_points, s->n_sdpa_points, &point))
             s->sdpa_points[s->n_sdpa_points++] = point;

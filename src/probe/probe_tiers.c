@@ -21,28 +21,6 @@ static int64_t power_of(int64_t size)
     return power;
 }
 
-int probe_by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-double probe_median(double *values, int n)
-{
-    if (n == 0)
-        return 0;
-    qsort(values, (size_t)n, sizeof *values, probe_by_value);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-double probe_round(double value)
-{
-    if (!isfinite(value) || value == 0)
-        return value;
-    double scale = pow(10, 3 - floor(log10(fabs(value))));
-    return round(value * scale) / scale;
-}
-
 static double time_of(const probe_sweep_point *point)
 {
     return point->declined ? INFINITY : point->time_us;
@@ -88,7 +66,7 @@ static bool is_tier_in(const probe_sweep *sweep, int64_t multiple, double *gains
             n++;
     if (n < 2)
         return false;
-    double middle = probe_median(gains, n);
+    double middle = gac_median(gains, n);
     return middle > TIER_GAIN && gains[n / 4] > (1 + TIER_GAIN) / 2;
 }
 
@@ -117,7 +95,7 @@ static double tier_penalty(const probe_sweep *sweep, const probe_tiers *tiers, i
         if (best && probe_tier_of(tiers, sweep->points[i].size) == tier)
             ratios[n++] = time_of(&sweep->points[i]) / best->time_us;
     }
-    return probe_median(ratios, n);
+    return gac_median(ratios, n);
 }
 
 static void judge_tier(const probe_sweep *sweeps, int n_sweeps, probe_tiers *out, int t,
@@ -133,7 +111,7 @@ static void judge_tier(const probe_sweep *sweeps, int n_sweeps, probe_tiers *out
         tier->served = tier->served || (penalty > 0 && !isinf(penalty));
         tier->penalty = fmax(tier->penalty, penalty);
     }
-    tier->aligned = tier->served && probe_median(penalties, n) <= ALIGNED_LOSS &&
+    tier->aligned = tier->served && gac_median(penalties, n) <= ALIGNED_LOSS &&
                     tier->penalty <= WORST_LOSS && (t == 0 || out->tier[t - 1].aligned);
 }
 

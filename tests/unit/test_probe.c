@@ -307,9 +307,9 @@ static void errors_are_summed_up(void **state)
 static void numbers_have_four_digits(void **state)
 {
     (void)state;
-    assert_true(probe_round(0) == 0 && probe_round(-1234567) == -1235000);
-    assert_true(probe_round(0.00012344) == 0.0001234 && probe_round(99999) == 100000);
-    assert_true(isnan(probe_round(NAN)) && isinf(probe_round(INFINITY)));
+    assert_true(gac_four_digits(0) == 0 && gac_four_digits(-1234567) == -1235000);
+    assert_true(gac_four_digits(0.00012344) == 0.0001234 && gac_four_digits(99999) == 100000);
+    assert_true(isnan(gac_four_digits(NAN)) && isinf(gac_four_digits(INFINITY)));
 }
 
 static gac_device *open_fake(void)
