@@ -563,8 +563,9 @@ class Modes(Case):
         whole = self.probe("--force", "--attention", "own", "--raw", self.path("raw.json"))
         spent = self.load("raw.json")["noise"]["phase_seconds"]
         before = sum(spent[x] for x in ("GEMM tiers", "attention heads", "attention tables", "GEMM cache lines"))
-        short = self.probe("--force", "--attention", "own", "--max-time",
-                           str(before + 0.3 * spent["GEMM tables"]), name="short.json")
+        short = self.probe("--force", "--attention", "own", "--raw", self.path("short.raw.json"),
+                           "--max-time", str(before + 0.3 * spent["GEMM tables"]),
+                           name="short.json")
         self.assertLess(n_cells(short, "every_n"), n_cells(whole, "every_n") * 0.8)
         self.assertLess(short["accuracy"]["gemm"]["F16"]["median_pct"], 5)
         self.assertLess(short["accuracy"]["gemm"]["F16"]["p95_pct"], 25)
