@@ -5,7 +5,9 @@
  * It knows operators and sizes, but no models. All times are those of one
  * operator call.
  *
- * A contract is immutable once loaded and may be shared between threads. */
+ * A contract is immutable once loaded and may be shared between threads.
+ *
+ * Functions that return no status take NULL: they answer NaN, false, 0 or NULL. */
 #ifndef GAC_CONTRACT_H
 #define GAC_CONTRACT_H
 
@@ -251,7 +253,17 @@ gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *sour
  * *text. */
 gac_status gac_contract_write(const gac_contract *contract, char **text, size_t *n_bytes,
                               gac_error *err);
+/* Copies a contract into memory of its own, and checks it as gac_contract_parse does. This
+ * is how a program makes a contract: it fills a gac_contract with pointers to its own memory
+ * and copies it. Points need not be sorted. source names the contract in errors. */
+gac_status gac_contract_copy(const gac_contract *contract, const char *source, gac_contract **out,
+                             gac_error *err);
 void gac_contract_free(gac_contract *contract); /* NULL is fine */
+
+/* Reads the file of a runtime, as tools/contract/measure_runtime.py writes it. */
+gac_status gac_contract_load_runtime(const char *path, gac_runtime **out, gac_error *err);
+/* Frees what gac_contract_load_runtime gave; NULL is fine. */
+void gac_contract_free_runtime(gac_runtime *runtime);
 
 /* Borrowed, as long as the contract lives. */
 const char *gac_contract_name(const gac_contract *contract);

@@ -1,4 +1,5 @@
 /* Judges one size by a contract. */
+#include "base/arguments.h"
 #include "contract/contract_internal.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ int gac_tiers_pick(const gac_contract_tier *tiers, int64_t size)
 
 bool gac_contract_dtype(const gac_contract *contract, gac_dtype dtype, gac_dtype *out)
 {
-    if ((int)dtype < 0 || dtype >= GAC_DTYPE_COUNT ||
+    if (!contract || !out || (int)dtype < 0 || dtype >= GAC_DTYPE_COUNT ||
         (!contract->gemm[dtype] && !contract->stands_for[dtype]))
         return false;
     *out = contract->gemm[dtype] ? dtype : contract->stands_for[dtype]->dtype;
@@ -103,6 +104,7 @@ gac_status gac_contract_judge(const gac_contract *contract, gac_op_axis axis, ga
                               int64_t size, int64_t n_rows, int64_t other, gac_judgement *out,
                               gac_error *err)
 {
+    GAC_REFUSE_NULL(err, contract, out);
     size_t n_tiers;
     int64_t aligned;
     bool is_head = axis == GAC_OP_SDPA_HEAD;

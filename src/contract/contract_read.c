@@ -2,6 +2,7 @@
  * and contract_check.c checks fields against each other. Errors name the JSON
  * path of the value. */
 #include "base/arena.h"
+#include "base/arguments.h"
 #include "contract/contract_internal.h"
 #include "contract/contract_schema.h"
 
@@ -284,6 +285,7 @@ static bool read_root(filler *f, json_t *root, gac_contract **out)
 gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *source,
                               gac_contract **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text, source, out);
     char quoted[256];
     json_t *root = NULL;
     gac_contract *contract = NULL;
@@ -304,6 +306,47 @@ gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *sour
     contract->memory = f.arena.last;
     *out = contract;
     return GAC_OK;
+}
+
+/* What gac_contract_load_runtime gives, and the memory that it is in. */
+typedef struct loaded_runtime {
+    gac_runtime runtime;
+    struct gac_arena_block *memory;
+} loaded_runtime;
+
+gac_status gac_contract_load_runtime(const char *path, gac_runtime **out, gac_error *err)
+{
+    GAC_REFUSE_NULL(err, path, out);
+    gac_file *file = NULL;
+    json_t *root = NULL;
+    gac_reader r = GAC_READER_INIT(path, err);
+    filler f = { .r = &r };
+    loaded_runtime *loaded = NULL;
+    gac_status status = gac_file_open(path, &file, err);
+    if (status == GAC_OK)
+        status = gac_json_load(file, GAC_MAX_CONTRACT_BYTES, &root, err);
+    if (status == GAC_OK) {
+        loaded = take(&f, 1, sizeof *loaded);
+        if (!loaded || !read_struct(&f, root, &gac_runtime_struct, &loaded->runtime))
+            status = r.status;
+    }
+    json_decref(root);
+    gac_file_close(file);
+    if (status != GAC_OK) {
+        gac_arena_free(&f.arena);
+        return status;
+    }
+    loaded->memory = f.arena.last;
+    *out = &loaded->runtime;
+    return GAC_OK;
+}
+
+void gac_contract_free_runtime(gac_runtime *runtime)
+{
+    if (!runtime)
+        return;
+    gac_arena arena = { .last = ((loaded_runtime *)(void *)runtime)->memory };
+    gac_arena_free(&arena);
 }
 
 void gac_contract_free(gac_contract *contract)

@@ -52,7 +52,7 @@ struct gac_struct {
     const gac_field *fields;
 };
 
-extern const gac_struct gac_contract_struct;
+extern const gac_struct gac_contract_struct, gac_runtime_struct;
 
 /* Return the address of a field, and of the length of a list, in a structure. */
 static inline void *gac_field_at(const gac_field *field, void *structure)

@@ -189,6 +189,8 @@ double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
                             const gac_sdpa_shape *shape)
 {
     const gac_contract_sdpa *s = gac_contract_sdpa_rules(contract, dtype);
+    if (!shape)
+        return NAN;
     gac_contract_sdpa_point key = { .shape = *shape };
     if (!s || !gac_contract_dtype(contract, dtype, &key.dtype))
         return NAN;

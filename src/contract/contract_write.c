@@ -1,4 +1,5 @@
 /* Writes the file of a contract. */
+#include "base/arguments.h"
 #include "contract/contract_schema.h"
 
 #include <jansson.h>
@@ -183,13 +184,14 @@ static void write_struct(FILE *to, const gac_struct *s, const void *at, int dept
 gac_status gac_contract_write(const gac_contract *contract, char **text, size_t *n_bytes,
                               gac_error *err)
 {
+    GAC_REFUSE_NULL(err, contract, text, n_bytes);
     *text = NULL;
     FILE *to = open_memstream(text, n_bytes);
     if (!to)
         return gac_error_no_memory(err);
     write_struct(to, &gac_contract_struct, contract, 0);
     fputc('\n', to);
-    if (fclose(to) == 0)
+    if (fclose(to) == 0 && gac_memory_check(NULL) == GAC_OK)
         return GAC_OK;
     free(*text);
     *text = NULL;

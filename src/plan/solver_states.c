@@ -1,3 +1,4 @@
+#include "base/order_statistics.h"
 #include "plan/solver_internal.h"
 
 #include <math.h>
@@ -112,12 +113,6 @@ static bool hopeless(const gac_mck_search *search, const gac_mck_rule *rule, int
     return !rule->has_down || excess * rule->down.cost > (gac_i128)slack * rule->down.value;
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return a < b ? -1 : a > b;
-}
-
 /* Returns the n-th smallest key. This reorders keys. */
 static double select_key(double *keys, size_t n_keys, size_t n)
 {
@@ -127,7 +122,7 @@ static double select_key(double *keys, size_t n_keys, size_t n)
         double three[3];
         for (int k = 0; k < 3; k++) /* random positions, because keys often fall and then rise */
             three[k] = keys[begin + gac_mck_random(&random) % (end - begin)];
-        qsort(three, 3, sizeof *three, compare_doubles);
+        qsort(three, 3, sizeof *three, gac_by_value);
         size_t low = begin, at = begin, high = end;
         while (at < high) {
             double key = keys[at];
@@ -148,7 +143,7 @@ static double select_key(double *keys, size_t n_keys, size_t n)
         else
             return three[1];
     }
-    qsort(keys + begin, end - begin, sizeof *keys, compare_doubles);
+    qsort(keys + begin, end - begin, sizeof *keys, gac_by_value);
     return keys[n];
 }
 

@@ -393,6 +393,47 @@ static void written_is_what_was_read(void **state)
 }
 
 /* Names without case, spaces and vendor; aliases of the same chip. */
+/* A contract that a program fills is checked, sorted and copied. */
+static void made_is_copied(void **state)
+{
+    static const gac_contract_point points[] = { { GAC_DTYPE_F16, 2, 8, 8, 3.5 },
+                                                 { GAC_DTYPE_F16, 1, 8, 8, 2.25 } };
+    gac_contract made = *h200, *copy = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    (void)state;
+    made.points = points;
+    made.n_points = 2;
+    assert_int_equal(gac_contract_copy(&made, "made", &copy, &err), GAC_OK);
+    assert_ptr_not_equal(copy->points, points);
+    assert_int_equal(copy->n_points, 2);
+    assert_true(gemm(copy, 1, 8, 8) == 2.25 && gemm(copy, 2, 8, 8) == 3.5);
+    assert_string_equal(copy->name, h200->name);
+    gac_contract_free(copy);
+    copy = NULL;
+    made.gpu = "";
+    assert_int_equal(gac_contract_copy(&made, "made", &copy, &err), GAC_BAD_INPUT);
+    assert_non_null(strstr(err.text, "made"));
+    assert_non_null(strstr(err.text, "$.gpu"));
+    assert_null(copy);
+}
+
+static void runtime_is_read(void **state)
+{
+    gac_runtime *runtime = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    (void)state;
+    const char *path = "experiments/validation/advice/runtime.h200.json";
+    assert_int_equal(gac_contract_load_runtime(path, &runtime, &err), GAC_OK);
+    assert_true(runtime->layer_us > 0 && runtime->name[0] && runtime->torch[0]);
+    gac_contract_free_runtime(runtime);
+    runtime = NULL;
+    path = "tests/data/contracts/small.json";
+    assert_int_equal(gac_contract_load_runtime(path, &runtime, &err), GAC_BAD_INPUT);
+    assert_non_null(strstr(err.text, "small.json"));
+    assert_non_null(strstr(err.text, "$.basis"));
+    assert_null(runtime);
+}
+
 static void bundled_have_aliases(void **state)
 {
     static const char *const names[][2] = {
@@ -650,6 +691,8 @@ int main(void)
         cmocka_unit_test(measured_agrees_with_peers),
         cmocka_unit_test(judge_refuses),
         cmocka_unit_test(written_is_what_was_read),
+        cmocka_unit_test(made_is_copied),
+        cmocka_unit_test(runtime_is_read),
         cmocka_unit_test(bundled_have_aliases),
         cmocka_unit_test(assumed_contracts_only_judge),
         cmocka_unit_test(one_row_has_its_own_kernel),
