@@ -360,7 +360,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
 
 const command cmd_contract = {
     .name = "contract",
-    .summary = "look at what GPUs ask of sizes",
+    .summary = "show which sizes a GPU serves well",
     .usage = "list\nshow NAME|FILE\ndiff A B",
     .about =
         "What GPUs ask of sizes: the contracts that come with gac, what one of them says (-v: "

@@ -17,7 +17,7 @@ static const opt options[] = {
     { "output", 'o', "FILE", "where to write the plan", OPT_TEXT, AT(out) },
     { "sizes", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_options },
     { "allow", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_allow },
-    { "pareto", 0, NULL, "the choices of time against memory that no other beats", OPT_FLAG,
+    { "pareto", 0, NULL, "all plans that no other plan beats in both time and bytes", OPT_FLAG,
       AT(pareto) },
     { "data", 0, "FILE", "all points of --pareto, as columns for gnuplot", OPT_TEXT, AT(data) },
     { "force", 0, NULL, "replace FILE", OPT_FLAG, AT(force) },
@@ -95,8 +95,8 @@ static void print_proof(const plan_command *o, const gac_plan *plan)
            plan->margin_stated ? "the contract's stated error"
                                : "assumed, since the contract states no error");
     if (!least_bytes && plan->limit_pct < o->args.options.max_overhead_pct)
-        printf("limit      %.3f %% more bytes: up to %g %% more, the best found is %.3f ms, which "
-               "is within the margin\n",
+        printf("limit      %.3f %% more bytes; with up to %g %% more, the fastest plan found takes "
+               "%.3f ms, a gain below the margin\n",
                plan->limit_pct, o->args.options.max_overhead_pct, plan->best_ms);
     colour shade = plan->optimal ? COLOUR_GOOD : COLOUR_WARN;
     printf("solve      %s%s%s: objective %.6g, bound %.6g %s\n", colour_on(stdout, shade),

@@ -110,7 +110,9 @@ static gac_status report(cli *c, const verify_command *o)
     print_check("pads zero", v->pads_zero, v->pads_zero ? "yes" : "NO");
     print_check("same tensors", v->same_tensors, v->same_tensors ? "yes" : "NO");
     print_check("config", v->config_ok,
-                v->config_ok ? "is the original's with the new sizes" : "DIFFERS");
+                !v->config_ok           ? "DIFFERS"
+                : v->n_dims_changed > 0 ? "is the original's with the new sizes"
+                                        : "is the original's");
     print_check("other files", v->same_files, v->same_files ? "are the original's" : "DIFFER");
     print_check("record", v->record_ok,
                 !v->has_record  ? "none"

@@ -184,7 +184,7 @@ static void print_matrix(const matrix *m)
                colour_off(stdout, shade));
     }
     printf("\nSuggested: the fastest rank that keeps no more. Times within %.3g %%, %s,\n"
-           "count as equal, and of equals the largest rank wins.\n"
+           "count as equal; among equals the largest rank wins.\n"
            "Factors of rank %lld have as many parameters as the matrix. They are faster than it:\n",
            m->margin_pct,
            m->margin_stated ? "the contract's stated error"

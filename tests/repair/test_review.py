@@ -219,7 +219,7 @@ class Review(unittest.TestCase):
                                  "rescaled", "--set", "*_head=24", status=2)
 
     def test_overheads_that_the_docs_state(self):
-        """docs/repair.md: 3.59 % and 6.66 % for the sizes of the demo."""
+        """experiments/published/README.md: 3.59 % and 6.66 % for the sizes of the demo."""
         ranks = [rank for module in mk.build("palu-llama3-8b").config["head_wise_ranks"].values()
                  for rank in module]
         self.assertEqual(len(ranks), 512)
