@@ -29,11 +29,30 @@ const opt cli_common_options[] = {
 };
 #undef AT
 
-const opt_choice cli_strategies[] = {
-    { "minimal", GAC_STRATEGY_MINIMAL, false },   { "multiple-16", GAC_STRATEGY_OPTIMAL, false },
-    { "optimal", GAC_STRATEGY_OPTIMAL, true },    { "predefined", GAC_STRATEGY_PREDEFINED, false },
-    { "tradeoff", GAC_STRATEGY_TRADEOFF, false }, { 0 }
+#define AT(member) .at = offsetof(cli_target, member)
+const opt cli_target_options[] = {
+    { "gpu", 0, "NAME", "which GPU (default " CLI_DEFAULT_GPU "; gac contract list)", OPT_TEXT,
+      AT(gpu) },
+    { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract) },
+    { "dtype", 0, "D", "dtype the model will run in (default: as stored)", OPT_TEXT, AT(dtype) },
+    { "workload", 0, "W",
+      "what the model will do: prefill:BxS[*weight],decode:B@CONTEXT[*weight] "
+      "(default " GAC_DEFAULT_WORKLOAD ")",
+      OPT_TEXT, AT(workload) },
+    { "tp", 0, "N", "split over N GPUs: what each sees must be aligned too", OPT_INT, AT(n_gpus),
+      .least = 1, .most = 4096 },
+    { "quant-group", 0, "G", "quantisation groups of G along the input axis must fit", OPT_INT,
+      AT(quant_group), .least = 1, .most = 1 << 20 },
+    { 0 }
 };
+#undef AT
+
+const opt_choice cli_strategies[] = { { "minimal", GAC_STRATEGY_MINIMAL, false },
+                                      { "multiple-16", GAC_STRATEGY_MULTIPLE_16, false },
+                                      { "optimal", GAC_STRATEGY_MULTIPLE_16, true },
+                                      { "predefined", GAC_STRATEGY_PREDEFINED, false },
+                                      { "tradeoff", GAC_STRATEGY_TRADEOFF, false },
+                                      { 0 } };
 
 const opt_choice cli_rescaled[] = { { "rescaled", 1, false }, { 0 } };
 
@@ -133,7 +152,7 @@ gac_status cli_open_gpu(cli *c, const char *name, gac_device **out)
     return gac_device_open(name, out, &c->error);
 }
 
-/* value as three digits with the largest prefix that fits. */
+/* Writes value with three digits and the largest prefix that fits. */
 static char *scaled(char buffer[32], double value, const char *unit, const char *const *prefixes)
 {
     int i = 0;
@@ -211,7 +230,7 @@ gac_status cli_dtype(cli *c, const char *name, const gac_model *model, const gac
 static volatile int interrupted;
 static const int caught[] = { SIGINT, SIGTERM, SIGHUP };
 enum { N_CAUGHT = sizeof caught / sizeof *caught };
-static struct sigaction uncaught[N_CAUGHT]; /* what they did before */
+static struct sigaction uncaught[N_CAUGHT]; /* the handlers before cli_catch_signals */
 
 static void note_signal(int number)
 {
@@ -224,13 +243,13 @@ const volatile int *cli_catch_signals(void)
     struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
     for (int i = 0; i < N_CAUGHT; i++) {
         sigaction(caught[i], NULL, &uncaught[i]);
-        if (uncaught[i].sa_handler != SIG_IGN) /* as nohup leaves it */
+        if (uncaught[i].sa_handler != SIG_IGN) /* nohup ignores SIGHUP; that stays */
             sigaction(caught[i], &action, NULL);
     }
     return &interrupted;
 }
 
-/* Interrupts do again what they did; one that came meanwhile is a failure. */
+/* Restores the handlers. An interrupt that came meanwhile is a failure. */
 static gac_status release_signals(cli *c, gac_status status, const char *what)
 {
     for (int i = 0; i < N_CAUGHT; i++)
@@ -258,13 +277,40 @@ gac_status cli_finish_file(cli *c, gac_new_file *file, gac_status status)
                            wanted ? "what was written is complete" : "nothing was left behind");
 }
 
-gac_status cli_write_file(cli *c, const char *path, bool force, const char *text)
+static gac_status write_bytes(cli *c, const char *path, bool force, const char *text,
+                              size_t n_bytes)
 {
     gac_new_file *file = NULL;
     gac_status status = cli_new_file(c, path, force, &file);
     if (status != GAC_OK)
         return status;
-    return cli_finish_file(c, file, gac_new_file_write(file, text, strlen(text), &c->error));
+    return cli_finish_file(c, file, gac_new_file_write(file, text, n_bytes, &c->error));
+}
+
+gac_status cli_write_file(cli *c, const char *path, bool force, const char *text)
+{
+    return write_bytes(c, path, force, text, strlen(text));
+}
+
+gac_status cli_write_json(cli *c, const char *path, bool force, const json_t *value, size_t flags)
+{
+    char *text = NULL;
+    size_t n_bytes;
+    gac_status status = gac_json_text(value, flags, &text, &n_bytes, &c->error);
+    if (status == GAC_OK) {
+        text[n_bytes] = '\n'; /* in place of the NUL */
+        status = write_bytes(c, path, force, text, n_bytes + 1);
+    }
+    free(text);
+    return status;
+}
+
+gac_status cli_report_failed(cli *c, const char *path, gac_status status)
+{
+    char q[256], why[400];
+    snprintf(why, sizeof why, "%s", c->error.text);
+    return gac_error_set(&c->error, status, "%s is complete, but its report failed: %s",
+                         gac_quote(q, sizeof q, path), why);
 }
 
 gac_status cli_check_target(cli *c, const char *path, bool force)

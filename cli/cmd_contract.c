@@ -17,7 +17,7 @@ static json_t *about_json(const gac_contract *contract)
                      "sources", sources);
 }
 
-/* How its figures came about. */
+/* Returns the origin of a contract's figures. */
 static const char *origin(const gac_contract *contract)
 {
     if (!gac_contract_has_times(contract, contract->dtypes[0]))
@@ -54,7 +54,7 @@ static gac_status list(cli *c)
     return status;
 }
 
-/* "× 2.31", or a dash where no time is known. */
+/* Writes "× 2.31", or a dash if no time is known. */
 static const char *times(char out[16], double penalty)
 {
     if (isnan(penalty))
@@ -64,7 +64,7 @@ static const char *times(char out[16], double penalty)
     return out;
 }
 
-/* A size of each kind, judged at one axis with many rows and with one. */
+/* Prints how one axis judges a size of each tier, with many rows and with one. */
 static void print_axis(const gac_contract *contract, gac_dtype dtype, gac_op_axis axis,
                        const char *label, int64_t around, bool verbose)
 {
@@ -79,7 +79,7 @@ static void print_axis(const gac_contract *contract, gac_dtype dtype, gac_op_axi
             continue;
         if (!verbose && many.aligned &&
             many.multiple > gac_contract_multiple(contract, axis, dtype))
-            continue; /* the least aligned tier says enough */
+            continue; /* one aligned tier is enough */
         last = many;
         snprintf(runs_as, sizeof runs_as, "as %s", gac_dtype_name(many.runs_as));
         printf("  %-15s %8lld  %-10s %8s %9s   %-16s %s\n", label, (long long)many.multiple,
@@ -100,7 +100,7 @@ static void print_cacheline(const gac_contract_cacheline *lines)
 {
     if (!lines || lines->n_costs == 0)
         return;
-    printf("  k beside whole cache lines (multiples of %lld):", (long long)lines->multiple);
+    printf("  k that does not fill cache lines (multiples of %lld):", (long long)lines->multiple);
     for (size_t i = 0; i < lines->n_costs; i++)
         printf("%s of %lld × %.3f", i ? "," : "", (long long)lines->costs[i].multiple,
                lines->costs[i].factor);
@@ -128,7 +128,7 @@ static void print_regret(const gac_contract_regret *r, const char *where)
             (long long)r->n_over_5_pct);
 }
 
-/* How good the choice among candidates is. */
+/* Prints how well the contract chooses among candidates. */
 static void print_ranking(const gac_contract_ranking *ranking, bool verbose)
 {
     const gac_contract_regret *random = ranking->random_widths, *common = ranking->common_widths;
@@ -144,7 +144,7 @@ static void print_ranking(const gac_contract_ranking *ranking, bool verbose)
     }
 }
 
-/* What the contract says of its own predictions in dtype. */
+/* Prints the errors that the contract states for its predictions in dtype. */
 static void print_accuracy(const gac_contract *contract, gac_dtype dtype, bool verbose)
 {
     const gac_contract_accuracy *a = contract->accuracy;
@@ -181,7 +181,7 @@ static void print_dtype(const gac_contract *contract, gac_dtype dtype, bool verb
     print_accuracy(contract, dtype, verbose);
 }
 
-/* In lines that a screen has room for. */
+/* Prints the stack in lines that fit a screen. */
 static void print_stack(const gac_contract *contract)
 {
     enum { INDENT = 7, WIDTH = 96 };
@@ -272,7 +272,7 @@ static const char *text_at(const json_t *object, const char *key)
     return json_string_value(json_object_get(object, key));
 }
 
-/* "8 aligned, 2, 1 not served". */
+/* Prints "8 aligned, 2, 1 not served". */
 static void print_tiers(const json_t *tiers, const char *side)
 {
     size_t i;
@@ -342,7 +342,7 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b)
     return status;
 }
 
-static const opt options[] = { { 0 } }; /* but those that every command has */
+static const opt options[] = { { 0 } }; /* only the options of every command */
 
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
@@ -360,7 +360,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
 
 const command cmd_contract = {
     .name = "contract",
-    .summary = "look at what GPUs ask of sizes",
+    .summary = "show which sizes a GPU serves well",
     .usage = "list\nshow NAME|FILE\ndiff A B",
     .about =
         "What GPUs ask of sizes: the contracts that come with gac, what one of them says (-v: "

@@ -57,7 +57,8 @@ static gac_status report(cli *c, const convert_command *o, const gac_convert_res
     return GAC_OK;
 }
 
-/* llama2.c's files have no mark of their own; the name has to tell. */
+/* Recognises llama2.c's files by their name, because the format has no magic
+ * number. */
 static bool is_llama2c(const char *path)
 {
     size_t n = strlen(path);
@@ -93,11 +94,5 @@ const command cmd_convert = {
              "llama, mistral, qwen2 or qwen3 model, quantised weights as floats, or from "
              "llama2.c's first format.",
     .example = "SmolLM2-135M.Q4_1.gguf -o ./smollm2",
-    .options = options,
-    .least = 1,
-    .most = 1,
-    .takes = "one file",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 1, "one file"),
 };

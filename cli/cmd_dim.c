@@ -21,13 +21,13 @@ static const opt options[] = {
       "also say what the size costs on that GPU (gac contract list; for a matrix the default "
       "is " CLI_DEFAULT_GPU ")",
       OPT_TEXT, AT(gpu) },
-    { "contract", 0, "FILE", "likewise, by a contract of your own", OPT_TEXT, AT(contract) },
+    { "contract", 0, "FILE", "the same with a contract of your own", OPT_TEXT, AT(contract) },
     { "dtype", 0, "D", "dtype of the operators: F16 (default), BF16, F8_E4M3, ...", OPT_CALL,
       AT(dtype), .take = cli_take_dtype },
     { 0 }
 };
 
-/* A prefill and a decode call of a square weight: what the size meets in a
+/* Judges the size in prefill and decode calls with a square weight, as in a
  * model of about 8 billion parameters. */
 static const struct {
     const char *label;
@@ -105,7 +105,7 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
 {
     printf("\non %s (%s), %s, other axis %d:\n", gac_contract_name(contract),
            gac_contract_gpu(contract), gac_dtype_name(o->dtype), OTHER_AXIS);
-    printf("  %-20s  %-10s %-9s %-9s %-16s %s\n", "seen as", "size", "aligned", "slower by",
+    printf("  %-20s  %-10s %-9s %-9s %-16s %s\n", "seen as", "size", "aligned", "slower",
            "kernel", "basis");
     for (int i = 0; i < N_PLACES; i++) {
         print_place(places[i].label, o->size, &before[i]);
@@ -172,11 +172,5 @@ const command cmd_dim = {
              "share of its parameters to keep: the rank that keeps it, the ranks around it, what "
              "they cost, and which one to take.",
     .example = "4096x14336 --keep 0.8 --gpu a100",
-    .options = options,
-    .least = 1,
-    .most = 1,
-    .takes = "one size or matrix",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 1, "one size or matrix"),
 };

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* Reads "1x1024,4x1024", or with @. */
+/* Reads "1x1024,4x1024", or "1@1024,16@1024" if between is '@'. */
 static gac_status take_shapes(shape_list *list, char between, const char *text, gac_error *err)
 {
     char q[80];
@@ -43,18 +43,18 @@ static const opt_choice tasks[] = { { "piqa", 1, false }, { 0 } };
 static const opt options[] = {
     { "perplexity", 0, "FILE", "perplexity of a raw text: tokenised once, windows without overlap",
       OPT_TEXT, AT(text) },
-    { "window", 0, "N", "their tokens (default 2048, or what the model allows)", OPT_INT,
+    { "window", 0, "N", "tokens per window (default 2048, or the limit of the model)", OPT_INT,
       AT(window), .least = 2 },
-    { "max-windows", 0, "N", "only the first N", OPT_INT, AT(max_windows), .least = 1 },
+    { "max-windows", 0, "N", "use only the first N windows", OPT_INT, AT(max_windows), .least = 1 },
     { "prefill", 0, "BxS,...", "time of B sequences of S tokens from an empty cache", OPT_CALL,
       AT(prefill), .take = take_prefill },
     { "decode", 0, "B@CTX,...", "time of one more token for B sequences of CTX tokens", OPT_CALL,
       AT(decode), .take = take_decode },
-    { "tasks", 0, "piqa", "accuracy, as lm-evaluation-harness has it", OPT_CHOICE, AT(piqa),
+    { "tasks", 0, "piqa", "accuracy, computed as in lm-evaluation-harness", OPT_CHOICE, AT(piqa),
       .choices = tasks },
     { "task-data", 0, "PATH", "valid.jsonl with its labels, or their directory", OPT_TEXT,
       AT(task_data) },
-    { "limit", 0, "N", "only the first N questions", OPT_INT, AT(limit), .least = 1 },
+    { "limit", 0, "N", "use only the first N questions", OPT_INT, AT(limit), .least = 1 },
     { "lm-eval", 0, "FILE", "also write the task's result in lm-evaluation-harness's format",
       OPT_TEXT, AT(lm_eval) },
     { "force", 0, NULL, "replace FILE", OPT_FLAG, AT(force) },
@@ -78,7 +78,7 @@ static gac_status check(cli *c, const eval_command *o)
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
-/* Room for everything that was asked for, one after the other, in one engine. */
+/* Sizes one engine that is large enough for each measurement in turn. */
 static gac_status size_engine(cli *c, eval_command *o)
 {
     gac_engine_work work = { .perplexity = o->text != NULL,
@@ -123,20 +123,8 @@ static gac_status run_piqa(cli *c, eval_command *o)
 
 static gac_status write_lm_eval(cli *c, const eval_command *o)
 {
-    gac_new_file *file = NULL;
     json_t *json = eval_lm_eval_json(o);
-    char *text = NULL;
-    size_t n_bytes;
-    gac_status status = gac_json_text(json, JSON_INDENT(2), &text, &n_bytes, &c->error);
-    if (status == GAC_OK)
-        status = cli_new_file(c, o->lm_eval, o->force, &file);
-    if (status == GAC_OK) {
-        status = gac_new_file_write(file, text, n_bytes, &c->error);
-        if (status == GAC_OK)
-            status = gac_new_file_write(file, "\n", 1, &c->error);
-        status = cli_finish_file(c, file, status);
-    }
-    free(text);
+    gac_status status = cli_write_json(c, o->lm_eval, o->force, json, JSON_INDENT(2));
     json_decref(json);
     return status;
 }
@@ -154,8 +142,8 @@ static gac_status report(cli *c, const eval_command *o)
     return status;
 }
 
-/* What can be wrong with files, but for those of tasks, is found before the
- * model is loaded. */
+/* Runs all measurements. Errors in files, except those of tasks, are found
+ * before the model is loaded. */
 static gac_status evaluate(cli *c, eval_command *o, const char *path)
 {
     int32_t *ids = NULL;
@@ -173,7 +161,7 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
                                "%s: a text of %zu tokens; perplexity needs two",
                                gac_quote(q, sizeof q, o->text), n_ids);
     }
-    if (status == GAC_OK && o->lm_eval) /* refused before the work, not after */
+    if (status == GAC_OK && o->lm_eval) /* refuse a bad target before the work */
         status = cli_check_target(c, o->lm_eval, o->force);
     if (status == GAC_OK)
         status = engine_args_start(c, &o->engine);
@@ -183,7 +171,7 @@ static gac_status evaluate(cli *c, eval_command *o, const char *path)
         status = run_shapes(c, o);
     if (status == GAC_OK && o->piqa)
         status = run_piqa(c, o);
-    if (status == GAC_OK) /* now that working memory has grown to its size */
+    if (status == GAC_OK) /* working memory now has its final size */
         gac_engine_describe(o->engine.engine, &o->info);
     if (status == GAC_OK && o->lm_eval)
         status = write_lm_eval(c, o);
@@ -216,14 +204,8 @@ const command cmd_eval = {
     .name = "eval",
     .summary = "perplexity, speed and accuracy of a model",
     .usage = "DIR [what to measure] [options]",
-    .about = "Runs a model and measures what it is worth: perplexity on a text, the time of "
+    .about = "Runs a model and measures its quality and speed: perplexity on a text, the time of "
              "prefill and decode, accuracy on a task, memory.",
     .example = "./llama-svd-fit --perplexity wiki.txt --prefill 1x1024,4x1024 --decode 1@1024",
-    .options = options,
-    .least = 1,
-    .most = 1,
-    .takes = "one directory",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 1, "one directory"),
 };

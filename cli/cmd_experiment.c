@@ -49,11 +49,11 @@ static const opt options[] = {
       OPT_FLAG, AT(counters) },
     { "spec", 0, "FILE", "run a specification of your own; published.json is read beside it",
       OPT_TEXT, AT(spec) },
-    { "judge", 0, "FILE", "judge a result anew, from the calls in it; nothing is measured",
+    { "judge", 0, "FILE", "judge a result again, from its recorded calls; nothing is measured",
       OPT_TEXT, AT(judge) },
     { "device", 0, "D", "which GPU: cuda or cuda:N", OPT_TEXT, AT(device) },
     { "one-case", 0, "CASE", "run one call for ncu", OPT_TEXT, AT(one_case), .hidden = true },
-    { "list", 0, NULL, "the experiments there are", OPT_FLAG, AT(list) },
+    { "list", 0, NULL, "list the experiments", OPT_FLAG, AT(list) },
     { 0 }
 };
 
@@ -83,7 +83,7 @@ static gac_status list_experiments(cli *c)
     return status;
 }
 
-/* The experiments asked for; *out has room for all there are. */
+/* Loads the requested experiments. out has room for all that exist. */
 static gac_status load_experiments(cli *c, const request *r, int n_ids, const char **ids,
                                    gac_experiment **out, int *n)
 {
@@ -113,21 +113,7 @@ static gac_status load_experiments(cli *c, const request *r, int n_ids, const ch
 
 static gac_status write_json(cli *c, const char *path, bool force, const json_t *value)
 {
-    gac_new_file *file = NULL;
-    char *text = NULL;
-    size_t n_bytes;
-    gac_status status =
-        gac_json_text(value, JSON_INDENT(1) | JSON_REAL_PRECISION(9), &text, &n_bytes, &c->error);
-    if (status == GAC_OK)
-        status = cli_new_file(c, path, force, &file);
-    if (status == GAC_OK) {
-        status = gac_new_file_write(file, text, n_bytes, &c->error);
-        if (status == GAC_OK)
-            status = gac_new_file_write(file, "\n", 1, &c->error);
-        status = cli_finish_file(c, file, status);
-    }
-    free(text);
-    return status;
+    return cli_write_json(c, path, force, value, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
 
 static bool is_folder(const char *path)
@@ -207,7 +193,7 @@ static gac_status keep(cli *c, const request *r, const gac_experiment *e, gac_st
     if (status == GAC_OK)
         status = write_json(c, path, r->force, result);
     if (status != GAC_OK && made)
-        rmdir(r->out); /* stays where it has a file */
+        rmdir(r->out); /* fails if it has a file */
     return status;
 }
 
@@ -332,7 +318,7 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
             for (int stack = 0; stack < GAC_STACK_COUNT && status == GAC_OK; stack++)
                 if (uses(r, stack))
                     status = run_one(c, r, list[i], (gac_stack)stack, device, results);
-        /* What was measured before a failure is not thrown away. */
+        /* Keep the results that were measured before a failure. */
         gac_error failure = c->error;
         gac_status delivered = deliver(c, r, results);
         if (status != GAC_OK)
@@ -347,7 +333,7 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     return status;
 }
 
-/* Judges the result in a file again. The experiment is that of --spec, or a
+/* Judges the result in a file again. The experiment comes from --spec, or is a
  * bundled one. */
 static gac_status judge_again(cli *c, const request *r)
 {

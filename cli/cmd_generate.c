@@ -14,7 +14,7 @@ typedef struct generate_command {
     int32_t *prompt;
     size_t n_prompt;
     int32_t eos[MAX_EOS];
-    double start_s, first_s, end_s; /* first_s: when the first token was there */
+    double start_s, first_s, end_s; /* first_s: time of the first token */
     bool streams;
     gac_progress *progress;
     uint64_t n_made;
@@ -25,16 +25,19 @@ static const generate_command initial = { .engine = ENGINE_ARGS_INIT,
 
 #define AT(member) .at = offsetof(generate_command, member)
 static const opt options[] = {
-    { "max-tokens", 0, "N", "at most so many (default 128)", OPT_INT, AT(options.max_tokens),
+    { "max-tokens", 0, "N", "limit of new tokens (default 128)", OPT_INT, AT(options.max_tokens),
       .least = 1 },
-    { "temperature", 0, "T", "draw tokens, 1 as the model has it, less is more likely (default 0)",
+    { "temperature", 0, "T",
+      "draw tokens at random: 1 uses the probabilities of the model, less favours likely tokens "
+      "(default 0: always the likeliest)",
       OPT_REAL, AT(options.sampling.temperature) },
-    { "top-k", 0, "K", "of the K likeliest", OPT_INT, AT(options.sampling.top_k), .least = 1 },
-    { "top-p", 0, "P", "of the likeliest that have P of the probability together", OPT_REAL,
-      AT(options.sampling.top_p), .max = 1, .above = true },
-    { "seed", 0, "S", "another seed, another text (default 0)", OPT_INT,
+    { "top-k", 0, "K", "draw only from the K likeliest tokens", OPT_INT, AT(options.sampling.top_k),
+      .least = 1 },
+    { "top-p", 0, "P", "draw only from the likeliest tokens that together have probability P",
+      OPT_REAL, AT(options.sampling.top_p), .max = 1, .above = true },
+    { "seed", 0, "S", "seed of the random numbers (default 0)", OPT_INT,
       AT(options.sampling.seed) },
-    { "ids", 0, "LIST", "tokens in place of a prompt, taken as they are", OPT_TEXT, AT(ids_text) },
+    { "ids", 0, "LIST", "token ids instead of a prompt, used unchanged", OPT_TEXT, AT(ids_text) },
     { "engine", 0, NULL, "", OPT_GROUP, AT(engine), .group = engine_args_options },
     { 0 }
 };
@@ -82,7 +85,7 @@ static bool has_file(const generate_command *o, const char *name)
 static gac_status make_prompt(cli *c, generate_command *o, const char *text)
 {
     gac_status status = GAC_OK;
-    /* Ids can do without a tokenizer; the answer is ids, then. */
+    /* --ids needs no tokenizer. Without one, the answer is printed as ids. */
     if (!o->ids_text || has_file(o, "tokenizer.json"))
         status = engine_args_open_tokenizer(c, &o->engine);
     if (status != GAC_OK)
@@ -99,7 +102,7 @@ static void add_eos(generate_command *o, int64_t id)
         o->eos[o->options.n_eos++] = (int32_t)id;
 }
 
-/* One token, or a list of them. */
+/* Adds an end token or a list of them. */
 static void add_all_eos(generate_command *o, const json_t *value)
 {
     if (json_is_integer(value))
@@ -125,7 +128,7 @@ static bool is_eos(const json_t *value)
     return json_array_size(value) < MAX_EOS;
 }
 
-/* Those of generation_config.json, which need not be there. */
+/* Adds the end tokens of generation_config.json, if it exists. */
 static gac_status add_generation_eos(cli *c, generate_command *o, bool *found)
 {
     char q[300];
@@ -151,7 +154,8 @@ static gac_status add_generation_eos(cli *c, generate_command *o, bool *found)
     return status;
 }
 
-/* The tokenizer's, and those of generation_config.json, else of config.json. */
+/* Finds the end tokens: the tokenizer's, and those of generation_config.json
+ * or, without it, of config.json. */
 static gac_status find_eos(cli *c, generate_command *o)
 {
     bool found = false;
@@ -167,7 +171,7 @@ static gac_status find_eos(cli *c, generate_command *o)
     return status;
 }
 
-/* Room for prompt and answer, as far as the model allows. */
+/* Sizes the engine for the prompt and the answer, as far as the model allows. */
 static gac_status size_engine(cli *c, generate_command *o)
 {
     gac_engine_work work = { .n_prompt = (int64_t)o->n_prompt,
@@ -177,14 +181,15 @@ static gac_status size_engine(cli *c, generate_command *o)
     return gac_engine_size(o->engine.model, &work, &o->engine.options, &c->error);
 }
 
-/* A reader that has gone away ends the text. */
+/* Prints generated text. False ends the generation, because nobody reads the
+ * output any more. */
 static bool show(void *context, int32_t id, const char *text, size_t n_bytes)
 {
     generate_command *o = context;
     if (!(o->first_s > 0)) {
         o->first_s = gac_now_s();
         gac_engine_watch(o->engine.engine, NULL, 0, false);
-        gac_progress_finish(o->progress); /* of the prompt */
+        gac_progress_finish(o->progress); /* end of the prompt's progress */
         if (!o->streams)
             gac_progress_start(o->progress, "generating", "tokens",
                                (uint64_t)o->options.max_tokens);
@@ -297,17 +302,12 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
 
 const command cmd_generate = {
     .name = "generate",
-    .summary = "continue a text, to hear the model speak",
+    .summary = "continue a text",
     .usage = "DIR \"PROMPT\" [options]\nDIR --ids 1,2,3 [options]",
-    .about = "Continues a text, which appears as it is made. Always the likeliest token, unless a "
+    .about = "Continues a text and prints it while it is generated. Takes the likeliest token each "
+             "time, unless a "
              "temperature is given. Ends at the model's end-of-text token, after --max-tokens or "
              "when the context is full.",
     .example = "./llama-svd-fit \"Once upon a time\" --temperature 0.8 --seed 1",
-    .options = options,
-    .least = 1,
-    .most = 2,
-    .takes = "a directory and a prompt, or --ids",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 2, "a directory and a prompt, or --ids"),
 };

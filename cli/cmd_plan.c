@@ -17,14 +17,14 @@ static const opt options[] = {
     { "output", 'o', "FILE", "where to write the plan", OPT_TEXT, AT(out) },
     { "sizes", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_options },
     { "allow", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_allow },
-    { "pareto", 0, NULL, "the choices of time against memory that no other beats", OPT_FLAG,
+    { "pareto", 0, NULL, "all plans that no other plan beats in both time and bytes", OPT_FLAG,
       AT(pareto) },
     { "data", 0, "FILE", "all points of --pareto, as columns for gnuplot", OPT_TEXT, AT(data) },
     { "force", 0, NULL, "replace FILE", OPT_FLAG, AT(force) },
     { 0 }
 };
 
-/* Why a plan changes nothing. */
+/* Explains why a plan changes nothing. */
 static const char *no_change(const gac_plan_options *by)
 {
     if (!by->solve)
@@ -40,7 +40,7 @@ static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model
     json_t *result = gac_json_result("gac.plan/1", c->argc, c->argv);
     json_t *body = gac_plan_to_json(plan, model);
     json_object_set_new(result, "contract", json_string(gac_contract_name(o->args.contract)));
-    json_object_set_new(result, "workload", json_string(o->args.workload_text));
+    json_object_set_new(result, "workload", json_string(o->args.target.workload));
     json_object_set_new(
         body, "objective_unit",
         json_string(o->args.options.solve && o->args.options.max_time_ms > 0 ? "bytes" : "ms"));
@@ -51,13 +51,14 @@ static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model
     return result;
 }
 
-/* One line per dimension, so that a plan can be read and compared. */
+/* Writes the plan with one line per dimension, so that people can read and
+ * compare it. */
 static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
 {
     gac_new_file *file;
     char *head = NULL;
     json_t *dims = json_incref(json_object_get(result, "dims"));
-    json_object_del(result, "dims"); /* they come last */
+    json_object_del(result, "dims"); /* dims come last */
     json_object_set_new(result, "dims", json_array());
     gac_status status =
         gac_json_text(result, JSON_INDENT(1) | JSON_REAL_PRECISION(12), &head, NULL, &c->error);
@@ -86,7 +87,7 @@ static gac_status write_plan(cli *c, const plan_command *o, json_t *result)
     return cli_finish_file(c, file, status);
 }
 
-/* What solve went by, and what is proved of its answer. */
+/* Prints the margin and the limit of solve, and whether its answer is proved. */
 static void print_proof(const plan_command *o, const gac_plan *plan)
 {
     bool least_bytes = o->args.options.max_time_ms > 0;
@@ -94,8 +95,8 @@ static void print_proof(const plan_command *o, const gac_plan *plan)
            plan->margin_stated ? "the contract's stated error"
                                : "assumed, since the contract states no error");
     if (!least_bytes && plan->limit_pct < o->args.options.max_overhead_pct)
-        printf("limit      %.3f %% more bytes: up to %g %% more, the best found is %.3f ms, which "
-               "is within the margin\n",
+        printf("limit      %.3f %% more bytes; with up to %g %% more, the fastest plan found takes "
+               "%.3f ms, a gain below the margin\n",
                plan->limit_pct, o->args.options.max_overhead_pct, plan->best_ms);
     colour shade = plan->optimal ? COLOUR_GOOD : COLOUR_WARN;
     printf("solve      %s%s%s: objective %.6g, bound %.6g %s\n", colour_on(stdout, shade),
@@ -118,7 +119,7 @@ static gac_status print_plan(cli *c, const plan_command *o, const gac_model *mod
     }
     printf("predicted  %.3f ms now, %.3f ms planned (×%.2f), %s on %s\n", plan->now_ms,
            plan->planned_ms, plan->now_ms > 0 ? plan->planned_ms / plan->now_ms : 1,
-           o->args.workload_text, gac_contract_name(o->args.contract));
+           o->args.target.workload, gac_contract_name(o->args.contract));
     if (o->args.options.solve)
         print_proof(o, plan);
     return status;
@@ -141,12 +142,8 @@ static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
         if (o->out)
             printf("written    %s\n", o->out);
     }
-    if (status != GAC_OK && written) {
-        char q[256], why[400];
-        snprintf(why, sizeof why, "%s", c->error.text);
-        gac_error_set(&c->error, status, "%s: is complete, but telling of it failed: %s",
-                      gac_quote(q, sizeof q, o->out), why);
-    }
+    if (status != GAC_OK && written)
+        cli_report_failed(c, o->out, status);
     json_decref(result);
     gac_plan_dispose(&plan);
     return status;
@@ -180,7 +177,7 @@ static gac_status print_front_json(cli *c, const plan_command *o, const gac_fron
                                                 "time_ms", front->points[i].value));
     json_t *result = gac_json_result("gac.front/1", c->argc, c->argv);
     json_object_set_new(result, "contract", json_string(gac_contract_name(o->args.contract)));
-    json_object_set_new(result, "workload", json_string(o->args.workload_text));
+    json_object_set_new(result, "workload", json_string(o->args.target.workload));
     json_object_set_new(result, "complete", json_boolean(front->complete));
     json_object_set_new(result, "n_unproved", json_integer(front->n_unproved));
     json_object_set_new(result, "points", points);
@@ -189,8 +186,8 @@ static gac_status print_front_json(cli *c, const plan_command *o, const gac_fron
     return status;
 }
 
-/* How far point i is from the one before it, where the whole front spans 1 in bytes and 1 in
- * time. */
+/* Returns the distance of point i from the point before it, if the whole front
+ * spans 1 in bytes and 1 in time. */
 static double front_step(const gac_front *front, int64_t i)
 {
     const gac_front_point *all = front->points, *last = &all[front->n_points - 1];
@@ -200,8 +197,8 @@ static double front_step(const gac_front *front, int64_t i)
                  (all[i - 1].value - all[i].value) / (all[0].value - last->value));
 }
 
-/* Prints all points, or MAX_LINES of them: both ends, and the next at equal steps along the
- * front, so that its steep parts are seen as well as its flat ones. */
+/* Prints all points, or MAX_LINES of them: both ends, and points at equal steps
+ * along the front, so that both its steep and its flat parts are shown. */
 static void print_front(const plan_command *o, const gac_front *front, double bytes)
 {
     enum { MAX_LINES = 40 };
@@ -221,7 +218,7 @@ static void print_front(const plan_command *o, const gac_front *front, double by
     }
     printf("%lld points, %s; %s on %s\n", (long long)front->n_points,
            front->complete ? "the whole front" : "optima at budgets spread evenly",
-           o->args.workload_text, gac_contract_name(o->args.contract));
+           o->args.target.workload, gac_contract_name(o->args.contract));
     if (n_lines < front->n_points && o->data)
         printf("%d of them are shown; all are in %s\n", n_lines, o->data);
     else if (n_lines < front->n_points)
@@ -271,11 +268,5 @@ const command cmd_plan = {
     .about = "Chooses a size for every dimension that can grow, and writes a plan that gac repair "
              "applies. The plan is JSON: read it, edit it, commit it.",
     .example = "./llama-svd --strategy solve --max-overhead 2 -o plan.json",
-    .options = options,
-    .least = 1,
-    .most = 1,
-    .takes = "one directory",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 1, "one directory"),
 };

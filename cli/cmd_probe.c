@@ -7,14 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DTYPES = 8, MAX_RUNTIME_BYTES = 1 << 20 };
-
 typedef struct probe_command {
     const char *out, *device, *raw, *runtime, *model, *workload, *base, *attention;
     gac_probe_pytorch pytorch;
     bool force;
     int allow_rescaled;
-    gac_dtype dtypes[MAX_DTYPES];
+    gac_dtype dtypes[GAC_PROBE_MAX_DTYPES];
     gac_probe_options options;
 } probe_command;
 
@@ -23,7 +21,7 @@ static const probe_command initial = { .device = "cuda",
                                        .attention = "auto",
                                        .options = GAC_PROBE_OPTIONS_INIT };
 
-/* member is the whole probe_command. */
+/* Reads --dtype. member is the whole probe_command. */
 static gac_status take_dtypes(void *member, const char *list, gac_error *err)
 {
     probe_command *o = member;
@@ -36,8 +34,8 @@ static gac_status take_dtypes(void *member, const char *list, gac_error *err)
         if (!gac_dtype_parse(name, &dtype))
             return gac_error_set(err, GAC_USAGE, "\"%s\" is not a list of dtypes, such as F16,BF16",
                                  gac_quote(q, sizeof q, list));
-        if (o->options.n_dtypes == MAX_DTYPES)
-            return gac_error_set(err, GAC_USAGE, "at most %d", MAX_DTYPES);
+        if (o->options.n_dtypes == GAC_PROBE_MAX_DTYPES)
+            return gac_error_set(err, GAC_USAGE, "at most %d", GAC_PROBE_MAX_DTYPES);
         for (int i = 0; i < o->options.n_dtypes; i++)
             if (o->dtypes[i] == dtype)
                 return gac_error_set(err, GAC_USAGE, "%s is there twice", name);
@@ -59,20 +57,23 @@ static const opt table[] = {
       "with torch), own (gac's kernel), or auto (default: pytorch where it is there)",
       OPT_TEXT, AT(attention) },
     { "quick", 0, NULL, "coarse tables: a first look in seconds", OPT_FLAG, AT(options.quick) },
-    { "max-time", 0, "S", "seconds per dtype (default 255); tables get coarser to keep it",
+    { "max-time", 0, "S",
+      "seconds per dtype for tiers and tables (default 255); tables get coarser to stay within it",
       OPT_REAL, AT(options.max_time_s), .above = true },
-    { "seed", 0, "S", "draws the held-out shapes (default 1)", OPT_INT, AT(options.seed) },
-    { "raw", 0, "FILE", "also every point with all its samples", OPT_TEXT, AT(raw) },
-    { "runtime", 0, "FILE", "what a runtime adds per layer, from tools/contract/measure_runtime.py",
-      OPT_TEXT, AT(runtime) },
+    { "seed", 0, "S", "seed of the held-out shapes (default 1)", OPT_INT, AT(options.seed) },
+    { "raw", 0, "FILE", "also write every point with all its samples", OPT_TEXT, AT(raw) },
+    { "runtime", 0, "FILE",
+      "time that a runtime adds per layer, from tools/contract/measure_runtime.py", OPT_TEXT,
+      AT(runtime) },
     { "model", 0, "DIR",
       "measure exactly the operator shapes of that model at every size gac plan --strategy solve "
       "considers, and add them to a contract",
       OPT_TEXT, AT(model) },
-    { "workload", 0, "W", "of that model (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
+    { "workload", 0, "W", "workload of that model (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
       AT(workload) },
-    { "allow", 0, "rescaled", "of that model also sizes that plan takes with --allow rescaled",
-      OPT_CHOICE, AT(allow_rescaled), .choices = cli_rescaled },
+    { "allow", 0, "rescaled",
+      "also measure the sizes that gac plan considers with --allow rescaled", OPT_CHOICE,
+      AT(allow_rescaled), .choices = cli_rescaled },
     { "contract", 0, "BASE",
       "name or file of the contract to add to, of this GPU (default: the bundled one, else a fresh "
       "probe)",
@@ -81,7 +82,7 @@ static const opt table[] = {
     { 0 }
 };
 
-/* One to 64 characters that can be seen. */
+/* Returns whether text has 1 to 64 visible characters. */
 static bool is_name(const char *text)
 {
     size_t n = strlen(text);
@@ -91,7 +92,7 @@ static bool is_name(const char *text)
     return n >= 1 && n <= 64;
 }
 
-/* What can be told to be wrong before anything is measured. */
+/* Finds errors in the options before anything is measured. */
 static gac_status check_options(cli *c, const probe_command *o)
 {
     const char *wrong = NULL;
@@ -114,32 +115,76 @@ static gac_status check_options(cli *c, const probe_command *o)
     return gac_workload_parse(o->workload, &workload, &c->error);
 }
 
-static gac_status write_file(cli *c, const char *path, bool force, const json_t *value)
+static gac_status write_contract(cli *c, const probe_command *o, const gac_contract *contract)
 {
-    char *text = gac_probe_text(value);
-    gac_status status =
-        text ? cli_write_file(c, path, force, text) : gac_error_no_memory(&c->error);
+    char *text = NULL;
+    size_t n_bytes;
+    gac_status status = gac_contract_write(contract, &text, &n_bytes, &c->error);
+    if (status == GAC_OK)
+        status = cli_write_file(c, o->out, o->force, text);
     free(text);
     return status;
 }
 
-static gac_status load_runtime(cli *c, const char *path, json_t **out)
+#define RAW_DIGITS JSON_REAL_PRECISION(6)
+
+/* Writes a JSON array with each entry on a line. */
+static gac_status print_entries(FILE *to, const json_t *list, gac_error *err)
 {
-    char q[200];
-    gac_file *file = NULL;
-    gac_status status = gac_file_open(path, &file, &c->error);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char *line = NULL;
+        gac_status status = gac_json_text(json_array_get(list, i), RAW_DIGITS, &line, NULL, err);
+        if (status != GAC_OK)
+            return status;
+        fprintf(to, "%s\n  %s", i > 0 ? "," : "", line);
+        free(line);
+    }
+    return GAC_OK;
+}
+
+/* Each member of a raw result is on a line of its own, and so is each measured point. */
+static gac_status print_raw(FILE *to, const json_t *raw, gac_error *err)
+{
+    const char *key, *before = "{";
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)raw, key, value) {
+        char *text = NULL;
+        gac_status status = GAC_OK;
+        fprintf(to, "%s\n \"%s\": ", before, key);
+        before = ",";
+        if (json_is_array(value)) {
+            fputc('[', to);
+            status = print_entries(to, value, err);
+            fputs("\n ]", to);
+        } else {
+            status = gac_json_text(value, JSON_ENCODE_ANY | RAW_DIGITS, &text, NULL, err);
+            fputs(text ? text : "", to);
+        }
+        free(text);
+        if (status != GAC_OK)
+            return status;
+    }
+    fputs("\n}\n", to);
+    return GAC_OK;
+}
+
+static gac_status write_raw(cli *c, const probe_command *o, const json_t *raw)
+{
+    char *text = NULL;
+    size_t n_bytes;
+    FILE *to = open_memstream(&text, &n_bytes);
+    if (!raw || !to)
+        return gac_error_no_memory(&c->error);
+    gac_status status = print_raw(to, raw, &c->error);
+    if (fclose(to) != 0 && status == GAC_OK)
+        status = gac_error_no_memory(&c->error);
     if (status == GAC_OK)
-        status = gac_json_load(file, MAX_RUNTIME_BYTES, out, &c->error);
-    gac_file_close(file);
-    if (status == GAC_OK && !json_is_object(*out))
-        status = gac_error_set(&c->error, GAC_BAD_INPUT, "%s: must be a JSON object",
-                               gac_quote(q, sizeof q, path));
-    if (status == GAC_OK)
-        json_object_del(*out, "runs"); /* what it was fitted to stays in its own file */
+        status = cli_write_file(c, o->raw, o->force, text);
+    free(text);
     return status;
 }
 
-/* The bundled contract of the GPU, or NULL. */
+/* Returns the bundled contract of the GPU, or NULL. */
 static gac_contract *bundled_of(const char *gpu)
 {
     for (int i = 0; i < gac_contract_n_bundled(); i++) {
@@ -152,7 +197,8 @@ static gac_contract *bundled_of(const char *gpu)
     return NULL;
 }
 
-/* The contract that a model's points are added to. */
+/* Finds the contract that a model's points are added to. Without one, the GPU
+ * is probed first. */
 static gac_status find_base(cli *c, const probe_command *o, gac_device *device, gac_contract **out)
 {
     if (o->base)
@@ -162,18 +208,10 @@ static gac_status find_base(cli *c, const probe_command *o, gac_device *device, 
         return GAC_OK;
     gac_log_write(&c->log, 0, "no bundled contract of %s: probing it first",
                   gac_device_describe(device)->name);
-    json_t *fresh = NULL;
-    gac_status status = gac_probe_run(device, &o->options, &fresh, NULL, &c->error);
-    char *text = status == GAC_OK ? gac_probe_text(fresh) : NULL;
-    json_decref(fresh);
-    if (status == GAC_OK)
-        status = text ? gac_contract_parse(text, strlen(text), "the fresh probe", out, &c->error)
-                      : gac_error_no_memory(&c->error);
-    free(text);
-    return status;
+    return gac_probe_run(device, &o->options, out, NULL, &c->error);
 }
 
-/* Times of one GPU are none of another's. */
+/* Checks that the contract is for this GPU. */
 static gac_status check_base(cli *c, const probe_command *o, gac_device *device,
                              const gac_contract *base)
 {
@@ -203,7 +241,7 @@ static gac_status list_shapes(cli *c, const probe_command *o, const gac_model *m
 }
 
 static gac_status probe_model(cli *c, const probe_command *o, gac_device *device,
-                              const gac_model *model, json_t **contract, json_t **raw)
+                              const gac_model *model, gac_contract **contract, json_t **raw)
 {
     gac_contract *base = NULL;
     gac_plan_shapes shapes = { 0 };
@@ -237,7 +275,8 @@ static gac_status probe_model(cli *c, const probe_command *o, gac_device *device
     return status;
 }
 
-/* Sets the fallback if PyTorch answers, and says so if it was only hoped for. */
+/* Uses PyTorch as fallback if it answers. Logs a note if it does not and
+ * --attention is auto. */
 static gac_status choose_attention(cli *c, probe_command *o)
 {
     if (strcmp(o->attention, "own") == 0)
@@ -262,7 +301,7 @@ static gac_status choose_attention(cli *c, probe_command *o)
     return GAC_OK;
 }
 
-static gac_status measure(cli *c, probe_command *o, gac_device *device, json_t **contract,
+static gac_status measure(cli *c, probe_command *o, gac_device *device, gac_contract **contract,
                           json_t **raw)
 {
     gac_checkpoint *checkpoint = NULL;
@@ -281,101 +320,101 @@ static gac_status measure(cli *c, probe_command *o, gac_device *device, json_t *
     return gac_probe_run(device, &o->options, contract, o->raw ? raw : NULL, &c->error);
 }
 
-static void print_ranking(const char *dtype, const json_t *row, const char *where)
+static void print_ranking(const char *dtype, const gac_contract_regret *r, const char *where)
 {
-    const json_t *right = json_object_get(row, "right_pct");
-    if (!right)
-        return;
-    printf("  %-8s ranking    %.1f %% of %lld pairs over 5 %% apart in the right order", dtype,
-           json_number_value(right),
-           (long long)json_integer_value(json_object_get(row, "n_over_5_pct")));
-    printf(", %s\n", where);
+    if (r && !isnan(r->right_pct))
+        printf("  %-8s ranking    %.1f %% of %lld pairs over 5 %% apart in the right order, %s\n",
+               dtype, r->right_pct, (long long)r->n_over_5_pct, where);
 }
 
-static void print_accuracy(const json_t *part, const char *what)
+static void print_errors(const char *dtype, const gac_contract_errors *e, const char *what)
 {
-    const char *dtype;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)part, dtype, value) {
-        double median_pct = json_number_value(json_object_get(value, "median_pct"));
-        double p95_pct = json_number_value(json_object_get(value, "p95_pct"));
-        printf(
-            "  %-8s %-10s %lld held-out shapes: median error %.1f %%, 95th percentile %.1f %%%s\n",
-            dtype, what, (long long)json_integer_value(json_object_get(value, "n_points")),
-            median_pct, p95_pct,
-            median_pct > GAC_ROUGH_MEDIAN_PCT || p95_pct > GAC_ROUGH_P95_PCT
-                ? ": rough, give it more time"
-                : "");
+    if (e)
+        printf("  %-8s %-10s %lld held-out shapes: median error %.1f %%, 95th percentile %.1f "
+               "%%%s\n",
+               dtype, what, (long long)e->n_points, e->median_pct, e->p95_pct,
+               e->median_pct > GAC_ROUGH_MEDIAN_PCT || e->p95_pct > GAC_ROUGH_P95_PCT
+                   ? ": rough, give it more time"
+                   : "");
+}
+
+static void print_accuracy(const gac_contract *contract)
+{
+    const gac_contract_accuracy *a = contract->accuracy;
+    for (size_t i = 0; a && i < contract->n_dtypes; i++) {
+        gac_dtype dtype = contract->dtypes[i];
+        const char *name = gac_dtype_name(dtype);
+        print_errors(name, a->gemm[dtype], "GEMM");
+        print_errors(name, a->sdpa[dtype], "attention");
+        if (!a->ranking[dtype])
+            continue;
+        print_ranking(name, a->ranking[dtype]->common_widths, "at widths of 2048, 4096, 8192");
+        print_ranking(name, a->ranking[dtype]->random_widths, "at other widths");
     }
 }
 
-/* What the contract had said of a model's shapes, and what their times are worth. */
-static void print_model(const char *dtype, const json_t *row)
+/* Prints how well the contract predicted a model's shapes, and how well a
+ * second measurement agrees. */
+static void print_model(const char *dtype, const gac_contract_model_errors *m)
 {
-    const json_t *predicted = json_object_get(row, "predicted");
-    const json_t *measured = json_object_get(row, "measured");
-    const json_t *said = json_object_get(predicted, "right_pct");
-    const json_t *again = json_object_get(measured, "right_pct");
     printf("  %-8s predicted before: median error %.1f %%, 95th percentile %.1f %%", dtype,
-           json_number_value(json_object_get(row, "median_pct")),
-           json_number_value(json_object_get(row, "p95_pct")));
-    if (said)
+           m->median_pct, m->p95_pct);
+    if (m->predicted && !isnan(m->predicted->right_pct))
         printf("; %.1f %% of %lld pairs of candidates over 5 %% apart in the right order",
-               json_number_value(said),
-               (long long)json_integer_value(json_object_get(predicted, "n_over_5_pct")));
-    if (again)
-        printf("; measured again, %.1f %% of %lld", json_number_value(again),
-               (long long)json_integer_value(json_object_get(measured, "n_over_5_pct")));
+               m->predicted->right_pct, (long long)m->predicted->n_over_5_pct);
+    if (m->measured && !isnan(m->measured->right_pct))
+        printf("; measured again, %.1f %% of %lld", m->measured->right_pct,
+               (long long)m->measured->n_over_5_pct);
     printf("\n");
 }
 
-static gac_status report(cli *c, const probe_command *o, const json_t *contract)
+static void report_text(const probe_command *o, const gac_contract *contract)
+{
+    printf("%s: %s, %zu exact points; look with gac contract show\n", o->out, contract->gpu,
+           contract->n_points);
+    if (!o->model) {
+        print_accuracy(contract);
+        if (contract->noise)
+            printf("  %.0f s, %lld samples discarded\n", contract->noise->seconds,
+                   (long long)contract->noise->n_discarded);
+        return;
+    }
+    printf("  %s\n", contract->sources[contract->n_sources - 1]);
+    for (int i = 0; contract->accuracy && i < GAC_DTYPE_COUNT; i++)
+        if (contract->accuracy->model[i])
+            print_model(gac_dtype_name((gac_dtype)i), contract->accuracy->model[i]);
+}
+
+/* The members of the contract's file that are short, as they are there. */
+static gac_status report_json(cli *c, const probe_command *o, const gac_contract *contract)
 {
     static const char *const keys[] = { "name",    "gpu",      "arch", "stack",
                                         "sources", "accuracy", "noise" };
-    const json_t *accuracy = json_object_get(contract, "accuracy");
-    const json_t *noise = json_object_get(contract, "noise");
-    if (!c->json) {
-        const char *dtype;
-        json_t *value;
-        printf("%s: %s, %zu exact points; look with gac contract show\n", o->out,
-               json_string_value(json_object_get(contract, "gpu")),
-               json_array_size(json_object_get(contract, "points")));
-        if (o->model) {
-            const json_t *sources = json_object_get(contract, "sources");
-            const json_t *last = json_array_get(sources, json_array_size(sources) - 1);
-            printf("  %s\n", json_string_value(last));
-            gac_dtype known; /* of other names the file may say anything */
-            json_object_foreach(json_object_get(accuracy, "model"), dtype, value)
-                if (gac_dtype_parse(dtype, &known))
-                    print_model(dtype, value);
-            return GAC_OK;
-        }
-        print_accuracy(json_object_get(accuracy, "gemm"), "GEMM");
-        print_accuracy(json_object_get(accuracy, "sdpa"), "attention");
-        json_object_foreach(json_object_get(accuracy, "ranking"), dtype, value) {
-            print_ranking(dtype, json_object_get(value, "common_widths"),
-                          "at widths of 2048, 4096, 8192");
-            print_ranking(dtype, json_object_get(value, "random_widths"), "at other widths");
-        }
-        printf("  %.0f s, %lld samples discarded\n",
-               json_number_value(json_object_get(noise, "seconds")),
-               (long long)json_integer_value(json_object_get(noise, "n_discarded")));
-        return GAC_OK;
-    }
+    char *text = NULL;
+    size_t n_bytes = 0;
+    json_t *file = NULL;
+    gac_status status = gac_contract_write(contract, &text, &n_bytes, &c->error);
+    if (status == GAC_OK)
+        status = gac_json_parse(text, n_bytes, o->out, &file, &c->error);
+    free(text);
+    if (status != GAC_OK)
+        return status;
     json_t *result = gac_json_result("gac.probe/1", c->argc, c->argv);
     json_object_set_new(result, "contract", json_string(o->out));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        json_object_set(result, keys[i], json_object_get(contract, keys[i]));
-    gac_status status = gac_json_print(stdout, result, &c->error);
+        json_object_set(result, keys[i], json_object_get(file, keys[i]));
+    status = gac_json_print(stdout, result, &c->error);
     json_decref(result);
+    json_decref(file);
     return status;
 }
 
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
     gac_device *device = NULL;
-    json_t *contract = NULL, *raw = NULL, *runtime = NULL;
+    gac_contract *contract = NULL;
+    gac_runtime *runtime = NULL;
+    json_t *raw = NULL;
     probe_command *o = filled;
     (void)n;
     (void)arguments;
@@ -389,7 +428,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     if (status == GAC_OK && o->raw)
         status = cli_check_target(c, o->raw, o->force);
     if (status == GAC_OK && o->runtime)
-        status = load_runtime(c, o->runtime, &runtime);
+        status = gac_contract_load_runtime(o->runtime, &runtime, &c->error);
     o->options.runtime = runtime;
     if (status == GAC_OK)
         status = cli_open_gpu(c, o->device, &device);
@@ -398,16 +437,18 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     if (status == GAC_OK)
         status = measure(c, o, device, &contract, &raw);
     if (status == GAC_OK)
-        status = write_file(c, o->out, o->force, contract);
+        status = write_contract(c, o, contract);
     if (status == GAC_OK && o->raw)
-        status = write_file(c, o->raw, o->force, raw);
-    if (status == GAC_OK)
-        status = report(c, o, contract);
+        status = write_raw(c, o, raw);
+    if (status == GAC_OK && c->json)
+        status = report_json(c, o, contract);
+    else if (status == GAC_OK)
+        report_text(o, contract);
     gac_probe_end_pytorch(&o->pytorch);
     gac_device_close(device);
-    json_decref(contract);
+    gac_contract_free(contract);
+    gac_contract_free_runtime(runtime);
     json_decref(raw);
-    json_decref(runtime);
     return status;
 }
 

@@ -41,7 +41,7 @@ static const opt options[] = {
     { 0 }
 };
 
-/* What excludes what. */
+/* Refuses options that exclude each other. */
 static gac_status check(cli *c, const repair_command *o)
 {
     const char *why = NULL;
@@ -55,7 +55,7 @@ static gac_status check(cli *c, const repair_command *o)
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
-/* What a plan file asks for that cannot be done is a fault of the file. */
+/* Checks the sizes of a plan file. Errors name the file. */
 static gac_status check_plan(cli *c, const repair_command *o, const gac_model *model,
                              gac_plan *plan)
 {
@@ -71,7 +71,7 @@ static gac_status check_plan(cli *c, const repair_command *o, const gac_model *m
                          why.text, allowed ? " (--allow rescaled)" : "");
 }
 
-/* The sizes to apply: of a plan file, or planned now. */
+/* Finds the sizes to apply: from a plan file, or by planning now. */
 static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_plan *plan)
 {
     gac_file *file = NULL;
@@ -95,7 +95,7 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
     return status;
 }
 
-/* written is where the result is, or NULL. */
+/* Reports the changes. written is the path of the result, or NULL. */
 static gac_status report(cli *c, const repair_command *o, const gac_model *model,
                          const int64_t *sizes, const gac_repair_result *r, const char *written)
 {
@@ -140,23 +140,17 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
     return listed;
 }
 
-/* Likewise after the work: if the report fails, the message must not leave the user in
- * doubt about what is on disk. */
+/* Reports finished work. */
 static gac_status report_written(cli *c, const repair_command *o, const gac_model *model,
                                  const int64_t *sizes, const gac_repair_result *r)
 {
-    char q[256], why[400];
     gac_status status = report(c, o, model, sizes, r, o->out);
     if (status == GAC_OK)
         status = gac_memory_check(&c->error);
-    if (status == GAC_OK)
-        return GAC_OK;
-    snprintf(why, sizeof why, "%s", c->error.text);
-    return gac_error_set(&c->error, status, "%s: is complete, but telling of it failed: %s",
-                         gac_quote(q, sizeof q, o->out), why);
+    return status == GAC_OK ? GAC_OK : cli_report_failed(c, o->out, status);
 }
 
-/* Says what would be changed. */
+/* Reports what would be changed. */
 static gac_status preview(cli *c, const repair_command *o, const gac_model *model,
                           const gac_plan *plan)
 {
@@ -166,7 +160,7 @@ static gac_status preview(cli *c, const repair_command *o, const gac_model *mode
     return status == GAC_OK ? report(c, o, model, plan->sizes, &r, NULL) : status;
 }
 
-/* Whether OUT would be the input over again, and nobody asked for that. */
+/* Returns whether OUT would equal the input although nobody asked for a copy. */
 static bool is_needless(const cli *c, const repair_command *o, const gac_model *model,
                         const gac_plan *plan)
 {
@@ -215,7 +209,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     repair_command *o = filled;
     (void)n;
     gac_status status = check(c, o);
-    /* Undoing goes by the record, whatever the shapes look like by now. */
+    /* --undo needs no model: it uses the record. */
     gac_checkpoint_options opening = { .progress = c->progress, .log = &c->log };
     if (status == GAC_OK)
         status = gac_checkpoint_open(arguments[0], &opening, &checkpoint, &c->error);
@@ -237,11 +231,5 @@ const command cmd_repair = {
         "Writes the checkpoint with larger sizes, zeros at every place of a dimension: the same "
         "function, sizes that fit. --undo gives the original back from a repaired directory alone.",
     .example = "./llama-svd -o ./llama-svd-fit --strategy minimal",
-    .options = options,
-    .least = 1,
-    .most = 1,
-    .takes = "one directory",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 1, "one directory"),
 };

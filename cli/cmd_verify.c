@@ -11,9 +11,9 @@ typedef struct verify_command {
     gac_compare_options compare;
     int64_t seed;
 
-    gac_verification v; /* and what came out: */
+    gac_verification v; /* results */
     gac_logit_comparison logits;
-    bool promised; /* that the logits have the same bits */
+    bool promised; /* the logits must have the same bits */
     bool ok;
 } verify_command;
 
@@ -26,14 +26,13 @@ static const opt options[] = {
       "device is reference",
       OPT_FLAG, AT(forward) },
     { "tokens", 0, "FILE",
-      "over the beginning of this text, by ORIGINAL's tokenizer (default: random tokens)", OPT_TEXT,
-      AT(tokens) },
-    { "n-tokens", 0, "N", "how many (default 64)", OPT_INT, AT(compare.n_ids), .least = 1 },
-    { "seed", 0, "S", "of random tokens (default 1)", OPT_INT, AT(seed) },
+      "compare over the beginning of this text, by ORIGINAL's tokenizer (default: random tokens)",
+      OPT_TEXT, AT(tokens) },
+    { "n-tokens", 0, "N", "number of tokens (default 64)", OPT_INT, AT(compare.n_ids), .least = 1 },
+    { "seed", 0, "S", "seed of the random tokens (default 1)", OPT_INT, AT(seed) },
     { "device", 0, "D",
-      "where both run: reference (the default), cpu, cuda or cuda:N; on the others closeness is "
-      "reported and not "
-      "promised",
+      "where both run: reference (the default), cpu, cuda or cuda:N; the others "
+      "report how close they are",
       OPT_CALL, AT(compare.engine.device), .take = cli_take_device },
     { 0 }
 };
@@ -106,12 +105,14 @@ static gac_status report(cli *c, const verify_command *o)
     if (c->json)
         return report_json(c, o);
     snprintf(lossless, sizeof lossless,
-             "yes: without what was put in, %d tensors have their original bytes", v->n_tensors);
+             "yes: without the padding, %d tensors have their original bytes", v->n_tensors);
     print_check("lossless", v->lossless, v->lossless ? lossless : "NO");
     print_check("pads zero", v->pads_zero, v->pads_zero ? "yes" : "NO");
     print_check("same tensors", v->same_tensors, v->same_tensors ? "yes" : "NO");
     print_check("config", v->config_ok,
-                v->config_ok ? "is the original's with the new sizes" : "DIFFERS");
+                !v->config_ok           ? "DIFFERS"
+                : v->n_dims_changed > 0 ? "is the original's with the new sizes"
+                                        : "is the original's");
     print_check("other files", v->same_files, v->same_files ? "are the original's" : "DIFFER");
     print_check("record", v->record_ok,
                 !v->has_record  ? "none"
@@ -222,11 +223,5 @@ const command cmd_verify = {
              "nothing but zeros added, the config and all other files what the repair of the "
              "original gives. Exits with 5 and names the first difference when that does not hold.",
     .example = "./llama-svd ./llama-svd-fit --forward",
-    .options = options,
-    .least = 2,
-    .most = 2,
-    .takes = "the original and the repaired directory",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(2, 2, "the original and the repaired directory"),
 };

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Whether a value is a file or a directory, by what help calls it. */
+/* Returns whether a value is a file or a directory, by its name in help. */
 static bool is_file_argument(const opt *option)
 {
     static const char *const names[] = { "FILE", "DIR", "OUT", "PATH", "BASE" };
@@ -12,7 +12,8 @@ static bool is_file_argument(const opt *option)
     return false;
 }
 
-/* The values that an option may have, with a space between them; false if there is no list. */
+/* Prints the values of an option, separated by spaces. False if there is no
+ * list. */
 static bool print_values(FILE *stream, const opt *option)
 {
     int n = 0;
@@ -30,7 +31,8 @@ static bool has_values(const opt *option)
     return option->choices || strcmp(option->name, "gpu") == 0;
 }
 
-/* The short form of a help text, inside single quotes, without what shells would read. */
+/* Prints the short form of a help text inside single quotes, without characters
+ * that shells interpret. */
 static void print_short(FILE *stream, const char *help)
 {
     size_t n = strcspn(help, ";:(");
@@ -58,7 +60,7 @@ static void print_bash_name(FILE *stream, const opt *option, const void *context
         fprintf(stream, " -%c", option->letter);
 }
 
-/* What may follow an option, where it takes a value. */
+/* Prints what may follow an option, if it takes a value. */
 static void print_bash_value(FILE *stream, const opt *option, const void *context)
 {
     const command *c = context;

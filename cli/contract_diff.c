@@ -1,10 +1,10 @@
-/* What differs between two contracts: tiers, times of common shapes, stacks. */
+/* Compares two contracts: tiers, times of common shapes, stacks. */
 #include "contract_diff.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#define UNSTATED_PCT 10.0 /* error of a contract that states none */
+#define UNSTATED_PCT 10.0 /* assumed error of a contract that states none */
 enum { MAX_SHAPES = 128, MAX_WORST = 10 };
 
 typedef struct shape_time {
@@ -20,7 +20,7 @@ static json_t *stack_json(const gac_contract *c)
     return out;
 }
 
-/* "8 and 4 aligned, 2, 1 not served" is [{"multiple", "aligned", "served"}, …]. */
+/* Makes [{"multiple", "aligned", "served"}, …]. */
 static json_t *tiers_json(const gac_contract_tier *tiers, size_t n)
 {
     json_t *out = json_array();
@@ -31,31 +31,31 @@ static json_t *tiers_json(const gac_contract_tier *tiers, size_t n)
     return out;
 }
 
-/* The tiers of an axis, as the contract lists them. */
-static json_t *axis_json(const gac_contract *c, gac_dtype dtype, gac_op_axis seen)
+/* Lists the tiers of an axis. */
+static json_t *axis_json(const gac_contract *c, gac_dtype dtype, gac_op_axis axis)
 {
     const gac_contract_gemm *g = c->gemm[dtype];
     const gac_contract_sdpa *s = c->sdpa[dtype];
     if (s->same_as != GAC_DTYPE_COUNT)
         s = c->sdpa[s->same_as];
-    return seen == GAC_OP_GEMM_N   ? tiers_json(g->n, g->n_n)
-           : seen == GAC_OP_GEMM_K ? tiers_json(g->k, g->n_k)
+    return axis == GAC_OP_GEMM_N   ? tiers_json(g->n, g->n_n)
+           : axis == GAC_OP_GEMM_K ? tiers_json(g->k, g->n_k)
                                    : tiers_json(s->tiers, s->n_tiers);
 }
 
 static json_t *changed_tiers(const gac_contract *a, const gac_contract *b, gac_dtype dtype)
 {
     json_t *out = json_array();
-    for (int seen = 0; seen < GAC_OP_AXIS_COUNT; seen++) {
-        json_t *left = axis_json(a, dtype, (gac_op_axis)seen);
-        json_t *right = axis_json(b, dtype, (gac_op_axis)seen);
+    for (int axis = 0; axis < GAC_OP_AXIS_COUNT; axis++) {
+        json_t *left = axis_json(a, dtype, (gac_op_axis)axis);
+        json_t *right = axis_json(b, dtype, (gac_op_axis)axis);
         if (json_equal(left, right)) {
             json_decref(left);
             json_decref(right);
             continue;
         }
         json_array_append_new(out, json_pack("{s:s, s:o, s:o}", "place",
-                                             gac_op_axis_name((gac_op_axis)seen), "a", left, "b",
+                                             gac_op_axis_name((gac_op_axis)axis), "a", left, "b",
                                              right));
     }
     return out;
@@ -111,7 +111,8 @@ static int by_change(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Times that differ by more than both contracts' errors, the worst ones first. */
+/* Finds times that differ by more than the errors of both contracts, the worst
+ * ones first. */
 static void compare_times(const gac_contract *a, const gac_contract *b, gac_dtype dtype,
                           json_t *out)
 {

@@ -1,4 +1,4 @@
-/* What differs between two contracts. */
+/* Compares two contracts. */
 #ifndef GAC_CLI_CONTRACT_DIFF_H
 #define GAC_CLI_CONTRACT_DIFF_H
 
@@ -6,10 +6,11 @@
 
 #include <jansson.h>
 
-/* Compares every dtype that both have: {"a", "b", "stack": {"a", "b"}, "compared": [{"dtype",
- * "tiers": [{"place", "a", "b"}], "noise_pct", "n_shapes", "n_slower", "n_faster", "b_over_a",
- * "worst": [{"shape", "a_us", "b_us", "b_over_a"}]}]}; docs/contract.md says what each of them
- * is. The caller owns the result, which is NULL when there is no memory. */
+/* Compares every dtype that both have. Returns {"a", "b", "stack": {"a", "b"},
+ * "compared": [{"dtype", "tiers": [{"place", "a", "b"}], "noise_pct",
+ * "n_shapes", "n_slower", "n_faster", "b_over_a", "worst": [{"shape", "a_us",
+ * "b_us", "b_over_a"}]}]}, which docs/contract.md explains. The caller owns it.
+ * NULL if memory is short. */
 json_t *contract_diff(const gac_contract *a, const gac_contract *b);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the parts of gac dim share. */
+/* Shared by the files of gac dim. */
 #ifndef GAC_CLI_DIM_H
 #define GAC_CLI_DIM_H
 
@@ -12,11 +12,12 @@ typedef struct dim_options {
     int64_t size;
 } dim_options;
 
-/* Which rank keeps a share of the parameters of a matrix, written OUTxIN, and what the ranks
- * around it cost. */
+/* Prints the rank that keeps a share of the parameters of a matrix, written
+ * OUTxIN, and the cost of ranks around it. */
 gac_status dim_matrix(cli *c, const dim_options *o, const char *matrix);
 
-/* The contract of the options, and the dtype that serves the one asked for. */
+/* Loads the contract of the options, and finds the dtype whose rules apply to
+ * the requested one. */
 gac_status dim_contract(cli *c, const dim_options *o, gac_contract **contract, gac_dtype *dtype);
 
 #endif

@@ -7,28 +7,28 @@
 enum {
     PREFILL_ROWS = 2048,
     DEFAULT_MARGIN_PCT = 10,
-    MAX_SIDE = 1 << 24,   /* products of two are exact in a double */
+    MAX_SIDE = 1 << 24,   /* the product of two sides is exact in a double */
     MAX_CANDIDATES = 16,  /* the rank, and two for each of up to six multiples */
-    MAX_SCANNED = 1 << 12 /* ranks looked at for where factors stop being faster */
+    MAX_SCANNED = 1 << 12 /* limit of ranks to try when searching where factors stop being faster */
 };
 
 typedef struct candidate {
-    int64_t rank, multiple; /* of 128, 64, …, 1 */
-    double kept;            /* share of the parameters */
+    int64_t rank, multiple; /* multiple: 128, 64, …, 1 */
+    double kept;            /* share of the parameters that remain */
     double prefill, decode; /* time of both factors over that of the dense matrix */
-    bool aligned, within;   /* within: keeps no more than was asked for */
+    bool aligned, within;   /* within: keeps no more than requested */
 } candidate;
 
 typedef struct matrix {
     int64_t out, in;
     double keep;
-    int64_t rank; /* the largest that keeps no more */
+    int64_t rank; /* the largest rank that keeps no more than requested */
     const gac_contract *contract;
     gac_dtype dtype;
-    double margin_pct; /* predicted times this close are equal */
+    double margin_pct; /* predicted times closer than this count as equal */
     bool margin_stated;
-    candidate list[MAX_CANDIDATES]; /* by rank */
-    int n, suggested;               /* suggested: index, or -1 if nothing is within */
+    candidate list[MAX_CANDIDATES]; /* sorted by rank */
+    int n, suggested;               /* suggested: index in list, or -1 if no candidate is within */
     int64_t equal_params, faster_prefill, faster_decode;
 } matrix;
 
@@ -48,7 +48,8 @@ static gac_status read_matrix(cli *c, const char *text, matrix *m)
     return GAC_OK;
 }
 
-/* y = x W' with W (out, in), as one GEMM and as two: (rank, in), then (out, rank). */
+/* Returns the time of two GEMMs, (rank, in) and then (out, rank), over that of
+ * y = x W^T with W (out, in). */
 static double ratio(const matrix *m, int64_t n_rows, int64_t rank)
 {
     double dense = gac_contract_gemm_us(m->contract, m->dtype, n_rows, m->out, m->in);
@@ -67,7 +68,8 @@ static bool is_aligned(const matrix *m, int64_t rank)
            as_n.aligned && as_k.aligned;
 }
 
-/* What the contract asks of a rank, which is n of one factor and k of the other. */
+/* Returns the multiple that suits a rank, which is n of one factor and k of the
+ * other. */
 static int64_t contract_multiple(const matrix *m)
 {
     int64_t n = gac_contract_multiple(m->contract, GAC_OP_GEMM_N, m->dtype);
@@ -98,7 +100,8 @@ static void add(matrix *m, int64_t rank)
                      .within = rank <= m->rank };
 }
 
-/* The error that the contract states for GEMMs, as gac plan --strategy solve has it. */
+/* Sets the margin to the contract's error for GEMMs, as gac plan --strategy
+ * solve does. */
 static void find_margin(matrix *m)
 {
     double stated = 0;
@@ -106,7 +109,8 @@ static void find_margin(matrix *m)
     m->margin_pct = m->margin_stated ? stated : DEFAULT_MARGIN_PCT;
 }
 
-/* The fastest over prefill and decode together; of equals the largest, which loses least. */
+/* Suggests the fastest rank over prefill and decode together. Of equal ones it
+ * takes the largest, which loses least. */
 static int suggest(const matrix *m)
 {
     double best = HUGE_VAL;
@@ -121,7 +125,8 @@ static int suggest(const matrix *m)
     return found;
 }
 
-/* The largest aligned rank at which factors are predicted to be faster; 0 for none. */
+/* Returns the largest aligned rank with which factors are predicted to be
+ * faster; 0 if there is none. */
 static int64_t faster_up_to(const matrix *m, int64_t n_rows)
 {
     int64_t most = gac_min_i64(m->out, m->in), step = contract_multiple(m), found = 0;
@@ -179,7 +184,7 @@ static void print_matrix(const matrix *m)
                colour_off(stdout, shade));
     }
     printf("\nSuggested: the fastest rank that keeps no more. Times within %.3g %%, %s,\n"
-           "count as equal, and of equals the largest rank wins.\n"
+           "count as equal; among equals the largest rank wins.\n"
            "Factors of rank %lld have as many parameters as the matrix. They are faster than it:\n",
            m->margin_pct,
            m->margin_stated ? "the contract's stated error"
@@ -225,7 +230,7 @@ gac_status dim_matrix(cli *c, const dim_options *o, const char *text)
         return status;
     double equal = (double)m.out * (double)m.in / (double)(m.out + m.in);
     m.equal_params = (int64_t)equal;
-    m.rank = (int64_t)(equal * m.keep + 1e-9); /* 0.7 is a little less than 7/10 */
+    m.rank = (int64_t)(equal * m.keep + 1e-9); /* 1e-9 because 0.7 is a little less than 7/10 */
     if (m.rank < 1)
         return gac_error_set(&c->error, GAC_USAGE,
                              "--keep: even rank 1 keeps %.3g of the parameters of a %lldx%lld "

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TEXT_BYTES ((size_t)(1 << 30) - 1) /* what the tokenizer takes */
+#define MAX_TEXT_BYTES ((size_t)(1 << 30) - 1) /* limit of the tokenizer */
 
 static const opt_choice dtypes[] = { { "F16", GAC_DTYPE_F16, false },
                                      { "BF16", GAC_DTYPE_BF16, false },
@@ -25,7 +25,8 @@ const opt engine_args_options[] = {
     { 0 }
 };
 
-/* Where tensors and config.json differ, the reader should know what is run. */
+/* Shows the model's notes, so that users know what runs if tensors and
+ * config.json differ. */
 static void show_notes(cli *c, const gac_model *model, const char *path)
 {
     enum { MOST = 3 };
@@ -48,7 +49,7 @@ gac_status engine_args_open(cli *c, engine_args *a, const char *path)
     a->options.log = &c->log;
     int64_t n_tokens;
     gac_status status = cli_open_model(c, path, &a->checkpoint, &a->model);
-    if (status == GAC_OK) /* refuses early what the engine does not run */
+    if (status == GAC_OK) /* refuse early what the engine cannot run */
         status = gac_engine_model_context(a->model, &n_tokens, &c->error);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Options that say where a model runs, shared by the commands that run one. */
+/* Options for running a model, shared by several commands. */
 #ifndef GAC_CLI_ENGINE_ARGS_H
 #define GAC_CLI_ENGINE_ARGS_H
 
@@ -12,7 +12,7 @@ typedef struct engine_args {
     int64_t n_threads;
     gac_checkpoint *checkpoint;
     gac_model *model;
-    gac_tokenizer *tokenizer; /* NULL unless asked for */
+    gac_tokenizer *tokenizer; /* NULL unless it is needed */
     gac_engine *engine;
 } engine_args;
 
@@ -21,16 +21,18 @@ typedef struct engine_args {
         .options = GAC_ENGINE_OPTIONS_INIT \
     }
 
-/* For an engine_args. */
+/* They fill an engine_args. */
 extern const opt engine_args_options[];
 
-/* In this order: the checkpoint, its tokenizer if needed, the engine. */
+/* Call these in order: open the checkpoint, its tokenizer if needed, start the
+ * engine. */
 gac_status engine_args_open(cli *c, engine_args *a, const char *path);
 gac_status engine_args_open_tokenizer(cli *c, engine_args *a);
 gac_status engine_args_start(cli *c, engine_args *a);
 void engine_args_dispose(engine_args *a);
 
-/* A whole text file as tokens, with those that go around a text. free() *ids. */
+/* Reads a text file as tokens, with the special tokens around a text. The
+ * caller frees *ids. */
 gac_status cli_read_tokens(cli *c, gac_tokenizer *tokenizer, const char *path, int32_t **ids,
                            size_t *n_ids);
 

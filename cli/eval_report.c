@@ -49,7 +49,8 @@ void eval_print(const eval_command *o)
             (long long)o->piqa_score.n_questions);
 }
 
-/* JSON has no infinity, which a model without any sense reaches. */
+/* Infinity, which a broken model may reach, becomes null, because JSON has
+ * none. */
 static json_t *real(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -106,7 +107,7 @@ json_t *eval_json(cli *c, const eval_command *o)
         "path", gac_quote(q, sizeof q, o->engine.path), "family", gac_model_family(o->engine.model),
         "compressor", gac_model_compressor(o->engine.model), "n_params",
         (json_int_t)gac_checkpoint_n_params(o->engine.checkpoint), "device",
-        o->engine.options.device, "dtype", gac_dtype_name(info->dtype), "as_is",
+        o->engine.options.device, "dtype", gac_dtype_name(info->dtype), "no_pad",
         o->engine.options.no_pad, "load_s", info->load_s, "memory_bytes",
         (json_int_t)memory_bytes(info), "memory", "weights", (json_int_t)info->weight_bytes,
         "cache", (json_int_t)info->cache_bytes, "work", (json_int_t)info->work_bytes);

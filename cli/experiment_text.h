@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* The name of the result's stack as messages spell it: "native" or "PyTorch". */
+/* Returns the name of the result's stack for messages: "native" or "PyTorch". */
 const char *experiment_stack_title(const json_t *result);
 
 /* Prints a gac.experiment/1 result: cases (all, or a selection of each sweep),

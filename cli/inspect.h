@@ -1,4 +1,4 @@
-/* What gac inspect prints, as text and as JSON. */
+/* Prints the result of gac inspect, as text and as JSON. */
 #ifndef GAC_CLI_INSPECT_H
 #define GAC_CLI_INSPECT_H
 
@@ -12,17 +12,18 @@ typedef struct inspection {
     gac_contract *contract;
     const char *workload_text;
     gac_inspection *found;
-    /* The summary counts what a compressor chose, or all where there is none. */
+    /* counts of the summary: the dimensions that a compressor chose, or all if
+     * there are none */
     int32_t n_dims, n_misaligned;
 } inspection;
 
 gac_status inspect_print(const inspection *x, gac_error *err);
 gac_status inspect_print_json(cli *c, const inspection *x, bool places);
 
-/* The verdict as one line for people. */
+/* Writes the verdict as one line for people. */
 void inspect_advice(const gac_inspection *found, char *out, size_t size);
 
-/* Share in percent; 0 of nothing is 0. */
+/* Returns the share in percent; 0 if whole is 0. */
 double inspect_pct(int32_t part, int32_t whole);
 
 #endif

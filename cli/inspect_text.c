@@ -42,7 +42,7 @@ static void print_head(const inspection *x)
 /* Returns the smallest count that is still among the MAX_SIZES largest. */
 static int32_t least_shown(const gac_role_sizes *r)
 {
-    int32_t largest[MAX_SIZES] = { 0 }; /* falling */
+    int32_t largest[MAX_SIZES] = { 0 }; /* largest first */
     for (int32_t i = 0; i < r->n_sizes; i++) {
         int at = MAX_SIZES;
         while (at > 0 && r->sizes[i].count > largest[at - 1])
@@ -87,11 +87,11 @@ static void print_roles(const inspection *x)
            inspect_pct(x->n_misaligned, x->n_dims));
 }
 
-/* Misaligned dimensions of one pattern and size: the same trouble in every
+/* Misaligned dimensions of one pattern and size. The same problem in every
  * layer is one line. */
 typedef struct offender {
-    char pattern[128]; /* the name with * for numbers */
-    int32_t dim;       /* one of them */
+    char pattern[128]; /* the name with * instead of numbers */
+    int32_t dim;       /* index of one of them */
     int32_t count;
     double lost_ms;
 } offender;
@@ -108,12 +108,12 @@ static int by_pattern(const void *a, const void *b, void *model)
 static int worse_first(const void *a, const void *b, void *model)
 {
     const offender *x = a, *y = b;
-    if (x->lost_ms > y->lost_ms || x->lost_ms < y->lost_ms) /* neither where none is known */
+    if (x->lost_ms > y->lost_ms || x->lost_ms < y->lost_ms) /* both are false if no time is known */
         return x->lost_ms > y->lost_ms ? -1 : 1;
     return by_pattern(a, b, model);
 }
 
-/* Merges equal neighbours; returns how many are left. */
+/* Merges equal neighbours. Returns the number that remain. */
 static int32_t merge(gac_model *model, offender *list, int32_t n)
 {
     int32_t kept = 0;
@@ -137,7 +137,7 @@ static void print_offender(const inspection *x, const offender *o)
         snprintf(to, sizeof to, "%lld", (long long)a->suggest);
     printf("  %-38s %5d %8lld %8s  %-8s", o->count == 1 ? d->name : o->pattern, o->count,
            (long long)d->size, to, gac_exactness_name(d->exactness));
-    /* Less than half a digit is nothing, on either side of 0. */
+    /* Print a loss below half of the last digit as 0, not -0. */
     double lost_ms = fabs(o->lost_ms) < 0.0005 ? 0 : o->lost_ms;
     bool contract = strcmp(a->rule, "contract") == 0;
     char as[32] = "";
@@ -193,7 +193,7 @@ static void print_files(const inspection *x)
            n_files - x->found->files.n_files_off_4096, n_files, n_files == 1 ? "" : "s");
 }
 
-/* " prefill:1x2048 ×0.31, decode:1@2048 ×0.95" */
+/* Writes " prefill:1x2048 ×0.31, decode:1@2048 ×0.95". */
 static void list_ratios(const gac_inspection *f, bool rescaled, char *text, size_t size)
 {
     text[0] = 0;

@@ -54,7 +54,7 @@ static gac_status run_command(const command *found, int argc, char **argv)
     if (options && found->size)
         memcpy(options, found->initial, found->size);
     gac_status status = options ? run_with(&c, found, options) : GAC_NO_RESOURCE;
-    /* A result that lost a piece for want of memory is no result. */
+    /* If memory was short, a result may lack a part. */
     if (status == GAC_OK)
         status = gac_memory_check(&c.error);
     if (status != GAC_OK)
@@ -104,8 +104,8 @@ static gac_status dispatch(int argc, char **argv)
     return found ? run_command(found, argc, argv) : refuse(argv[1]);
 }
 
-/* A mapped file was cut, or its disk failed: what is read there does not exist.
- * All threads that read there come here; the first one speaks. */
+/* Handles SIGBUS: a mapped file became shorter, or its disk failed. Several
+ * threads may get here; only the first prints. */
 static void end_on_lost_file(int signal)
 {
     static const char text[] = "gac: a file that was being read became shorter or unreadable\n";
@@ -121,7 +121,7 @@ static void end_on_lost_file(int signal)
 int main(int argc, char **argv)
 {
     signal(SIGBUS, end_on_lost_file);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
+    signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit is then an ordinary error */
     gac_status status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == GAC_OK) {
         fputs("gac: cannot write the result\n", stderr);

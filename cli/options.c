@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_NAME = 32 }; /* longer names are not compared */
+enum { MAX_NAME = 32 }; /* longer names are not compared for suggestions */
 
 int options_distance(const char *a, const char *b)
 {
@@ -38,7 +38,7 @@ bool options_is_closer(const char *given, const char *name, int *distance)
     int limit = n < 5 ? 1 : n < 9 ? 2 : 3;
     int found = options_distance(given, name);
     if (n > 1 && strncmp(given, name, n) == 0)
-        found = 1; /* the beginning of a name */
+        found = 1; /* given is the beginning of name */
     if (found > limit || found >= *distance)
         return false;
     *distance = found;
@@ -65,7 +65,7 @@ static bool is_named(const opt *option, const char *name, size_t n)
            (option->old && strncmp(option->old, name, n) == 0 && option->old[n] == 0);
 }
 
-/* By its name of n letters, or by its letter where name is NULL. */
+/* Finds an option by its name of n letters, or by its letter if name is NULL. */
 static const opt *find_in(const opt *table, char *into, const char *name, size_t n, char letter,
                           void **member)
 {
@@ -84,7 +84,7 @@ static const opt *find_in(const opt *table, char *into, const char *name, size_t
 
 typedef struct parser {
     const opt_set *sets;
-    int n_sets, argc, next; /* next: the argument to read */
+    int n_sets, argc, next; /* next: index of the next argument */
     char **argv;
     const char *see;
     opt_result *out;
@@ -100,7 +100,8 @@ static const opt *find(const parser *p, const char *name, size_t n, char letter,
     return found;
 }
 
-/* name is what may be close to the name of an option. */
+/* Reports an unknown option. name is compared with the names of options for a
+ * suggestion. */
 static gac_status unknown(const parser *p, const char *given, const char *name)
 {
     char q[80];
@@ -216,7 +217,7 @@ static gac_status take_value(const opt *option, void *member, const char *text, 
     return GAC_OK;
 }
 
-/* text is the value, or NULL for a flag. */
+/* Sets an option. text is its value, or NULL for a flag. */
 static gac_status set(parser *p, const opt *option, void *member, const char *text)
 {
     gac_error local = GAC_ERROR_INIT;
@@ -268,7 +269,7 @@ static gac_status parse_letters(parser *p, const char *given)
         char letter[3] = { '-', *at, 0 };
         const opt *option = find(p, NULL, 0, *at, &member);
         if (!option)
-            return unknown(p, letter, given + 1); /* a name after one dash, perhaps */
+            return unknown(p, letter, given + 1); /* perhaps a name after one dash */
         if (!option->argument)
             status = set(p, option, member, NULL);
         else
@@ -280,7 +281,7 @@ static gac_status parse_letters(parser *p, const char *given)
 gac_status options_parse(const opt_set *sets, int n_sets, int argc, char **argv, const char *see,
                          opt_result *out, gac_error *err)
 {
-    /* An argument has several options where letters stand together. */
+    /* An argument of several letters has several options. */
     size_t n_given = 1;
     for (int i = 0; i < argc; i++)
         n_given += argv[i][0] == '-' && argv[i][1] != '-' ? strlen(argv[i]) : 1;
@@ -327,9 +328,12 @@ bool options_given(const opt_result *result, const char *name)
 
 bool options_given_of(const opt_result *result, const opt *table)
 {
-    for (; table->name; table++)
+    for (; table->name; table++) {
+        if (table->kind == OPT_GROUP && options_given_of(result, table->group))
+            return true;
         for (int i = 0; i < result->n_given; i++)
             if (result->given[i] == table)
                 return true;
+    }
     return false;
 }

@@ -28,7 +28,7 @@ void pages_each(FILE *stream, const opt *table, pages_row *row, const void *cont
             row(stream, table, context);
 }
 
-/* Text in lines that end before WIDTH; at is the column where it begins. */
+/* Prints text in lines of at most WIDTH columns. at is the present column. */
 static void print_wrapped(FILE *stream, const char *text, int at, int margin)
 {
     while (*text) {
@@ -95,7 +95,7 @@ void pages_print_usage(FILE *stream)
     fputs("\nEvery command takes:\n", stream);
     pages_each(stream, cli_common_options, print_row, NULL);
     fprintf(stream,
-            "\n%s\ngac --version says what this program was built from and what it finds.\n"
+            "\n%s\ngac --version prints the version, the commit and the libraries found.\n"
             "Exit status: ",
             common);
     for (int i = 0; i < N_STATUSES; i++)
@@ -103,7 +103,8 @@ void pages_print_usage(FILE *stream)
     fputs(".\n\nexample: gac inspect ./my-compressed-model --gpu h200\n", stream);
 }
 
-/* A dash is a minus, not a hyphen; a backslash and a dot at the start mean something. */
+/* Prints text for roff. A dash is a minus, not a hyphen. A backslash, and a dot
+ * at the start, must be escaped. */
 static void print_roff(FILE *stream, const char *text, int n)
 {
     if (n > 0 && (*text == '.' || *text == '\''))

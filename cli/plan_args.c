@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 12.5ms or 0.4x */
+/* Reads 12.5ms or 0.4x. */
 static gac_status take_target(void *member, const char *text, gac_error *err)
 {
     plan_time_target *target = member;
@@ -20,8 +20,8 @@ static gac_status take_target(void *member, const char *text, gac_error *err)
 }
 
 static const opt_choice strategies[] = { { "minimal", GAC_STRATEGY_MINIMAL, false },
-                                         { "multiple-16", GAC_STRATEGY_OPTIMAL, false },
-                                         { "optimal", GAC_STRATEGY_OPTIMAL, true },
+                                         { "multiple-16", GAC_STRATEGY_MULTIPLE_16, false },
+                                         { "optimal", GAC_STRATEGY_MULTIPLE_16, true },
                                          { "predefined", GAC_STRATEGY_PREDEFINED, false },
                                          { "tradeoff", GAC_STRATEGY_TRADEOFF, false },
                                          { "solve", GAC_STRATEGY_COUNT, false },
@@ -42,18 +42,7 @@ const opt plan_args_options[] = {
       OPT_CALL, AT(time_target), .take = take_target },
     { "time-limit", 0, "S", "seconds the search may take (default: until proved)", OPT_REAL,
       AT(options.time_limit_s) },
-    { "gpu", 0, "NAME", "which GPU (default " CLI_DEFAULT_GPU "; gac contract list)", OPT_TEXT,
-      AT(gpu) },
-    { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract_file) },
-    { "dtype", 0, "D", "dtype the model will run in (default: as stored)", OPT_TEXT, AT(dtype) },
-    { "workload", 0, "W",
-      "what the model will do: prefill:BxS[*weight],decode:B@CONTEXT[*weight] "
-      "(default " GAC_DEFAULT_WORKLOAD ")",
-      OPT_TEXT, AT(workload_text) },
-    { "tp", 0, "N", "split over N GPUs: what each sees must be aligned too", OPT_INT,
-      AT(options.target.n_gpus), .least = 1, .most = 4096 },
-    { "quant-group", 0, "G", "quantisation groups of G along the input axis must fit", OPT_INT,
-      AT(options.target.quant_group), .least = 1, .most = 1 << 20 },
+    { "target", 0, NULL, "", OPT_GROUP, AT(target), .group = cli_target_options },
     { "set", 0, "NAME=SIZE", "a fixed size; * and ? match in NAME; may be repeated", OPT_LIST,
       AT(set) },
     { "uniform", 0, NULL, "one MLP width for all layers", OPT_FLAG, AT(options.uniform) },
@@ -66,7 +55,7 @@ const opt plan_args_allow[] = { { "allow", 0, "rescaled",
                                 { 0 } };
 #undef AT
 
-/* NAME=SIZE; the name is a copy. */
+/* Adds the rule NAME=SIZE. Its name is a copy. */
 static gac_status add_rule(cli *c, plan_args *a, const char *text)
 {
     char q[120];
@@ -81,7 +70,7 @@ static gac_status add_rule(cli *c, plan_args *a, const char *text)
     return cli_number(c, "--set", equals + 1, 1, &rule->size);
 }
 
-/* What excludes what. */
+/* Refuses options that exclude each other. */
 static gac_status check(cli *c, const plan_args *a)
 {
     const char *why = NULL;
@@ -100,6 +89,8 @@ gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
     gac_dtype wanted;
     char rough[1024];
     a->options.rules = a->rules;
+    a->options.target.n_gpus = a->target.n_gpus;
+    a->options.target.quant_group = a->target.quant_group;
     a->options.workload = &a->workload;
     a->options.solve = a->strategy == GAC_STRATEGY_COUNT;
     a->options.strategy = a->options.solve ? GAC_STRATEGY_MINIMAL : (gac_strategy)a->strategy;
@@ -109,11 +100,12 @@ gac_status plan_args_finish(cli *c, plan_args *a, const gac_model *model)
     for (int i = 0; i < a->set.n && status == GAC_OK; i++)
         status = add_rule(c, a, a->set.items[i]);
     if (status == GAC_OK)
-        status = gac_workload_parse(a->workload_text, &a->workload, &c->error);
+        status = gac_workload_parse(a->target.workload, &a->workload, &c->error);
     if (status == GAC_OK)
-        status = cli_contract(c, a->gpu, a->contract_file, &a->contract);
+        status = cli_contract(c, a->target.gpu, a->target.contract, &a->contract);
     if (status == GAC_OK)
-        status = cli_dtype(c, a->dtype, model, a->contract, &wanted, &a->options.target.dtype);
+        status =
+            cli_dtype(c, a->target.dtype, model, a->contract, &wanted, &a->options.target.dtype);
     a->options.target.contract = a->contract;
     if (status == GAC_OK &&
         gac_contract_is_rough(a->contract, a->options.target.dtype, rough, sizeof rough))
@@ -156,7 +148,7 @@ json_t *cli_changes_json(const gac_model *model, const int64_t *sizes)
 
 typedef struct change {
     char pattern[128];
-    const char *name; /* of one of them */
+    const char *name; /* name of one of them */
     int64_t from, to;
     int32_t count;
 } change;

@@ -28,11 +28,11 @@ static void print_plugin(FILE *stream)
     free(path);
 }
 
-/* The first two words of its own description: OpenBLAS 0.3.21. */
+/* Prints the first two words of OpenBLAS's own description: OpenBLAS 0.3.21. */
 static void print_openblas(FILE *stream)
 {
     char *(*config)(void) = NULL;
-    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* to start none only for being asked */
+    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* so that asking for its version starts no threads */
     void *library = dlopen("libopenblas.so.0", RTLD_LAZY | RTLD_LOCAL);
     void *symbol = library ? dlsym(library, "openblas_get_config") : NULL;
     memcpy(&config, &symbol, sizeof symbol);

@@ -1,6 +1,7 @@
 /* Claims. A claim is an aggregate over selected cases, or the quotient of two,
  * and is compared with the published figure. The reason names the kernels of
  * both sides. */
+#include "base/order_statistics.h"
 #include "experiment/experiment_internal.h"
 
 #include <ctype.h>
@@ -168,17 +169,11 @@ static bool in_doubt(const exp_plan *plan, int32_t at, const side *s, bool holds
     return false;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double aggregate(const char *how, double *values, int n)
 {
     double sum = 0;
     int n_true = 0;
-    qsort(values, (size_t)n, sizeof *values, by_value);
+    qsort(values, (size_t)n, sizeof *values, gac_by_value);
     for (int i = 0; i < n; i++) {
         sum += values[i];
         n_true += values[i] != 0;

@@ -12,12 +12,12 @@ static void ask(const gac_contract *contract, gac_dtype dtype)
     static const int64_t sizes[] = { 0, 1, 7, 107, 128, 4096, 50257, INT64_C(1) << 40, INT64_MAX };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         gac_sdpa_shape shape = { 1, 8, 2, sizes[i], sizes[i], sizes[i], 64, true };
-        for (int seen = 0; seen < GAC_OP_AXIS_COUNT; seen++) {
+        for (int axis = 0; axis < GAC_OP_AXIS_COUNT; axis++) {
             gac_error err = GAC_ERROR_INIT;
             gac_judgement judgement;
-            gac_status status = gac_contract_judge(contract, (gac_op_axis)seen, dtype, sizes[i],
+            gac_status status = gac_contract_judge(contract, (gac_op_axis)axis, dtype, sizes[i],
                                                    2048, 4096, &judgement, &err);
-            FUZZ_CHECK(gac_contract_multiple(contract, (gac_op_axis)seen, dtype) >= 1);
+            FUZZ_CHECK(gac_contract_multiple(contract, (gac_op_axis)axis, dtype) >= 1);
             FUZZ_CHECK(status != GAC_OK ||
                        (judgement.kernel && judgement.family && judgement.basis &&
                         judgement.multiple >= 1 && !(judgement.penalty < 1)));

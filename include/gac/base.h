@@ -1,11 +1,11 @@
-/* base: what every room stands on.
+/* base: the foundation of all other rooms.
  *
  * Status codes and one-line errors, size arithmetic that cannot wrap, files
  * that are read by offset and written all or nothing, JSON through jansson,
  * progress and log lines for the person watching.
  *
- * Nothing here keeps global state. Every function may be called from any
- * thread as long as one object is used by one thread at a time. */
+ * Nothing here keeps global state. Every function may be called from any thread
+ * as long as one object is used by one thread at a time. */
 #ifndef GAC_BASE_H
 #define GAC_BASE_H
 
@@ -19,8 +19,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Of this header, and of the library that runs; they may differ in the last
- * number only (gac/gac.h). */
+/* The version of this header, and the version of the library that runs. They
+ * may differ in the last number only (gac/gac.h). */
 #define GAC_VERSION "0.1.0"
 const char *gac_version(void);
 
@@ -38,15 +38,15 @@ struct json_t;
 /* The values are the program's exit codes. */
 typedef enum gac_status {
     GAC_OK = 0,
-    GAC_FAILED = 1,      /* the machine said no: I/O error, disk full, exists */
-    GAC_USAGE = 2,       /* the caller asked for something that makes no sense */
+    GAC_FAILED = 1,      /* an I/O error, a full disk, or a target that exists */
+    GAC_USAGE = 2,       /* the caller's arguments make no sense */
     GAC_BAD_INPUT = 3,   /* a file breaks a rule of its format, or is missing */
     GAC_NO_RESOURCE = 4, /* no device, or not enough memory */
-    GAC_CHECK = 5        /* everything worked and a check did not hold */
+    GAC_CHECK = 5        /* everything worked, but a check did not hold */
 } gac_status;
 
-/* Where a failing function explains itself: one line, no newline, naming the
- * file, tensor and offset where there are such. */
+/* A failing function's explanation: one line without a newline. It names the
+ * file, tensor and offset if there are any. */
 typedef struct gac_error {
     gac_status status;
     char text[768];
@@ -67,23 +67,23 @@ gac_status gac_error_set(gac_error *err, gac_status status, const char *format, 
 /* Fills err with "out of memory" and returns GAC_NO_RESOURCE. */
 gac_status gac_error_no_memory(gac_error *err);
 
-/* Fills err with what errno says about reading path: GAC_BAD_INPUT when it is not
- * there, GAC_NO_RESOURCE when memory was short, else GAC_FAILED. */
+/* Fills err with the text of errno about reading path. Returns GAC_BAD_INPUT if
+ * the path does not exist, GAC_NO_RESOURCE if memory was short, and GAC_FAILED
+ * otherwise. */
 gac_status gac_error_errno(gac_error *err, const char *path);
 
-/* jansson's setters return -1 when memory is short, and code that builds a
- * document of a hundred members does not check each. Instead the failure is
- * noted, per thread, and whoever turns a document into text or gives a file its
- * name asks first. gac_memory_check returns GAC_NO_RESOURCE, once, when one was
- * noted. */
+/* Returns GAC_NO_RESOURCE, once, if jansson ran out of memory in this thread.
+ * Code that builds a JSON document does not check each of jansson's setters.
+ * Instead every failed allocation is noted, and this function is called before
+ * a document is turned into text or a file gets its name. */
 gac_status gac_memory_check(gac_error *err);
 
-/* Makes an untrusted string fit for a one-line message: control bytes and
- * broken UTF-8 become \xNN, long text is cut in the middle. Writes at most
+/* Makes an untrusted string safe for a one-line message. Control bytes and
+ * broken UTF-8 become \xNN, and long text is cut in the middle. Writes at most
  * size bytes to buffer, always terminates it, and returns buffer. */
 char *gac_quote(char *buffer, size_t size, const char *text);
 
-/* Whether n_bytes of text are UTF-8 without NUL, as JSON wants it. */
+/* Returns whether n_bytes of text are UTF-8 without NUL, as JSON requires. */
 bool gac_is_utf8(const char *text, size_t n_bytes);
 
 /* ---- Checked arithmetic: true and *out set, or false and *out untouched -- */
@@ -93,8 +93,8 @@ bool gac_add_i64(int64_t a, int64_t b, int64_t *out);
 bool gac_mul_u64(uint64_t a, uint64_t b, uint64_t *out);
 bool gac_add_u64(uint64_t a, uint64_t b, uint64_t *out);
 
-/* The smallest multiple of unit that is at least value; false when unit < 1,
- * value < 0, or the result does not fit. */
+/* Rounds value up to the next multiple of unit. False if unit < 1, value < 0,
+ * or the result does not fit. */
 bool gac_round_up_i64(int64_t value, int64_t unit, int64_t *out);
 bool gac_round_up_u64(uint64_t value, uint64_t unit, uint64_t *out);
 
@@ -113,7 +113,7 @@ static inline int64_t gac_max_i64(int64_t a, int64_t b)
 
 /* ---- Time --------------------------------------------------------------- */
 
-/* By a clock that only goes forward, from some moment on. */
+/* Time since an arbitrary moment, by a clock that never goes back. */
 int64_t gac_now_ns(void);
 double gac_now_s(void);
 
@@ -122,27 +122,28 @@ double gac_now_s(void);
 /* A regular file open for reading by offset. */
 typedef struct gac_file gac_file;
 
-/* Opens path; anything but a regular file is refused. */
+/* Opens path. It must be a regular file. */
 gac_status gac_file_open(const char *path, gac_file **out, gac_error *err);
 
-/* Opens name inside directory, where name came from an untrusted file: no
- * separators, no "..", and no link that leaves the directory. The one link
- * target allowed outside is the blob store of a Hugging Face cache, when
- * directory is one of that cache's snapshots. */
+/* Opens name inside directory, if name came from an untrusted file. It refuses
+ * separators, ".." and links that leave the directory. One kind of link may
+ * leave it: from a snapshot of a Hugging Face cache to the blob store of that
+ * cache. */
 gac_status gac_file_open_inside(const char *directory, const char *name, gac_file **out,
                                 gac_error *err);
 
 void gac_file_close(gac_file *file); /* NULL is fine */
 
 const char *gac_file_path(const gac_file *file); /* lives as long as file */
-uint64_t gac_file_size(const gac_file *file);    /* as it was on opening */
+uint64_t gac_file_size(const gac_file *file);    /* when it was opened */
 
-/* Reads exactly n_bytes at offset; a file that has shrunk is an error. */
+/* Reads exactly n_bytes at offset. It is an error if the file has become
+ * shorter. */
 gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n_bytes,
                          gac_error *err);
 
-/* Reads a whole file of at most max_bytes. *out is malloc'ed, and has a NUL
- * after its *n_bytes bytes; free() it. */
+/* Reads a whole file of at most max_bytes. *out is malloc'ed and has a NUL
+ * after its *n_bytes bytes. The caller frees it. */
 gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,
                           gac_error *err);
 
@@ -151,70 +152,72 @@ gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *
 /* A file that appears under its name complete or not at all. */
 typedef struct gac_new_file gac_new_file;
 
-/* Starts a temporary file beside path. What a killed process left of an attempt
- * at the same path is removed, as below. With replace false, a path that exists
- * is refused now and again on commit; with replace, what is neither a file nor a
- * link: a device would become a file. */
+/* Starts a temporary file beside path. It first removes temporary files that
+ * killed processes left for the same path. Without replace, a path that exists
+ * is refused, now and again on commit. With replace, only a file or a link may
+ * be replaced, because replacing a device would turn it into a file. */
 gac_status gac_new_file_create(const char *path, bool replace, gac_new_file **out, gac_error *err);
 gac_status gac_new_file_write(gac_new_file *file, const void *data, size_t n_bytes, gac_error *err);
-/* Flushes to disk and renames. Frees file whatever happens. */
+/* Flushes the file to disk and renames it. Frees file in any case. */
 gac_status gac_new_file_commit(gac_new_file *file, gac_error *err);
 /* Removes the temporary file. NULL is fine. */
 void gac_new_file_discard(gac_new_file *file);
 
 /* ---- JSON -------------------------------------------------------------- */
 
-/* Parses a whole text; duplicate keys are refused. source names the file in
+/* Parses a whole text. Duplicate keys are refused. source names the file in
  * errors. The caller owns *out (json_decref). */
 gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
                           gac_error *err);
 
-/* Likewise, and integers beyond 64 bits keep their digits: gac_json_parse makes real
- * numbers of them, this one strings of a NUL and the digits. No other string has a
- * NUL, and gac_json_text writes these as the integers they are. */
+/* The same, but integers beyond 64 bits keep their digits. gac_json_parse turns
+ * them into real numbers. This function turns each into a string of a NUL and
+ * its digits. No other string has a NUL, and gac_json_text writes these strings
+ * as integers again. */
 gac_status gac_json_parse_exact(const char *text, size_t n_bytes, const char *source,
                                 struct json_t **out, gac_error *err);
-/* The digits of such an integer, or NULL for any other value. */
+/* Returns the digits of such an integer, or NULL for any other value. */
 const char *gac_json_digits(const struct json_t *value);
-/* What gac_json_parse gives for the same text; the caller owns it. NULL when out of
- * memory. */
+/* Returns what gac_json_parse would have returned for the same text. The caller
+ * owns it. NULL if memory is short. */
 struct json_t *gac_json_rounded(const struct json_t *exact);
 
 /* Reads and parses a file of at most max_bytes. */
 gac_status gac_json_load(gac_file *file, size_t max_bytes, struct json_t **out, gac_error *err);
 
-/* The text of value, by jansson's flags for dumping. Fails if value is NULL, or
- * if memory was short while it was being made, so that no member can be missing.
- * *text is malloc'ed and ends in NUL; n_bytes may be NULL. */
+/* Writes value as text, with jansson's flags for dumping. It fails if value is
+ * NULL, or if memory was short while value was built, because a member could
+ * then be missing. *text is malloc'ed and ends with a NUL. n_bytes may be
+ * NULL. */
 gac_status gac_json_text(const struct json_t *value, size_t flags, char **text, size_t *n_bytes,
                          gac_error *err);
 
 /* Writes value, indented, and a newline. */
 gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *err);
 
-/* A result object that starts {"schema", "tool", "time", "machine",
- * "arguments"}. NULL when out of memory. The caller owns it. */
+/* Returns a result object that starts with {"schema", "tool", "time",
+ * "machine", "arguments"}, or NULL if memory is short. The caller owns it. */
 struct json_t *gac_json_result(const char *schema, int argc, char **argv);
 
 /* ---- Progress and log -------------------------------------------------- */
 
-/* Reports on work that may take longer than two seconds: a bar on a terminal,
- * plain lines elsewhere, nothing for short work. All functions accept NULL. */
+/* Reports progress of long work: a bar on a terminal after half a second, plain
+ * lines elsewhere after two seconds. All functions accept NULL. */
 typedef struct gac_progress gac_progress;
 
-/* stream is where to report, usually stderr. NULL when out of memory. */
+/* Reports to stream, usually stderr. Returns NULL if memory is short. */
 gac_progress *gac_progress_create(FILE *stream);
 void gac_progress_free(gac_progress *progress);
-/* unit is the plural of what is counted: "files", "bytes"; total is how many are
- * expected. */
+/* what names the work: "reading". unit is the plural of what is counted:
+ * "files" or "bytes". total is the expected count. */
 void gac_progress_start(gac_progress *progress, const char *what, const char *unit, uint64_t total);
 void gac_progress_step(gac_progress *progress, uint64_t n_done);
 void gac_progress_finish(gac_progress *progress);
 
-/* Where diagnostics go. A NULL log is silent. */
+/* The stream for diagnostics. A NULL log is silent. */
 typedef struct gac_log {
     FILE *stream;
-    int level; /* 0 warnings, 1 what is being done */
+    int level; /* 0: warnings only; 1: also each step of the work */
 } gac_log;
 
 void gac_log_write(const gac_log *log, int level, const char *format, ...) GAC_PRINTF(3, 4);

@@ -1,14 +1,15 @@
 /* checkpoint: bytes on disk.
  *
  * Opens a safetensors file, or a Hugging Face directory of one file or of
- * shards with an index, and validates everything a header can say before
- * returning: a checkpoint that opened holds tensors whose bytes exist, do not
- * overlap and fill their files. Tensor data stays on disk until asked for.
- * What a tensor means is not known here.
+ * shards with an index. Opening validates everything that the headers state:
+ * afterwards the bytes of every tensor exist, do not overlap and fill their
+ * files. Tensor data stays on disk until it is read. This room does not know
+ * what a tensor means.
  *
- * What a checkpoint says of itself does not change, so that several threads may
- * ask it at once. Reading its data moves file descriptors: one thread at a time,
- * but for gac_checkpoint_map. A writer is used by one thread at a time. */
+ * Several threads may query one checkpoint at once, because queries change
+ * nothing. Reading its data moves file descriptors, so only one thread may read
+ * at a time; gac_checkpoint_map is the exception. A writer is used by one
+ * thread at a time. */
 #ifndef GAC_CHECKPOINT_H
 #define GAC_CHECKPOINT_H
 
@@ -20,8 +21,9 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Limits on what a file may ask of us, beyond the format's own. */
-#define GAC_MAX_HEADER_BYTES 100000000 /* the format's own limit */
+/* Limits on the resources that a file may use, beyond the limits of the format
+ * itself. */
+#define GAC_MAX_HEADER_BYTES 100000000 /* this one is the format's own */
 #define GAC_MAX_NAME_BYTES 1024
 #define GAC_MAX_AXES 64
 #define GAC_MAX_CONFIG_BYTES (8 << 20)
@@ -33,7 +35,7 @@ typedef struct gac_tensor {
     gac_dtype dtype;
     int64_t n_elements;
     uint64_t size_bytes;
-    uint64_t offset; /* of the first byte in its file */
+    uint64_t offset; /* position of its first byte in its file */
     int32_t file;    /* index of its file */
 } gac_tensor;
 
@@ -56,23 +58,24 @@ gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *o
                                gac_checkpoint **out, gac_error *err);
 void gac_checkpoint_close(gac_checkpoint *checkpoint); /* NULL is fine */
 
-/* A checkpoint that is not on disk: the tensors of like with other shapes, one list
- * of sizes for each of them, and another exact config (or NULL). It tells what a model
- * would be; its data cannot be read. like must outlive it. Errors: GAC_BAD_INPUT
- * when a tensor's size overflows. */
+/* Creates a checkpoint that is not on disk: the tensors of like with other
+ * shapes (one list of sizes for each tensor) and another exact config, or NULL.
+ * A model can be built from it, but its data cannot be read. like must outlive
+ * it. Errors: GAC_BAD_INPUT if the size of a tensor overflows. */
 gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *const *shapes,
                                  const struct json_t *config, gac_checkpoint **out, gac_error *err);
 
-/* What is returned below belongs to the checkpoint and lives as long. */
+/* Pointers that the functions below return belong to the checkpoint and live as
+ * long as it does. */
 const char *gac_checkpoint_path(const gac_checkpoint *checkpoint);
 bool gac_checkpoint_is_directory(const gac_checkpoint *checkpoint);
 int32_t gac_checkpoint_n_tensors(const gac_checkpoint *checkpoint);
-/* Tensors are ordered by file, then as the header lists them. An index that is out
- * of range gives NULL, here and below, or 0 where a number is returned. */
+/* Tensors are ordered by file, then as the header lists them. Here and below,
+ * an index out of range gives NULL, or 0 if the function returns a number. */
 const gac_tensor *gac_checkpoint_tensor(const gac_checkpoint *checkpoint, int32_t index);
-/* Index of the tensor of that name, or -1. */
+/* Returns the index of the tensor with this name, or -1. */
 int32_t gac_checkpoint_find(const gac_checkpoint *checkpoint, const char *name);
-/* Sum of all tensors' elements, and of their bytes. */
+/* The number of elements of all tensors, and of bytes. */
 int64_t gac_checkpoint_n_params(const gac_checkpoint *checkpoint);
 uint64_t gac_checkpoint_size_bytes(const gac_checkpoint *checkpoint);
 
@@ -83,12 +86,12 @@ uint64_t gac_checkpoint_data_start(const gac_checkpoint *checkpoint, int32_t fil
 /* The file's __metadata__ as an object of strings, or NULL. */
 const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *checkpoint, int32_t file);
 
-/* config.json as it was, unknown keys and order included; NULL without one. */
+/* config.json with all its keys, in their order; NULL if there is none. */
 const struct json_t *gac_checkpoint_config(const gac_checkpoint *checkpoint);
-/* Likewise, as gac_json_parse_exact reads it. */
+/* The same, as gac_json_parse_exact reads it. */
 const struct json_t *gac_checkpoint_config_exact(const gac_checkpoint *checkpoint);
 
-/* Oddities that are no error: a total_size that is off, files left aside. */
+/* Oddities that are no error, such as a wrong total_size or ignored files. */
 int32_t gac_checkpoint_n_notes(const gac_checkpoint *checkpoint);
 const char *gac_checkpoint_note(const gac_checkpoint *checkpoint, int32_t index);
 
@@ -96,42 +99,43 @@ const char *gac_checkpoint_note(const gac_checkpoint *checkpoint, int32_t index)
 gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint64_t offset,
                                void *buffer, size_t n_bytes, gac_error *err);
 
-/* The tensor's bytes in memory, mapped from its file and read when touched;
- * they live as long as the checkpoint. Several threads may ask at once, as long
- * as none reads with gac_checkpoint_read. Data that its file does not align to the
- * elements is copied. A file that another program cuts short meanwhile ends the
- * process (SIGBUS). */
+/* Maps a tensor's bytes from its file into memory. They live as long as the
+ * checkpoint. Several threads may call this at once if none of them calls
+ * gac_checkpoint_read. Data is copied if its position in the file is not
+ * aligned for its elements. If another program makes the file shorter, touching
+ * the missing part ends the process (SIGBUS). */
 gac_status gac_checkpoint_map(const gac_checkpoint *checkpoint, int32_t tensor, const void **data,
                               gac_error *err);
 
-/* What there is in a checkpoint's directory: files, links to files included; folders;
- * and what a repair leaves behind, which are hidden folders, links to folders,
- * devices and the like. */
+/* The kinds of entries in a checkpoint's directory. Links to files count as
+ * files. OTHER are hidden folders, links to folders, devices and the like,
+ * which a repair does not copy. */
 typedef enum gac_entry { GAC_ENTRY_FILE, GAC_ENTRY_FOLDER, GAC_ENTRY_OTHER } gac_entry;
 
-/* Calls visit for each entry of a checkpoint's directory and of the folders in it,
- * tensor files too, with its path inside the directory and its permissions; a folder
- * comes before what is in it. A link that leads nowhere is an error. A checkpoint
- * that is one file has none. */
+/* Calls visit for each entry of a checkpoint's directory and of the folders in
+ * it, tensor files too. path is relative to the directory, and mode has the
+ * permissions. A folder comes before its content. A link without a target is an
+ * error. A checkpoint that is one file has no entries. */
 typedef gac_status (*gac_file_visit)(void *user, const char *path, gac_entry entry, unsigned mode,
                                      gac_error *err);
 gac_status gac_checkpoint_each_file(const gac_checkpoint *checkpoint, gac_file_visit visit,
                                     void *user, gac_error *err);
-/* Opens a file that was visited. */
+/* Opens a file by the path that visit got. */
 gac_status gac_checkpoint_open_file(const gac_checkpoint *checkpoint, const char *path,
                                     gac_file **out, gac_error *err);
-/* Whether a file of that name holds weights, in any format, or lists them. */
+/* Returns whether a file with this name holds weights, in any format, or lists
+ * them. */
 bool gac_is_weights(const char *name);
 
 /* ---- Hashes: XXH3, 64 bits ----------------------------------------------- */
 
 uint64_t gac_hash_bytes(const void *data, size_t n_bytes);
 
-/* The hash of a tensor: of the text "DTYPE SHAPE NAME" and a NUL, where SHAPE is
- * its sizes with commas between, and of its bytes. Whoever has the bytes in memory
- * feeds them; what was not fed in order, from the first byte on, is read from the
- * checkpoint in gac_tensor_hash_finish, which frees the hash. NULL can be fed and
- * finished, and sets nothing. */
+/* Hashes a tensor: the text "DTYPE SHAPE NAME", a NUL, and its bytes. SHAPE is
+ * its sizes, separated by commas. Callers that have bytes in memory feed them.
+ * gac_tensor_hash_finish reads all bytes from the checkpoint that were not fed
+ * in order from the first one on, and frees the hash. Feeding or finishing NULL
+ * does nothing. */
 typedef struct gac_tensor_hash gac_tensor_hash;
 gac_status gac_tensor_hash_start(gac_checkpoint *checkpoint, int32_t tensor, gac_tensor_hash **out,
                                  gac_error *err);
@@ -140,20 +144,19 @@ gac_status gac_tensor_hash_finish(gac_tensor_hash *hash, uint64_t *out, gac_erro
 
 /* ---- Writing ----------------------------------------------------------- */
 
-/* Writes a new checkpoint: declare every tensor, fix the layout, fill in the
- * bytes in any order, finish. Nothing is visible under the target's name
- * before gac_writer_finish succeeds. */
+/* Writes a new checkpoint: declare every tensor, fix the layout, write the
+ * bytes in any order, finish. Nothing is visible under the target's name before
+ * gac_writer_finish succeeds. */
 typedef struct gac_writer gac_writer;
 
 typedef struct gac_writer_options {
-    uint64_t max_shard_bytes;      /* tensor bytes a shard may hold */
-    uint64_t data_alignment;       /* where the data of a file starts: a multiple of this */
-    const struct json_t *metadata; /* strings for __metadata__, beside "format":"pt"; or NULL */
-    const struct json_t *first_metadata; /* likewise, of the first file only; or NULL */
-    bool replace; /* an existing target is replaced on finish: an empty folder or a checkpoint */
+    uint64_t max_shard_bytes;      /* limit of tensor bytes per shard */
+    uint64_t data_alignment;       /* the data of each file starts at a multiple of this */
+    const struct json_t *metadata; /* strings for __metadata__ beside "format":"pt"; or NULL */
+    const struct json_t *first_metadata; /* the same for the first file only; or NULL */
+    bool replace; /* finish may replace an empty folder or a checkpoint at the target */
     bool no_sync; /* finish does not wait for the disk */
-    const gac_checkpoint *like; /* whose permissions the target gets, file by file; a file made
-                                 * of several gets the strictest. NULL: by the umask */
+    const gac_checkpoint *like; /* gives the permissions, file by file; NULL: the umask does */
 } gac_writer_options;
 
 #define GAC_DEFAULT_SHARD_BYTES 5000000000u
@@ -162,71 +165,75 @@ typedef struct gac_writer_options {
         GAC_DEFAULT_SHARD_BYTES, 4096, NULL, NULL, false, false, NULL \
     }
 
-/* Starts a directory at path. options may be NULL. */
+/* Starts writing a directory at path. options may be NULL. A file made of several
+ * files of options->like gets the strictest of their permissions. */
 gac_status gac_writer_create(const char *path, const gac_writer_options *options, gac_writer **out,
                              gac_error *err);
 /* Declares a tensor; *index (may be NULL) numbers it from 0 in this order. */
 gac_status gac_writer_add(gac_writer *writer, const char *name, gac_dtype dtype, int32_t n_axes,
                           const int64_t *shape, int32_t *index, gac_error *err);
-/* Says which file a tensor goes to, with that file's own __metadata__ (or
- * NULL; the first call for a file counts). Either every tensor is told its
- * file before the layout, or none. */
+/* Assigns a tensor to a file, which gets its own __metadata__ (or NULL; only
+ * the first call for a file sets it). Before the layout, either every tensor is
+ * assigned to a file or none is. */
 gac_status gac_writer_set_file(gac_writer *writer, int32_t tensor, const char *file,
                                const struct json_t *metadata, gac_error *err);
-/* Assigns tensors to shards in the order they were added, unless they were
- * told their files, and writes the headers. No tensor can be added afterwards. */
+/* Writes the headers. Tensors without a file go to shards in the order in which
+ * they were added. No tensor can be added afterwards. */
 gac_status gac_writer_layout(gac_writer *writer, gac_error *err);
 /* Writes part of a tensor's data, after gac_writer_layout. The parts of one
- * tensor must not overlap; every byte must be accounted for before finishing. */
+ * tensor must not overlap. Before finishing, every byte must be written or left
+ * zero. */
 gac_status gac_writer_write(gac_writer *writer, int32_t tensor, uint64_t offset, const void *data,
                             size_t n_bytes, gac_error *err);
-/* Likewise, with n_bytes of a tensor of a checkpoint, from from_offset in it. */
+/* The same with n_bytes of tensor from of a checkpoint, starting at its byte
+ * from_offset. */
 gac_status gac_writer_copy(gac_writer *writer, int32_t tensor, uint64_t offset,
                            gac_checkpoint *checkpoint, int32_t from, uint64_t from_offset,
                            uint64_t n_bytes, gac_error *err);
-/* Accounts for n_bytes of a tensor that stay zero, wherever they are. */
+/* Declares that n_bytes of a tensor stay zero, anywhere in it. */
 gac_status gac_writer_leave_zero(gac_writer *writer, int32_t tensor, uint64_t n_bytes,
                                  gac_error *err);
-/* Reads back what was written of a tensor, and writes it again. */
+/* Reads bytes of a tensor that were already written, and writes such bytes
+ * again. */
 gac_status gac_writer_read_back(gac_writer *writer, int32_t tensor, uint64_t offset, void *buffer,
                                 size_t n_bytes, gac_error *err);
 gac_status gac_writer_rewrite(gac_writer *writer, int32_t tensor, uint64_t offset, const void *data,
                               size_t n_bytes, gac_error *err);
-/* Puts another string of the same length in the place of one in __metadata__, in
- * every file that has it, after gac_writer_layout: for what is known only when all
- * data has been written. */
+/* Replaces a string in __metadata__, in every file that has it, by another one
+ * of the same length. This is called after gac_writer_layout, for text that is
+ * known only when all data is written. */
 gac_status gac_writer_replace_metadata(gac_writer *writer, const char *key, const char *text,
                                        gac_error *err);
-/* Writes the index where one is needed. Then the directory is complete, and can
- * be opened where it is; only gac_writer_finish may follow. */
+/* Writes the index if one is needed. The directory is then complete and can be
+ * opened at gac_writer_directory. Only gac_writer_finish may follow. */
 gac_status gac_writer_complete(gac_writer *writer, gac_error *err);
-/* Where the directory is until it is finished; borrowed. */
+/* Returns the temporary path of the directory until it is finished. Borrowed. */
 const char *gac_writer_directory(const gac_writer *writer);
-/* Copies every file and folder of a checkpoint's directory that is neither a
- * tensor file, nor its index, nor in skip (a NULL-terminated list of names),
- * nor weights in another format, which would be out of date. */
+/* Copies the other files and folders of a checkpoint's directory. It leaves out
+ * tensor files, their index, the names in skip (a NULL-terminated list), and
+ * weights in other formats, which would be out of date. */
 gac_status gac_writer_carry(gac_writer *writer, const gac_checkpoint *checkpoint,
                             const char *const *skip, gac_error *err);
-/* Adds a file that is no tensor file: config.json, a tokenizer. */
+/* Adds another file, such as config.json or a tokenizer. */
 gac_status gac_writer_add_file(gac_writer *writer, const char *name, const void *data,
                                size_t n_bytes, gac_error *err);
-/* Completes the directory if that is still to be done, flushes everything and
- * gives the directory its name. Frees writer whatever happens. */
+/* Completes the directory if gac_writer_complete was not called, flushes
+ * everything and gives the directory its name. Frees writer in any case. */
 gac_status gac_writer_finish(gac_writer *writer, gac_error *err);
-/* Removes what was written so far. NULL is fine. */
+/* Removes everything that was written. NULL is fine. */
 void gac_writer_discard(gac_writer *writer);
 
 /* ---- Conversion ---------------------------------------------------------- */
 
 typedef struct gac_convert_options {
-    gac_dtype dtype;            /* F16, BF16 or F32; GAC_DTYPE_COUNT: by what the source stores */
-    const char *tokenizer;      /* of llama2.c: the file of its tokenizer */
-    uint64_t max_shard_bytes;   /* tensor bytes a shard may hold */
-    bool replace;               /* an existing target is replaced */
-    bool no_sync;               /* do not wait for the disk */
-    gac_progress *progress;     /* NULL: none */
-    const gac_log *log;         /* NULL: silent */
-    const volatile int *cancel; /* set from outside to stop; NULL: never */
+    gac_dtype dtype;          /* F16, BF16 or F32; GAC_DTYPE_COUNT: chosen by the source's dtypes */
+    const char *tokenizer;    /* llama2.c only: the tokenizer's file */
+    uint64_t max_shard_bytes; /* limit of tensor bytes per shard */
+    bool replace;             /* an existing target is replaced */
+    bool no_sync;             /* do not wait for the disk */
+    gac_progress *progress;   /* NULL: none */
+    const gac_log *log;       /* NULL: silent */
+    const volatile int *cancel; /* the caller sets it to stop the conversion; or NULL */
 } gac_convert_options;
 
 #define GAC_CONVERT_OPTIONS_INIT \
@@ -235,7 +242,7 @@ typedef struct gac_convert_options {
     }
 
 typedef struct gac_convert_result {
-    const char *model_type; /* as config.json has it; static */
+    const char *model_type; /* the model_type in config.json; static */
     const char *tokenizer;  /* kind of tokenizer, or NULL for none; static */
     gac_dtype dtype;
     int32_t n_tensors;
@@ -244,13 +251,14 @@ typedef struct gac_convert_result {
     int64_t n_tokens;
 } gac_convert_result;
 
-/* Writes a Hugging Face directory, complete or not at all, from a GGUF file of
- * a Llama-like model (llama, mistral, qwen2, qwen3): config, tensors under
- * their names there and tokenizer. Memory follows the tokenizer, not the
- * tensors. options may be NULL. GAC_USAGE when a weight is too large for the dtype. */
+/* Converts a GGUF file of a Llama-like model (llama, mistral, qwen2, qwen3) to
+ * a Hugging Face directory with config, tensors and tokenizer. The directory
+ * appears complete or not at all. Memory use depends on the tokenizer, not on
+ * the tensors. options may be NULL. GAC_USAGE if a weight is too large for the
+ * dtype. */
 gac_status gac_convert_gguf(const char *from, const char *to, const gac_convert_options *options,
                             gac_convert_result *result, gac_error *err);
-/* Likewise from llama2.c's first format, and options->tokenizer. */
+/* The same for the first format of llama2.c. It needs options->tokenizer. */
 gac_status gac_convert_llama2c(const char *from, const char *to, const gac_convert_options *options,
                                gac_convert_result *result, gac_error *err);
 

@@ -55,7 +55,7 @@ typedef struct gac_engine_info {
     double load_s;
 } gac_engine_info;
 
-/* The rule by which sizes are padded with zeros on a GPU, unless options.as_is:
+/* The rule by which sizes are padded with zeros on a GPU, unless options.no_pad:
  *
  *   heads and rows     to a multiple of 8: 16 bytes in F16 and BF16, which vector
  *                      loads and tensor cores ask for

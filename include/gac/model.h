@@ -1,12 +1,13 @@
-/* model: from a checkpoint to its dimension graph.
+/* model: finds the dimension graph of a checkpoint.
  *
- * A model is tensors whose axes are bound to named dimensions. A dimension is
- * one number that several axes share and that can be changed on its own: the
- * rank of one factorised matrix, the MLP width of one layer. The graph says
- * where each lives, which operators see it, and whether enlarging it with
- * zeros keeps what the model computes. GPUs are not known here.
+ * A model is a set of tensors whose axes are bound to named dimensions. A
+ * dimension is one number that several axes share and that can change on its
+ * own: the rank of one factorised matrix, or the MLP width of one layer. The
+ * graph has the places of each dimension, the operators that see it, and
+ * whether enlarging it with zeros keeps what the model computes. This room does
+ * not know GPUs.
  *
- * A model does not change once it was made and may be shared between threads. */
+ * A model is immutable and may be shared between threads. */
 #ifndef GAC_MODEL_H
 #define GAC_MODEL_H
 
@@ -32,8 +33,9 @@ typedef enum gac_role {
 
 const char *gac_role_name(gac_role role);
 
-/* Whether zeros can be added: the same function, the same up to rounding (a
- * factor must be folded into weights), or not at all. */
+/* Whether zeros can be added. EXACT: the result is the same. RESCALED: it is
+ * the same up to rounding, because a factor must be folded into weights.
+ * REFUSED: zeros cannot be added. */
 typedef enum gac_exactness { GAC_EXACT, GAC_RESCALED, GAC_REFUSED } gac_exactness;
 
 const char *gac_exactness_name(gac_exactness exactness);
@@ -48,15 +50,15 @@ typedef enum gac_repeat {
 
 const char *gac_repeat_name(gac_repeat repeat);
 
-/* One place of a dimension: n_slices slices of its size, one after another,
- * from index start of the axis. */
+/* One place of a dimension: n_slices consecutive slices of its size on an axis,
+ * from index start on. */
 typedef struct gac_place {
     int32_t tensor;
     int32_t axis;
     gac_repeat repeat;
     int64_t start;
     int64_t n_slices;
-    bool norm; /* the weight of a norm over this dimension */
+    bool norm; /* the tensor is the weight of a norm over this dimension */
 } gac_place;
 
 typedef struct gac_dim {
@@ -64,19 +66,19 @@ typedef struct gac_dim {
     gac_role role;
     int64_t size;
     gac_exactness exactness;
-    const char *reason;     /* why it is exact, rescaled or refused */
+    const char *reason;     /* explains exactness */
     const char *config_key; /* the config key that states it, or NULL */
-    int64_t declared;       /* what the config states, or -1 */
+    int64_t declared;       /* size in the config, or -1 */
     bool compressed;        /* a compressor chose this size */
-    int32_t tied_to;        /* first of the dimensions that must stay equal to this, or -1 */
+    int32_t tied_to; /* index of the first dimension that must stay equal to this one, or -1 */
     int32_t n_places;
     const gac_place *places;
 } gac_dim;
 
-/* Under tensor parallelism, which axis of a weight is split over the GPUs. */
+/* The axis of a weight that tensor parallelism splits over the GPUs. */
 typedef enum gac_split { GAC_SPLIT_NONE, GAC_SPLIT_N, GAC_SPLIT_K } gac_split;
 
-/* A dimension's share of an operator's n or k: n_slices times its size. */
+/* A dimension's contribution to an operator's n or k: n_slices times its size. */
 typedef struct gac_term {
     int32_t dim;
     gac_op_axis axis;
@@ -90,31 +92,31 @@ typedef struct gac_op {
     gac_op_kind kind;
     int32_t tensor; /* the weight of a GEMM; -1 for SDPA */
     int32_t layer;  /* -1 outside the layers */
-    int64_t n, k;   /* GEMM: sizes of the weight as stored */
-    int64_t count;  /* GEMM: calls of this shape (experts in one tensor); 1 otherwise */
-    double share;   /* GEMM: part of the tokens that pass here (experts); 1 otherwise */
+    int64_t n, k;   /* GEMM: sizes of the stored weight */
+    int64_t count; /* GEMM: calls of this shape, if one tensor holds several experts; 1 otherwise */
+    double share;  /* GEMM: fraction of the tokens that reach it (experts); 1 otherwise */
     bool last_only; /* GEMM: runs on the last token of a sequence only (lm_head) */
     gac_split split;
     int64_t n_q_heads, n_kv_heads; /* SDPA */
-    int32_t qk_dim, v_dim;         /* SDPA: index of the dimension */
+    int32_t qk_dim, v_dim;         /* SDPA: indices of the dimensions */
     int32_t n_terms;
-    const gac_term *terms; /* which dimensions make up n, k or the head */
+    const gac_term *terms; /* the dimensions that make up n, k or the head */
 } gac_op;
 
-/* One part of a linear module: weight (its outputs, n) and bias, or -1, by
- * index in the checkpoint. It multiplies the n numbers from start of what the
- * first factor gives. */
+/* One part of a linear module: weight (its outputs, n) and bias, as indices in
+ * the checkpoint. bias may be -1. Its input is the n numbers of the first
+ * factor's output from index start on. */
 typedef struct gac_module_part {
     int32_t weight, bias;
     int64_t start;
 } gac_module_part;
 
-/* A linear module as it is stored: weights (out, in), or (in, out) where
- * transposed. The outputs of the parts follow each other. */
+/* A linear module as stored. Weights are (out, in), or (in, out) if transposed.
+ * The outputs of the parts are concatenated. */
 typedef struct gac_module {
     const char *name; /* layers.3.self_attn.k_proj */
     int64_t n_out, n_in;
-    int32_t first, first_bias; /* -1: the parts multiply the input itself; no bias */
+    int32_t first, first_bias; /* -1: no first factor, the parts multiply the input; no bias */
     int32_t n_parts;
     const gac_module_part *parts;
     bool transposed;
@@ -123,23 +125,24 @@ typedef struct gac_module {
 
 typedef struct gac_model gac_model;
 
-/* Builds the graph. checkpoint must outlive the model. A family that is not
- * known, and tensors that contradict each other, are GAC_BAD_INPUT. */
+/* Builds the graph. checkpoint must outlive the model. GAC_BAD_INPUT for an
+ * unknown family and for tensors that contradict each other. */
 gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, gac_error *err);
 void gac_model_free(gac_model *model); /* NULL is fine */
 
-/* What is returned below belongs to the model and lives as long. An index that is
- * out of range gives NULL, or -1 where an index is returned. */
+/* Pointers that the functions below return belong to the model and live as long
+ * as it does. An index out of range gives NULL, or -1 if the function returns
+ * an index. */
 const gac_checkpoint *gac_model_checkpoint(const gac_model *model);
 const char *gac_model_family(const gac_model *model);
-/* false: config.json states a model_type that is not known, and the names of the
- * tensors alone tell the family. */
+/* Returns false if config.json states an unknown model_type, so that only the
+ * tensor names showed the family. */
 bool gac_model_family_is_stated(const gac_model *model);
 /* One of dense, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
  * pruned, direct, block-configs. */
 const char *gac_model_compressor(const gac_model *model);
 int32_t gac_model_n_layers(const gac_model *model);
-/* The dtype most of the weights are in. */
+/* The dtype of most weights. */
 gac_dtype gac_model_dtype(const gac_model *model);
 
 int32_t gac_model_n_dims(const gac_model *model);
@@ -149,21 +152,21 @@ int32_t gac_model_find_dim(const gac_model *model, const char *name); /* or -1 *
 int32_t gac_model_n_ops(const gac_model *model);
 const gac_op *gac_model_op(const gac_model *model, int32_t index);
 
-/* The linear module of that name, or NULL. Names are as in dimensions: without
- * the prefix that a family puts before its layers. */
+/* Returns the linear module with this name, or NULL. Names have no prefix, as
+ * in names of dimensions. */
 const gac_module *gac_model_find_module(const gac_model *model, const char *name);
-/* That prefix: "model.". */
+/* The prefix that the family puts before names of layers: "model.". */
 const char *gac_model_prefix(const gac_model *model);
 
-/* The config of the language model: config.json, or what it has under
- * text_config; NULL without one. */
+/* The config of the language model: config.json, or the object under its key
+ * text_config. NULL if there is none. */
 const struct json_t *gac_model_config(const gac_model *model);
 
 /* Tensors that no rule explained, by index in the checkpoint. */
 int32_t gac_model_n_unexplained(const gac_model *model);
 int32_t gac_model_unexplained(const gac_model *model, int32_t index);
 
-/* What a reader should know beside: stale config keys, guesses made. */
+/* Remarks for the reader: outdated config keys, guesses that were made. */
 int32_t gac_model_n_notes(const gac_model *model);
 const char *gac_model_note(const gac_model *model, int32_t index);
 
@@ -181,28 +184,30 @@ gac_status gac_model_add_code(const char *family, struct json_t *modules, struct
 
 /* ---- Rotary embeddings ------------------------------------------------- */
 
-/* How a config states their frequencies: for running a model and for repairing it. */
+/* The frequencies that a config states, for running a model and for repairing
+ * it. */
 
-/* The key of the settings that count: rope_scaling where there are any in it, as
- * in transformers, else rope_parameters. NULL where a config has neither. */
+/* Returns the key of the rotary settings: rope_scaling if it has any, as in
+ * transformers, otherwise rope_parameters. NULL if the config has neither. */
 const char *gac_rotary_key(const struct json_t *config);
 
-/* The type of rotary embedding that a config states: default where it states none.
- * Borrowed. */
+/* Returns the type of rotary embedding that a config states, or "default" if it
+ * states none. Borrowed. */
 const char *gac_rotary_type(const struct json_t *config);
 
-/* Whether a repair can state the frequencies of that type for another head size. */
+/* Returns whether a repair can state the frequencies of this type for another
+ * head size. */
 bool gac_rotary_can_restate(const char *type);
 
-/* What a config or its rotary settings, which may be NULL, state has to be a
- * number, and what the type needs has to be stated: a default in its place would
- * be wrong. False with the fault in text. */
+/* Checks the rotary values in a config and in its rotary settings, which may be
+ * NULL. Each must be a number, and the type may require some, because a default
+ * would be wrong. On failure, text gets the reason. */
 bool gac_rotary_check(const struct json_t *config, const struct json_t *settings, const char *type,
                       char *text, size_t size);
 
-/* Frequency of pair i of a head of size numbers, by the rule of type linear or
- * llama3 with its settings, which may be NULL; of any other type the plain one,
- * base to the power of -2 i / size. */
+/* Returns the frequency of pair i of a head. The types linear and llama3 use
+ * settings, which may be NULL. Any other type gets the plain frequency, base to
+ * the power of -2 i / size. */
 double gac_rotary_frequency(const char *type, const struct json_t *settings, double base, int64_t i,
                             int64_t size);
 

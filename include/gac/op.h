@@ -46,9 +46,10 @@ const char *gac_dtype_name(gac_dtype dtype); /* as safetensors spells it */
 int gac_dtype_bits(gac_dtype dtype);
 bool gac_dtype_parse(const char *name, gac_dtype *out);
 
-/* Element index of an array of dtype. Floats other than F32, F16, BF16 and
- * E4M3, which no operator multiplies, are read as unsigned integers of their
- * width; stored integers wrap. */
+/* Loads or stores element index of an array. F32, F16, BF16 and F8_E4M3 are
+ * read as numbers. No operator multiplies the other float formats: those of 8
+ * bits are read as unsigned integers. Integers that do not fit wrap. A format
+ * of fewer than 8 bits or of 64 bits loads as NaN and cannot be stored. */
 double gac_dtype_load(const void *data, gac_dtype dtype, int64_t index);
 void gac_dtype_store(void *data, gac_dtype dtype, int64_t index, double value);
 
@@ -65,20 +66,22 @@ typedef enum gac_op_axis {
 
 const char *gac_op_axis_name(gac_op_axis axis); /* "gemm_n", "gemm_k", "sdpa_head" */
 
-/* y (m, n) = x (m, k) W^T with W (n, k), as a Linear layer stores it; with
- * row_major y = x B with B (k, n). All rows contiguous. F16 and BF16 give
- * their own dtype, F32 is multiplied as TF32, F8_E4M3 gives BF16 (unit
- * scales), I8 gives I32; sums are in 32 bits or better. */
+/* One GEMM: y (m, n) = x (m, k) W^T, where W is (n, k) as a Linear layer stores
+ * it. With row_major it is y = x B, where B is (k, n). All rows are contiguous.
+ * F16 and BF16 give results of their own dtype. F32 is multiplied as TF32.
+ * F8_E4M3 gives BF16, with unit scales. I8 gives I32. Sums have 32 bits or
+ * more. */
 typedef struct gac_gemm_shape {
     int64_t m, n, k;
     bool row_major;
 } gac_gemm_shape;
 
-/* One attention call (scaled dot-product attention, SDPA). */
+/* One call of attention (scaled dot-product attention, SDPA). */
 typedef struct gac_sdpa_shape {
     int64_t batch;
     int64_t n_q_heads, n_kv_heads;
-    int64_t n_q, n_kv; /* query rows and key rows: equal in prefill, 1 and context in decode */
+    int64_t n_q,
+        n_kv; /* rows of queries and of keys; equal in prefill, 1 and the context in decode */
     int64_t qk_head, v_head; /* per-head sizes */
     bool causal;
 } gac_sdpa_shape;

@@ -6,7 +6,7 @@
 Measures the groups of candidates in tests/data/heldout, which `gac probe` drew
 and measured, anew: every shape in several places in memory, and all
 of a group in turns, so that the clock of the moment is the same for all. --drawn
-says which: at random widths (ranking) or at common ones (typical).
+says which: random_widths or common_widths.
 """
 import argparse
 import json
@@ -72,7 +72,7 @@ def measure(gac, dtype, group):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=pathlib.Path, required=True, help="libgac.so")
-    parser.add_argument("--drawn", choices=("ranking", "typical"), default="ranking")
+    parser.add_argument("--drawn", choices=("random_widths", "common_widths"), default="random_widths")
     parser.add_argument("--seconds", type=float, default=math.inf, help="for each dtype, at most")
     parser.add_argument("-o", "--out", type=pathlib.Path, required=True)
     args = parser.parse_args()

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 r"""How well does a contract rank the candidates that measure.py timed, and how well does a measurement?
 
-    python3 notes/places/rank.py notes/places/random.*.json --library build/libgac.so \
+    python3 notes/places/rank.py notes/places/random.*.json.gz --library build/libgac.so \
         --contract contracts/h200.json
 
 Measurements are the probe's own, whose times are in the files, and each file. Pairs of candidates count that
 are more than 5 % apart in all of them; for a measurement, in all but it.
 """
 import argparse
-import json
 import math
 import pathlib
 import statistics
@@ -16,7 +15,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "contract"))
-from accuracy import CLEAR_PCT, RANK_PCT, Predictor  # noqa: E402
+from accuracy import Predictor, read  # noqa: E402
+
+RANK_PCT, CLEAR_PCT = 5.0, 3.0
 
 
 def apart(logs, pct):
@@ -57,14 +58,14 @@ def main():
     parser.add_argument("-v", action="store_true", help="name the pairs that are ranked wrong")
     args = parser.parse_args()
     predictor = Predictor(args.library, args.contract)
-    files = [json.loads(x.read_text(encoding="utf-8")) for x in args.files]
+    files = [read(x) for x in args.files]
     for dtype in files[0]["dtypes"]:
         every = list(pairs(files, dtype, predictor))
         over = [x for x in every if apart(x[2], RANK_PCT)]
         print(f"{dtype}: contract {share(is_right(said, logs) for _, _, logs, said, _ in over)}, of those it has over "
               f"{CLEAR_PCT} % apart",
               share(is_right(said, logs) for _, _, logs, said, _ in over if apart([said], CLEAR_PCT)))
-        for i, who in enumerate(["the probe", *(x.stem for x in args.files)]):
+        for i, who in enumerate(["the probe", *(x.name.split(".json")[0] for x in args.files)]):
             others = [(logs[i], logs[:i] + logs[i + 1:]) for _, _, logs, _, _ in every]
             print(f"    {who}: {share(is_right(mine, rest) for mine, rest in others if apart(rest, RANK_PCT))}")
         for a, b, logs, said, one in over:

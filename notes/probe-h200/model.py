@@ -2,7 +2,7 @@
 """How well does a contract predict, and rank, the shapes that `gac probe --model` measured?
 
     python3 notes/probe-h200/model.py model.raw.json.gz contracts/h200.json --library build/libgac.so
-    python3 notes/probe-h200/model.py model.raw.json.gz model.before.raw.json.gz
+    python3 notes/probe-h200/model.py model.raw.json.gz OTHER.raw.json.gz
 
 The second: how well do times measured at another start of the machine? Last, the shapes that are in most of the
 pairs that are ranked wrong.

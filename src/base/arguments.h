@@ -1,21 +1,21 @@
-/* What every public function does first: it refuses arguments that make no
- * sense, with GAC_USAGE and its own name. The macros return from the function
- * that uses them. */
+/* Every public function first refuses arguments that make no sense, with
+ * GAC_USAGE and its own name. These macros return from the function that uses
+ * them. */
 #ifndef GAC_BASE_ARGUMENTS_H
 #define GAC_BASE_ARGUMENTS_H
 
 #include <gac/base.h>
 
-/* GAC_USAGE for the first of n pointers that is NULL; names lists them all, with
- * commas between. */
+/* Returns GAC_USAGE if one of n pointers is NULL, and names the first such one.
+ * names lists all of them, separated by commas. */
 gac_status gac_refuse_null(gac_error *err, const char *function, const char *names,
                            const void *const *pointers, size_t n);
 
 /* GAC_REFUSE_NULL(err, model, out): none of the pointers may be NULL. */
 #define GAC_REFUSE_NULL(err, ...) GAC_REFUSE_NULL_AS(err, #__VA_ARGS__, __VA_ARGS__)
 
-/* GAC_REFUSE_NULL_AS(err, "writer, name", w, name): likewise, where the header has
- * other names for them. */
+/* GAC_REFUSE_NULL_AS(err, "writer, name", w, name): the same, if the header has
+ * other names for the pointers. */
 #define GAC_REFUSE_NULL_AS(err, names, ...) \
     do { \
         const void *const pointers_[] = { __VA_ARGS__ }; \

@@ -243,7 +243,8 @@ static gac_status scan_number(gac_json_source *t, bool *real, gac_error *err)
     return status;
 }
 
-/* The value of a number; its text stands in room behind one byte. */
+/* Returns the value of a number. Its text stands in room after one free byte,
+ * which becomes the NUL of an exact integer. */
 static json_t *number_value(char *room, size_t n_bytes, bool real, bool exact)
 {
     char *digits = room + 1;

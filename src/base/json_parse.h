@@ -33,7 +33,7 @@ gac_status gac_json_take_value(gac_json_source *t, size_t max_bytes, json_t **ou
 gac_status gac_json_take_string(gac_json_source *t, size_t max_bytes, size_t *n_bytes,
                                 gac_error *err);
 
-/* Notes that memory was short; gac_memory_check tells of it. */
+/* Notes that memory was short. gac_memory_check reports it. */
 void gac_memory_lost(void);
 
 #endif

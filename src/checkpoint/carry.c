@@ -1,4 +1,5 @@
-/* The rest of a checkpoint's directory: tokenizer, licence, generation config. */
+/* Copies the other files of a checkpoint's directory: tokenizer, licence,
+ * generation config. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +12,7 @@
 #include "base/files.h"
 #include "checkpoint/checkpoint_internal.h"
 
-/* Folders inside folders, as deep as any repository goes. */
+/* Limit of nested folders. No real repository is that deep. */
 enum { MAX_DEPTH = 16 };
 
 bool gac_has_suffix(const char *text, const char *suffix)
@@ -47,7 +48,7 @@ typedef struct walk {
 
 static gac_status walk_folder(const walk *w, const char *inside, int depth, gac_error *err);
 
-/* Says what is at path, following a link; one that leads nowhere is an error. */
+/* Examines path and follows a link. A link without a target is an error. */
 static gac_status look_at(const char *path, struct stat *s, bool *link, gac_error *err)
 {
     char q[256];
@@ -61,7 +62,7 @@ static gac_status look_at(const char *path, struct stat *s, bool *link, gac_erro
                                            gac_quote(q, sizeof q, path));
 }
 
-/* Visits the entry inside/name, and all that is in it. */
+/* Visits the entry inside/name and, if it is a folder, everything in it. */
 static gac_status walk_entry(const walk *w, const char *inside, const char *name, int depth,
                              gac_error *err)
 {
@@ -133,7 +134,7 @@ gac_status gac_checkpoint_open_file(const gac_checkpoint *c, const char *path, g
     return status;
 }
 
-/* Carrying files over into a new directory. */
+/* Where files are copied from and to. */
 typedef struct carrier {
     const gac_checkpoint *from;
     const char *to;
@@ -174,7 +175,7 @@ static gac_status carry(void *user, const char *path, gac_entry entry, unsigned 
         return gac_error_no_memory(err);
     gac_status status = GAC_OK;
     if (entry == GAC_ENTRY_FOLDER) {
-        /* Its owner must be able to fill it. */
+        /* The owner needs write permission to fill the folder. */
         if (mkdir(to, 0777) != 0 || chmod(to, mode | 0700) != 0)
             status = gac_error_errno(err, to);
     } else {

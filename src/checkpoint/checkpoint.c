@@ -18,7 +18,8 @@ gac_status gac_checkpoint_add_note(gac_checkpoint *c, const char *note, gac_erro
     return GAC_OK;
 }
 
-/* Whether directory has an entry of that name; not being able to tell is an error. */
+/* Finds whether directory has an entry with this name. It is an error if that
+ * cannot be determined. */
 static gac_status look_inside(const char *directory, const char *name, bool *found, gac_error *err)
 {
     char *path;
@@ -31,9 +32,9 @@ static gac_status look_inside(const char *directory, const char *name, bool *fou
     return status;
 }
 
-/* What a directory holds, as far as choosing its weights needs. */
+/* The content of a directory, as far as it matters for finding the weights. */
 typedef struct listing {
-    int n_entries; /* "." and ".." too */
+    int n_entries; /* includes "." and ".." */
     int n_safetensors;
     char safetensors[256]; /* the name of one */
     char foreign[256];     /* a weight file in a format we do not read */
@@ -79,8 +80,8 @@ static gac_status open_index(gac_checkpoint *c, const gac_checkpoint_options *op
     return status;
 }
 
-/* Which files hold the weights: as transformers decides, and beyond that a
- * directory with exactly one safetensors file of any name. */
+/* Opens the files that hold the weights. transformers' rules come first.
+ * Otherwise a directory may have exactly one safetensors file of any name. */
 static gac_status open_directory(gac_checkpoint *c, const gac_checkpoint_options *options,
                                  gac_error *err)
 {
@@ -116,7 +117,7 @@ static gac_status open_directory(gac_checkpoint *c, const gac_checkpoint_options
     return gac_error_set(err, GAC_BAD_INPUT, "%s: no safetensors file", q);
 }
 
-/* A file on its own. The config beside it, if any, describes it. */
+/* Opens a single file. A config beside it describes it. */
 static gac_status open_file(gac_checkpoint *c, gac_error *err)
 {
     gac_file *file;
@@ -202,7 +203,7 @@ gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err)
     if (lstat(path, &s) != 0)
         return errno == ENOENT ? GAC_OK : gac_error_errno(err, path);
     if (!S_ISDIR(s.st_mode))
-        return GAC_OK; /* making the directory refuses it */
+        return GAC_OK; /* creating the target will report the error */
     gac_status status = list_directory(path, &found, err);
     if (status != GAC_OK || found.n_entries <= 2)
         return status;
@@ -258,7 +259,8 @@ bool gac_checkpoint_is_directory(const gac_checkpoint *c)
     return c->is_directory;
 }
 
-/* The permissions of a file beside the tensors; *out stays where there is none. */
+/* Gets the permissions of a file beside the tensors. *out stays unchanged if
+ * there is none. */
 static gac_status mode_beside(const gac_checkpoint *c, const char *name, unsigned *out,
                               gac_error *err)
 {
@@ -295,7 +297,8 @@ gac_status gac_checkpoint_file_mode(const gac_checkpoint *c, const char *name, u
 
 unsigned gac_checkpoint_folder_mode(const gac_checkpoint *c)
 {
-    /* Whoever may read a file on its own may look into the folder made of it. */
+    /* Everybody who may read a single file may also enter the folder made from
+     * it. */
     return c->is_directory ? c->mode : c->mode | (c->mode & 0444) >> 2;
 }
 
@@ -381,7 +384,8 @@ static gac_status no_data(const gac_tensor *t, gac_error *err)
                          gac_quote(q, sizeof q, t->name));
 }
 
-/* Makes a tensor's file the one whose descriptor is open. */
+/* Prepares for reading a part of a tensor. Only one file has an open
+ * descriptor, so the previous file is parked. */
 static gac_status turn_to(gac_checkpoint *c, const gac_tensor *t, uint64_t offset, uint64_t n_bytes,
                           gac_error *err)
 {
@@ -411,7 +415,8 @@ gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offse
     return gac_file_read(c->files[t->file].file, t->offset + offset, buffer, n_bytes, err);
 }
 
-/* The copy of a tensor that its file does not align; made when first asked for. */
+/* Returns an aligned copy of a tensor that is not aligned in its file. The
+ * first call creates it. */
 static gac_status copy_aligned(checkpoint_file *file, int32_t tensor, const void *bytes,
                                uint64_t n_bytes, const void **data, gac_error *err)
 {
@@ -457,7 +462,8 @@ gac_status gac_checkpoint_map(const gac_checkpoint *c, int32_t tensor, const voi
 {
     GAC_REFUSE_NULL_AS(err, "checkpoint, data", c, data);
     GAC_REFUSE(err, tensor < 0 || tensor >= c->n_tensors, "there is no such tensor");
-    /* What a checkpoint says stays the same; maps are made when first asked for. */
+    /* Mapping is invisible to the caller, so the checkpoint is const. The lock
+     * protects the maps. */
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&c->map_lock;
     pthread_mutex_lock(lock);
     gac_status status = map_tensor(c, tensor, data, err);

@@ -1,4 +1,4 @@
-/* What the files of this room share. */
+/* Shared by the files of this room. */
 #ifndef GAC_CHECKPOINT_INTERNAL_H
 #define GAC_CHECKPOINT_INTERNAL_H
 
@@ -24,7 +24,7 @@ typedef struct checkpoint_file {
     gac_file *file;
     uint64_t data_start;
     json_t *metadata;            /* or NULL */
-    struct aligned_copy *copies; /* of tensors that the file does not align */
+    struct aligned_copy *copies; /* copies of tensors that are not aligned in the file */
 } checkpoint_file;
 
 struct gac_checkpoint {
@@ -40,43 +40,45 @@ struct gac_checkpoint {
     int32_t n_files, file_capacity;
     int32_t reading;          /* the file whose descriptor is open, or -1 */
     unsigned mode;            /* permissions of path */
-    pthread_mutex_t map_lock; /* over maps and copies of tensors */
+    pthread_mutex_t map_lock; /* protects maps and copies of tensors */
     json_t *config, *config_exact;
     const char **notes;
     int32_t n_notes, note_capacity;
 };
 
-/* Permissions for what is written in the place of a checkpoint: of its folder; of
- * its file of that name; and of a file that is made of all its tensor files (name is
- * NULL, or of no file), which are what every one of them allows. */
+/* Permissions of a checkpoint that is written in place of this one. folder_mode
+ * is for its folder. file_mode is for the file called name. If name is NULL or
+ * there is no such file, it gives the permissions that all tensor files
+ * share. */
 unsigned gac_checkpoint_folder_mode(const gac_checkpoint *checkpoint);
 gac_status gac_checkpoint_file_mode(const gac_checkpoint *checkpoint, const char *name,
                                     unsigned *out, gac_error *err);
 
-/* Appends a file that was just opened (taken over, also on failure), reads
- * and validates its header, and appends its tensors. */
+/* Appends an open file to the checkpoint, validates its header and appends its
+ * tensors. The checkpoint owns file from now on, also after a failure. */
 gac_status gac_safetensors_read(gac_checkpoint *checkpoint, const char *name, gac_file *file,
                                 gac_error *err);
 
-/* Opens the shards that an index lists, and holds the two against each other. */
+/* Opens the shards that an index lists, and checks that index and shards agree. */
 gac_status gac_index_read(gac_checkpoint *checkpoint, gac_file *index,
                           const gac_checkpoint_options *options, gac_error *err);
 
-/* Number of bytes of a tensor; false when it overflows, or when sub-byte
- * elements do not fill whole bytes. */
+/* Computes the number of bytes of a tensor. False if it overflows, or if
+ * elements of less than a byte do not fill whole bytes. */
 bool gac_tensor_bytes(gac_dtype dtype, int32_t n_axes, const int64_t *shape, int64_t *n_elements,
                       uint64_t *size_bytes);
 
 bool gac_has_suffix(const char *text, const char *suffix);
 
-/* The name of weights in a format that is not ours. */
+/* Returns whether name is that of a weight file in a format that we do not
+ * read. */
 bool gac_is_foreign_weights(const char *name);
 
-/* Whether what is at path may be replaced by a checkpoint: nothing, an empty
- * folder, or a folder that opens as a checkpoint. */
+/* Finds whether a checkpoint may replace path: nothing exists there, or an
+ * empty folder, or a folder that opens as a checkpoint. */
 gac_status gac_is_replaceable(const char *path, bool *out, gac_error *err);
 
-/* A name that stays in its directory. */
+/* Returns whether name is a plain file name that cannot leave its directory. */
 bool gac_is_file_name(const char *name);
 
 /* Copies part of a tensor's data to an open file, in the kernel if possible. */

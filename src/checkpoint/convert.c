@@ -1,4 +1,4 @@
-/* Writing a described model as a Hugging Face directory, piece by piece. */
+/* Writes a convert_model as a Hugging Face directory, piece by piece. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/floats.h"
 #include "checkpoint/convert_internal.h"
 
-/* Elements in flight; a multiple of every block. */
+/* Elements converted at once; a multiple of every block size. */
 enum { CHUNK = 64 << 10 };
 
 gac_status gac_convert_bad(const convert_model *model, gac_error *err, const char *format, ...)
@@ -91,14 +91,14 @@ static json_t *make_config(const convert_model *m, gac_dtype dtype)
                   "rope_theta", gac_convert_decimal(m->rope_theta), "tie_word_embeddings", m->tied);
     if (!config)
         return NULL;
-    /* qwen3 assumes 128 where nothing is said. */
+    /* Without this key, qwen3 assumes 128. */
     if (m->qk_norm || m->head_dim * m->n_heads != m->hidden)
         json_object_set_new(config, "head_dim", json_integer(m->head_dim));
     if (strcmp(m->model_type, "llama") == 0) {
         json_object_set_new(config, "attention_bias", json_boolean(m->attention_bias));
         json_object_set_new(config, "mlp_bias", json_boolean(m->mlp_bias));
     }
-    if (m->has_window) /* these families would take a window of 4096 for granted */
+    if (m->has_window) /* without this key, these families assume a window of 4096 */
         json_object_set_new(config, "sliding_window", json_null());
     if (m->rope_scaling)
         json_object_set(config, "rope_scaling", m->rope_scaling);
@@ -108,7 +108,8 @@ static json_t *make_config(const convert_model *m, gac_dtype dtype)
     return config;
 }
 
-/* Adds value, which is taken over and NULL when memory ran out, as a file. */
+/* Adds value as a JSON file and frees it. A value of NULL means that memory ran
+ * out. */
 static gac_status add_json(gac_writer *writer, const char *name, json_t *value, gac_error *err)
 {
     char *text = NULL;
@@ -151,7 +152,7 @@ typedef struct copying {
     gac_error *err;
 } copying;
 
-/* n floats to dtype; what was finite must stay so. */
+/* Converts n floats to dtype. False if a finite value becomes infinite. */
 static bool encode(gac_dtype dtype, const float *from, int64_t n, void *to)
 {
     bool fits = true;
@@ -167,7 +168,7 @@ static bool encode(gac_dtype dtype, const float *from, int64_t n, void *to)
     return fits;
 }
 
-/* Puts n floats at element first of a tensor. */
+/* Writes n floats to a tensor, from element first on. */
 static gac_status put(copying *c, int32_t index, int64_t first, const float *floats, int64_t n)
 {
     char file[160], name[160];
@@ -186,7 +187,8 @@ static gac_status put(copying *c, int32_t index, int64_t first, const float *flo
                             c->err);
 }
 
-/* Elements from..from + n of the source become those at first. */
+/* Copies n elements of the source, from element from on, to element first of
+ * the target. */
 static gac_status move(copying *c, int32_t index, int64_t from, int64_t first, int64_t n)
 {
     gac_status status = GAC_OK;
@@ -200,8 +202,8 @@ static gac_status move(copying *c, int32_t index, int64_t from, int64_t first, i
     return status;
 }
 
-/* Where row of a rotated tensor comes from: inside each head, row i and row
- * i + head_dim/2 were neighbours 2i and 2i + 1. */
+/* Returns the source row of a row of a rotated tensor. Inside each head, rows i
+ * and i + head_dim/2 were neighbours 2i and 2i + 1 in the source. */
 static int64_t row_source(const convert_tensor *t, int64_t row)
 {
     int64_t head_dim = t->shape[0] / t->n_rotated, half = head_dim / 2;

@@ -1,4 +1,5 @@
-/* GGUF's names and keys for a Llama-like model in Hugging Face's terms. */
+/* Translates GGUF's names and keys of a Llama-like model to those of Hugging
+ * Face. */
 #include <string.h>
 #include <strings.h>
 
@@ -8,8 +9,8 @@
 
 enum { MAX_SIZE = 1 << 30, MAX_LAYERS = 100000 };
 
-/* What llama.cpp calls the architecture. It stores q and k of llama with the
- * two rows of a rotary pair next to each other, those of qwen as they were. */
+/* An architecture of llama.cpp. For llama it stores the two rows of a rotary
+ * pair of q and k next to each other. For qwen it keeps their order. */
 typedef struct architecture {
     const char *name;
     const char *class_name;
@@ -31,7 +32,7 @@ typedef struct reading {
     const architecture *as;
     const char *prefix; /* of the architecture's keys */
     gac_error *err;
-    bool *used; /* per tensor of the file: it found its place */
+    bool *used; /* (n_tensors of the file): the tensor is in the model */
 } reading;
 
 static gac_status read_blocks(convert_model *model, const convert_tensor *tensor, int64_t first,
@@ -47,7 +48,8 @@ int32_t gac_convert_key(const convert_model *model, const char *prefix, const ch
     return gac_gguf_find_key(model->gguf, key);
 }
 
-/* A size that the config needs; fallback 0: it must be there. */
+/* Reads a size for the config. fallback is the value of an absent key; if it is
+ * 0, the key is required. */
 static gac_status take_size(reading *r, const char *suffix, int64_t max, int64_t fallback,
                             int64_t *out)
 {
@@ -63,7 +65,8 @@ static gac_status take_size(reading *r, const char *suffix, int64_t max, int64_t
     return GAC_OK;
 }
 
-/* general.architecture, and llama by the name of Mistral. */
+/* Finds the architecture by general.architecture. A llama whose name says
+ * Mistral becomes mistral. */
 static gac_status find_architecture(reading *r)
 {
     char name[64], q[80];
@@ -144,8 +147,8 @@ static gac_status take_sizes(reading *r)
     return GAC_OK;
 }
 
-/* The tensor called from becomes name, (n_rows, n_columns), or (n_rows) with
- * n_columns 0; n_rotated as in convert_tensor. */
+/* Adds the tensor from of the file as name, with shape (n_rows, n_columns), or
+ * (n_rows) if n_columns is 0. n_rotated is as in convert_tensor. */
 static gac_status place(reading *r, const char *from, const char *name, int64_t n_rows,
                         int64_t n_columns, int64_t n_rotated)
 {
@@ -177,7 +180,7 @@ typedef struct part {
     int64_t n_rows, n_columns, n_rotated;
 } part;
 
-/* One tensor of a layer, called kind in both worlds: "weight" or "bias". */
+/* Adds one tensor of a layer. kind is "weight" or "bias", as in both formats. */
 static gac_status place_part(reading *r, int64_t layer, const part *p, const char *kind)
 {
     char from[80], name[120];
@@ -222,7 +225,7 @@ static bool has_tensor(const convert_model *m, const char *name)
     return gac_gguf_find_tensor(m->gguf, name) >= 0;
 }
 
-/* Every tensor of the file must have found its place. */
+/* Checks that the model uses every tensor of the file. */
 static gac_status check_all_used(reading *r)
 {
     char q[160];
@@ -259,8 +262,8 @@ static gac_status place_tensors(reading *r)
     return status == GAC_OK ? check_all_used(r) : status;
 }
 
-/* The float most weights are stored in, or F16, which holds what quantised
- * weights say better than BF16 does. */
+/* Returns the float format that most weights have. Quantised weights become
+ * F16, which holds them better than BF16. */
 static gac_dtype stored_dtype(const gac_gguf *gguf)
 {
     int64_t n_f32 = 0, n_bf16 = 0, n_all = 0;

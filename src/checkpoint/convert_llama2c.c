@@ -1,5 +1,6 @@
-/* llama2.c's first format: seven numbers, then every tensor as F32 in a fixed
- * order; and its tokenizer: a score, a length and the bytes of each token. */
+/* Reads the first format of llama2.c: seven numbers, then every tensor as F32
+ * in a fixed order. Its tokenizer file has a score, a length and the bytes of
+ * each token. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,7 @@ static gac_status read_sizes(convert_model *m, gac_error *err)
     m->tied = true;
     for (int i = 0; i < 7; i++) {
         *sizes[i] = (int32_t)gguf_little(header + 4 * i, 4);
-        /* A negative vocabulary says that lm_head is stored too. */
+        /* A negative vocabulary size means that lm_head is stored too. */
         if (sizes[i] == &m->vocab_size && *sizes[i] < 0) {
             m->tied = false;
             *sizes[i] = -*sizes[i];
@@ -64,14 +65,14 @@ static gac_status read_sizes(convert_model *m, gac_error *err)
 }
 
 typedef struct block {
-    const char *name; /* with %lld for the layer; NULL: not taken over */
+    const char *name; /* has %lld for the layer; NULL: the block is skipped */
     bool per_layer;
     int64_t n_rows, n_columns; /* n_columns 0: a vector */
     int64_t n_rotated;
 } block;
 
-/* Declares the tensors of a block; *position goes past them. Sizes are below
- * 2^24, so that one block of one layer always fits. */
+/* Declares the tensors of a block and moves *position behind them. Sizes are
+ * below 2^24, so one block of one layer never overflows. */
 static gac_status add_block(convert_model *m, const block *b, uint64_t *position, gac_error *err)
 {
     char name[120];
@@ -108,7 +109,7 @@ static gac_status add_tensors(convert_model *m, gac_error *err)
         { "mlp.down_proj", true, m->hidden, m->width, 0 },
         { "mlp.up_proj", true, m->width, m->hidden, 0 },
         { "model.norm", false, m->hidden, 0, 0 },
-        /* Cosines and sines, which every reader computes anew. */
+        /* Cosines and sines. Every reader computes them again. */
         { NULL, false, 2 * m->context, m->head_dim / 2, 0 },
         { "lm_head", false, m->vocab_size, m->hidden, 0 },
     };
@@ -124,8 +125,8 @@ static gac_status add_tensors(convert_model *m, gac_error *err)
     return status;
 }
 
-/* A space stands for SentencePiece's mark, and the two that start and end a
- * text have newlines around them. */
+/* Adds a token. A space becomes SentencePiece's mark. The tokens that start and
+ * end a text have newlines around them. */
 static gac_status add_token(convert_model *m, int64_t id, float score, const uint8_t *bytes,
                             size_t n_bytes, gac_error *err)
 {
@@ -184,7 +185,7 @@ static gac_status read_tokenizer(convert_model *m, const char *path, gac_error *
     gac_status status = gac_file_open(path, &file, err);
     if (status == GAC_OK)
         status = gac_file_slurp(file, GAC_MAX_GGUF_HEADER_BYTES, &data, &n_data, err);
-    m->path = path; /* errors are about this file now */
+    m->path = path; /* errors now name this file */
     if (status == GAC_OK && (uint64_t)m->vocab_size > n_data / 8)
         status = gac_convert_bad(m, err, "%zu bytes cannot hold the %lld tokens of the model",
                                  n_data, (long long)m->vocab_size);

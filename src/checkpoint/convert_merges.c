@@ -1,7 +1,7 @@
-/* Merges of a vocabulary that has scores instead. SentencePiece joins the pair
- * whose result has the highest score; a list of pairs in that order says the
- * same to a BPE that joins by rank. Order among equals is that of the
- * converter in transformers. */
+/* Derives merges from a vocabulary with scores. SentencePiece joins the pair
+ * whose result has the highest score. A list of pairs in that order gives the
+ * same result with BPE, which joins by rank. Pairs of equal score are ordered
+ * as in transformers' converter. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,22 +9,23 @@
 #include "base/namemap.h"
 #include "checkpoint/convert_internal.h"
 
-/* What the pairs are written with; those of real vocabularies take some MB. */
+/* Limit of the text of all pairs. Real vocabularies need a few MB. */
 enum { MAX_TEXT_BYTES = 64 << 20 };
-/* Cutting a token in two everywhere takes the square of its length. */
+/* Limit of work. Cutting a token at every position takes time proportional to
+ * the square of its length. */
 static const uint64_t max_work = (uint64_t)1 << 31;
 
 typedef struct pair {
     float score;
     int32_t left, right;               /* ids */
     int32_t left_length, right_length; /* characters */
-    int32_t order;                     /* as found */
+    int32_t order;                     /* position in the order of discovery */
 } pair;
 
 typedef struct pairs {
     pair *list;
     int32_t n, capacity;
-    uint64_t n_text; /* bytes of all of them */
+    uint64_t n_text; /* bytes of text of all pairs */
 } pairs;
 
 static int by_ids(const void *a, const void *b)
@@ -60,13 +61,13 @@ static int32_t n_characters(const char *text)
     return n;
 }
 
-/* Tokens that come of merging, or are merged: text, not marks. */
+/* Returns whether a token is text, not a mark. Only text is merged. */
 static bool is_text(const convert_vocab *v, int32_t id)
 {
     return id >= 0 && v->types[id] == TOKEN_NORMAL;
 }
 
-/* Every way to cut a token in two; buffer has room for it. */
+/* Adds every way to cut a token into two tokens. buffer has room for the token. */
 static gac_status cut(const convert_model *m, const gac_namemap *ids, int32_t id, char *buffer,
                       pairs *found, gac_error *err)
 {

@@ -1,4 +1,4 @@
-/* Rotary settings of a GGUF file as Hugging Face states them. */
+/* Translates the rotary settings of a GGUF file to those of Hugging Face. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 enum { MAX_HALF = 4096 };
 
-/* Length of the context before it was stretched. */
+/* Returns the length of the context before it was extended. */
 static int64_t original_context(const convert_model *m, const char *architecture)
 {
     int64_t original;
@@ -14,8 +14,8 @@ static int64_t original_context(const convert_model *m, const char *architecture
     return gac_gguf_integer(m->gguf, key, &original) && original > 0 ? original : m->context;
 }
 
-/* What Llama 3.1 and later divide frequency i by, with the ratios 1 and 4 that
- * all of them have. */
+/* Returns the divisor of frequency i in Llama 3.1 and later. All of them use
+ * the ratios 1 and 4. */
 static double llama3_factor(double theta, int64_t i, int64_t half, double factor, double original)
 {
     double wavelength = 6.283185307179586 * pow(theta, (double)i / (double)half);
@@ -39,8 +39,9 @@ static bool is_llama3(const convert_model *m, const float *factors, int64_t half
     return true;
 }
 
-/* The divisors of the frequencies that llama.cpp keeps as a tensor: those of
- * Llama 3 by name, any others as longrope, which lists them. */
+/* Reads the tensor in which llama.cpp keeps the divisors of the frequencies.
+ * Divisors of Llama 3 become the type llama3. Any others become longrope, which
+ * lists them. */
 static gac_status take_factors(convert_model *m, int32_t index, gac_error *err)
 {
     static const double originals[] = { 8192, 4096, 2048, 16384, 32768 };

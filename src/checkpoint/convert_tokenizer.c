@@ -1,4 +1,4 @@
-/* A vocabulary as tokenizer.json and tokenizer_config.json. */
+/* Writes a vocabulary as tokenizer.json and tokenizer_config.json. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,11 +18,11 @@ static const char tekken_pattern[] =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|"
     "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* What llama.cpp's names of split rules stand for. */
+/* The split rules by their names in llama.cpp. */
 static const struct rule {
     const char *name;
-    const char *pattern; /* NULL: that of GPT-2, which ByteLevel has built in */
-    bool digits;         /* every digit a word of its own */
+    const char *pattern; /* NULL: GPT-2's pattern, which ByteLevel has built in */
+    bool digits;         /* every digit is a word of its own */
     bool nfc, ignore_merges, adds_bos;
 } rules[] = {
     { "gpt-2", NULL, false, false, false, false },
@@ -75,7 +75,7 @@ convert_split gac_convert_split(const char *name)
     return split;
 }
 
-/* Tokens that are found in text as a whole, before anything else. */
+/* Lists the tokens that are found in text before anything else. */
 static json_t *added_tokens(const convert_vocab *v)
 {
     json_t *list = json_array();
@@ -109,7 +109,8 @@ static json_t *sequence(const char *name, int type_id)
     return json_pack("{s:{s:s, s:i}}", "Sequence", "id", name, "type_id", type_id);
 }
 
-/* Puts the marks of start and end around a text; NULL where there are none. */
+/* Makes the post-processor that adds the tokens of start and end to a text.
+ * NULL if there are none. */
 static json_t *template_processor(const convert_vocab *v)
 {
     json_t *single = json_array(), *pair = json_array(), *specials = json_object();
@@ -167,7 +168,7 @@ static json_t *decoder(const convert_vocab *v)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
 }
 
-/* A token that stands twice keeps its first id. */
+/* Makes the map from tokens to ids. A duplicate token keeps its first id. */
 static gac_status vocab_json(const convert_model *m, json_t **out, gac_error *err)
 {
     json_t *map = json_object();
@@ -183,7 +184,7 @@ static gac_status vocab_json(const convert_model *m, json_t **out, gac_error *er
     return GAC_OK;
 }
 
-/* A merge must join two tokens to a third, or no reader takes the file. */
+/* Checks that a merge joins two tokens to a third. Readers refuse other merges. */
 static gac_status check_merge(const convert_model *m, int64_t index, const json_t *vocab,
                               gac_error *err)
 {

@@ -1,4 +1,4 @@
-/* tokenizer.ggml.* of a GGUF file. */
+/* Reads the tokenizer.ggml.* keys of a GGUF file. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static int32_t find(const convert_model *m, const char *suffix)
     return gac_gguf_find_key(m->gguf, key);
 }
 
-/* An array of strings, copied. */
+/* Copies an array of strings. */
 static gac_status take_texts(convert_model *m, const char *suffix, const char *what, int64_t max,
                              const char ***out, int64_t *n, gac_error *err)
 {
@@ -80,7 +80,8 @@ static gac_status take_scores(convert_model *m, gac_error *err)
     return GAC_OK;
 }
 
-/* The id of a special token; all ones, which some writers use, is none. */
+/* Reads the id of a special token. Some writers use all ones for an absent
+ * token. */
 static gac_status take_id(convert_model *m, const char *suffix, int64_t *out, gac_error *err)
 {
     int64_t id;

@@ -1,6 +1,6 @@
-/* The header of a GGUF file: metadata, the list of tensors, and what they must
- * keep to. Nothing a file says of a size is believed before the bytes are
- * there: the header is loaded as far as it was read, no further. */
+/* Reads the header of a GGUF file: metadata and the list of tensors. No size
+ * that a file states is trusted before its bytes were found. The header is
+ * loaded only as far as it was read. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct cursor {
     gac_error *err;
 } cursor;
 
-/* "FILE: offset N: what is wrong". */
+/* Sets the error "FILE: offset N: what is wrong". */
 static gac_status bad(const cursor *c, const char *format, ...) GAC_PRINTF(2, 3);
 
 static gac_status bad(const cursor *c, const char *format, ...)
@@ -40,7 +40,7 @@ static uint64_t bytes_left(const cursor *c)
     return gac_file_size(c->gguf->file) - c->position;
 }
 
-/* Makes the next n_bytes of the file part of the loaded header. */
+/* Loads the next n_bytes of the file. */
 static gac_status need(cursor *c, uint64_t n_bytes, const char *what)
 {
     gac_gguf *g = c->gguf;
@@ -79,7 +79,7 @@ static gac_status take(cursor *c, size_t n_bytes, const char *what, uint64_t *ou
     return GAC_OK;
 }
 
-/* Steps over a string; *start is where its bytes are. */
+/* Moves behind a string. *start is the offset of its bytes. */
 static gac_status take_string(cursor *c, const char *what, uint64_t max_bytes, uint32_t *start,
                               uint64_t *n_bytes)
 {
@@ -98,7 +98,8 @@ static gac_status take_string(cursor *c, const char *what, uint64_t max_bytes, u
     return status;
 }
 
-/* A name: short, UTF-8, no NUL, not empty. A copy in the arena. */
+/* Reads a name: short, UTF-8, without NUL, not empty. *out is a copy in the
+ * arena. */
 static gac_status take_name(cursor *c, const char *what, const char **out)
 {
     uint32_t start;
@@ -144,7 +145,7 @@ static gac_status check_bools(cursor *c, size_t start, uint64_t n)
     return GAC_OK;
 }
 
-/* Steps over the strings of an array and notes where they are. */
+/* Moves behind the strings of an array and notes their offsets. */
 static gac_status take_strings(cursor *c, gguf_value *value, uint64_t n)
 {
     if (value) {
@@ -163,7 +164,8 @@ static gac_status take_strings(cursor *c, gguf_value *value, uint64_t n)
     return status;
 }
 
-/* Steps over an array. value (or NULL: inside another) learns what it is. */
+/* Moves behind an array and describes it in value. value is NULL for an array
+ * inside another one. */
 static gac_status take_array(cursor *c, gguf_value *value, int depth)
 {
     gac_gguf_kind kind = GAC_GGUF_U8;
@@ -175,14 +177,15 @@ static gac_status take_array(cursor *c, gguf_value *value, int depth)
         status = take(c, 8, "length of an array", &n);
     if (status != GAC_OK)
         return status;
-    /* A string starts with 8 bytes, an array with 12. */
+    /* Least bytes of an element. A string starts with 8 bytes, an array with
+     * 12. */
     size_t least = kind == GAC_GGUF_STRING  ? 8
                    : kind == GAC_GGUF_ARRAY ? 12
                                             : gac_gguf_kind_bytes(kind);
     if (n > bytes_left(c) / least)
         return bad(c, "array of %llu elements where the file has %llu bytes left",
                    (unsigned long long)n, (unsigned long long)bytes_left(c));
-    /* So that nothing is allocated for what the header has no room for. */
+    /* Check this first, so that a small file cannot cause a large allocation. */
     if ((status = need(c, n * least, "array")) != GAC_OK)
         return status;
     if (value) {
@@ -263,7 +266,7 @@ static gac_status bad_tensor(const cursor *c, const char *name, const char *form
     return bad(c, "tensor \"%s\": %s", gac_quote(q, sizeof q, name), what);
 }
 
-/* ggml lists the fastest axis first. */
+/* Reads a shape. ggml lists the fastest axis first. */
 static gac_status take_shape(cursor *c, gac_gguf_tensor *t)
 {
     uint64_t n_axes, size;
@@ -363,7 +366,8 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Offsets become those of the file; data must be in it and not overlap. */
+/* Makes offsets relative to the file. The data of the tensors must be in the
+ * file and must not overlap. */
 static gac_status check_data(cursor *c)
 {
     gac_gguf *g = c->gguf;

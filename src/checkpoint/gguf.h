@@ -4,13 +4,13 @@
 
 #include <gac/base.h>
 
-/* A GGUF file, version 2 or 3, little-endian. One that opened holds metadata
- * whose every string and array exists, no key or tensor name twice, and
- * tensors of a type we read whose blocks exist, are aligned and do not
- * overlap. Tensor data stays on disk until asked for. */
+/* A GGUF file, version 2 or 3, little-endian. Opening validates it: afterwards
+ * every string and array of the metadata exists, no key or tensor name occurs
+ * twice, every tensor has a type that we read, and its blocks exist, are
+ * aligned and do not overlap. Tensor data stays on disk until it is read. */
 typedef struct gac_gguf gac_gguf;
 
-/* How tensors are stored; the values are the file's. */
+/* Storage types of tensors. The values are those of the file. */
 typedef enum gac_ggml_type {
     GAC_GGML_F32 = 0,
     GAC_GGML_F16 = 1,
@@ -23,10 +23,11 @@ typedef enum gac_ggml_type {
 } gac_ggml_type;
 
 const char *gac_ggml_type_name(gac_ggml_type type);
-/* Elements per block, 1 for plain floats; a row is whole blocks. */
+/* Returns the elements per block; 1 for plain floats. A row consists of whole
+ * blocks. */
 int64_t gac_ggml_block_elements(gac_ggml_type type);
 
-/* Types of metadata values; the values are the file's. */
+/* Types of metadata values. The values are those of the file. */
 typedef enum gac_gguf_kind {
     GAC_GGUF_U8,
     GAC_GGUF_I8,
@@ -56,43 +57,46 @@ typedef struct gac_gguf_tensor {
     gac_ggml_type type;
     int64_t n_elements;
     uint64_t size_bytes;
-    uint64_t offset; /* of the first byte in the file */
+    uint64_t offset; /* position of its first byte in the file */
 } gac_gguf_tensor;
 
-/* Opens and validates. Errors: GAC_BAD_INPUT for anything wrong with the file. */
+/* Opens and validates a file. Errors: GAC_BAD_INPUT for anything wrong with it. */
 gac_status gac_gguf_open(const char *path, gac_gguf **out, gac_error *err);
 void gac_gguf_close(gac_gguf *gguf); /* NULL is fine */
 
-/* What is returned below belongs to gguf and lives as long. */
+/* Pointers that the functions below return belong to gguf and live as long as
+ * it does. */
 const char *gac_gguf_path(const gac_gguf *gguf);
 int gac_gguf_version(const gac_gguf *gguf);
 uint64_t gac_gguf_alignment(const gac_gguf *gguf);
 int32_t gac_gguf_n_tensors(const gac_gguf *gguf);
 const gac_gguf_tensor *gac_gguf_tensor_at(const gac_gguf *gguf, int32_t index);
-/* Index of the tensor of that name, or -1. */
+/* Returns the index of the tensor with this name, or -1. */
 int32_t gac_gguf_find_tensor(const gac_gguf *gguf, const char *name);
 
 int32_t gac_gguf_n_keys(const gac_gguf *gguf);
 const char *gac_gguf_key(const gac_gguf *gguf, int32_t index);
-/* Index of that key, or -1, which every function below answers with false. */
+/* Returns the index of a key, or -1. All functions below return false for -1. */
 int32_t gac_gguf_find_key(const gac_gguf *gguf, const char *key);
 gac_gguf_kind gac_gguf_value_kind(const gac_gguf *gguf, int32_t key);
-/* The value of a key, when it is of that type: any integer that fits, any
- * integer or float, a bool, a string (not terminated, may hold any bytes). */
+/* Read the value of a key if it has the right type: any integer that fits, any
+ * integer or float, a bool, or a string. A string has no NUL at its end and may
+ * hold any bytes. */
 bool gac_gguf_integer(const gac_gguf *gguf, int32_t key, int64_t *out);
 bool gac_gguf_number(const gac_gguf *gguf, int32_t key, double *out);
 bool gac_gguf_bool(const gac_gguf *gguf, int32_t key, bool *out);
 bool gac_gguf_string(const gac_gguf *gguf, int32_t key, const char **text, size_t *n_bytes);
-/* Type and number of the elements of an array, and one of them, likewise. */
+/* Read the type and number of an array's elements, or one element, in the same
+ * way. */
 bool gac_gguf_array(const gac_gguf *gguf, int32_t key, gac_gguf_kind *kind, int64_t *n);
 bool gac_gguf_array_integer(const gac_gguf *gguf, int32_t key, int64_t index, int64_t *out);
 bool gac_gguf_array_number(const gac_gguf *gguf, int32_t key, int64_t index, double *out);
 bool gac_gguf_array_string(const gac_gguf *gguf, int32_t key, int64_t index, const char **text,
                            size_t *n_bytes);
 
-/* Reads n elements of a tensor, from element first on, as floats: exactly the
- * numbers ggml defines. Both must be multiples of its block's elements, or end
- * the tensor. */
+/* Reads n elements of a tensor, from element first on, as exactly the floats
+ * that ggml defines. first must be a multiple of the elements per block, and so
+ * must n unless it reaches the end of the tensor. */
 gac_status gac_gguf_read(gac_gguf *gguf, int32_t tensor, int64_t first, int64_t n, float *out,
                          gac_error *err);
 

@@ -1,6 +1,6 @@
-/* The blocks of ggml as floats. Products and sums are rounded one by one, as
- * ggml's reference does; each stands in a statement of its own so that no
- * compiler may fuse them. */
+/* Decodes ggml's blocks to floats. Every product and sum is rounded by itself,
+ * as in ggml's reference. Each has its own statement, so that no compiler may
+ * fuse them. */
 #include <string.h>
 
 #include "base/floats.h"
@@ -29,7 +29,7 @@ static void decode_bf16(const uint8_t *block, float *out)
     *out = gac_bf16_to_float((uint16_t)gguf_little(block, 2));
 }
 
-/* scale F16, 32 x I8 */
+/* Block: scale F16, 32 x I8. */
 static void decode_q8_0(const uint8_t *block, float *out)
 {
     float scale = half_at(block);
@@ -37,7 +37,8 @@ static void decode_q8_0(const uint8_t *block, float *out)
         out[i] = scale * (float)(int8_t)block[2 + i];
 }
 
-/* scale F16, 16 bytes: element i in the low half of byte i, i + 16 in the high */
+/* Block: scale F16, 16 bytes. Byte i has element i in its low half and element
+ * i + 16 in its high half. */
 static void decode_q4_0(const uint8_t *block, float *out)
 {
     float scale = half_at(block);
@@ -47,7 +48,7 @@ static void decode_q4_0(const uint8_t *block, float *out)
     }
 }
 
-/* scale F16, least F16, 16 bytes as in Q4_0, unsigned */
+/* Block: scale F16, minimum F16, 16 bytes as in Q4_0, unsigned. */
 static void decode_q4_1(const uint8_t *block, float *out)
 {
     float scale = half_at(block), least = half_at(block + 2);
@@ -59,9 +60,10 @@ static void decode_q4_1(const uint8_t *block, float *out)
     }
 }
 
-/* Scale and least of eight groups, six bits each, in 12 bytes: the first four
- * of both in the low bits of bytes 0..3 and 4..7; the others have their low
- * four bits in bytes 8..11 and their high two on top of the first eight. */
+/* Unpacks the scales and minimums of eight groups, six bits each, from 12
+ * bytes. The first four scales are in the low bits of bytes 0 to 3, the first
+ * four minimums in those of bytes 4 to 7. The others have their low four bits
+ * in bytes 8 to 11, and their high two bits at the top of bytes 0 to 7. */
 static void unpack_scales(const uint8_t packed[12], unsigned scales[8], unsigned leasts[8])
 {
     for (int i = 0; i < 4; i++) {
@@ -72,8 +74,9 @@ static void unpack_scales(const uint8_t packed[12], unsigned scales[8], unsigned
     }
 }
 
-/* scale F16, scale of the leasts F16, 12 bytes of both for 8 groups of 32,
- * 128 bytes: 32 of them hold an even group low and the next group high */
+/* Block: scale F16, scale of the minimums F16, 12 bytes of both for 8 groups of
+ * 32 elements, 128 bytes. Each 32 bytes hold an even group in their low halves
+ * and the next group in their high halves. */
 static void decode_q4_k(const uint8_t *block, float *out)
 {
     float scale = half_at(block), least = half_at(block + 2);
@@ -90,9 +93,10 @@ static void decode_q4_k(const uint8_t *block, float *out)
     }
 }
 
-/* 128 bytes of low halves, 64 of high pairs of bits, 16 x I8 scales for 16
- * elements each, scale F16. Each 128 elements are four rows of 32: rows 0 and
- * 2 share 32 low bytes, 1 and 3 the next, and all four one of high bits. */
+/* Block: 128 bytes of low halves, 64 bytes of high pairs of bits, 16 x I8
+ * scales of 16 elements each, scale F16. Each 128 elements are four rows of 32.
+ * Rows 0 and 2 share 32 low bytes, rows 1 and 3 share the next 32, and all four
+ * share 32 bytes of high bits. */
 static void decode_q6_k(const uint8_t *block, float *out)
 {
     float scale = half_at(block + 208);

@@ -1,4 +1,4 @@
-/* What the files that read GGUF share. */
+/* Shared by the files that read GGUF. */
 #ifndef GAC_CHECKPOINT_GGUF_INTERNAL_H
 #define GAC_CHECKPOINT_GGUF_INTERNAL_H
 
@@ -6,23 +6,23 @@
 #include "base/namemap.h"
 #include "checkpoint/gguf.h"
 
-/* One metadata value; places are offsets in the header. */
+/* One metadata value. Positions are offsets in the header. */
 typedef struct gguf_value {
     const char *key;
     gac_gguf_kind kind;
     gac_gguf_kind element_kind; /* of an array */
-    uint32_t start;             /* of the value, or of an array's first element */
-    int64_t n;                  /* elements of an array, bytes of a string */
-    uint32_t *strings;          /* where each string of an array starts, or NULL */
+    uint32_t start;             /* offset of the value, or of an array's first element */
+    int64_t n;                  /* number of elements of an array, or of bytes of a string */
+    uint32_t *strings;          /* offsets of an array's strings, or NULL */
 } gguf_value;
 
 struct gac_gguf {
-    gac_arena arena; /* names, shapes, places of strings */
+    gac_arena arena; /* names, shapes, offsets of strings */
     gac_file *file;
     int version;
     uint64_t alignment;
     uint8_t *header;
-    size_t n_header; /* bytes loaded of it */
+    size_t n_header; /* bytes of the header loaded so far */
     size_t capacity;
     gguf_value *values;
     int32_t n_values, value_capacity;
@@ -33,19 +33,21 @@ struct gac_gguf {
     uint8_t *blocks; /* room for GGUF_CHUNK_BYTES of a tensor */
 };
 
-/* As many whole blocks as fit are read at once. */
+/* Tensors are read in chunks of as many whole blocks as fit. */
 #define GGUF_CHUNK_BYTES (256u << 10)
 
-/* Bytes of one element of a metadata array; 0 for strings and arrays. */
+/* Returns the bytes of one element of a metadata array; 0 for strings and
+ * arrays. */
 size_t gac_gguf_kind_bytes(gac_gguf_kind kind);
 
-/* The type with the number of a file, if we read it; bytes per block. */
+/* Whether we read the type with this number; the bytes of its blocks. */
 bool gac_ggml_type_known(uint32_t number);
 uint64_t gac_ggml_block_bytes(gac_ggml_type type);
-/* Name of any type ggml has had, also of those not read here; or NULL. */
+/* Returns the name of any type that ggml ever had, also of those we do not
+ * read; or NULL. */
 const char *gac_ggml_foreign_name(uint32_t number);
 
-/* (n_blocks) blocks to floats. */
+/* Decodes n_blocks blocks to floats. */
 void gac_ggml_decode(gac_ggml_type type, const uint8_t *blocks, int64_t n_blocks, float *out);
 
 static inline uint64_t gguf_little(const uint8_t *bytes, size_t n)

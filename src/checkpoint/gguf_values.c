@@ -1,4 +1,4 @@
-/* Looking at the metadata of a GGUF file that opened. */
+/* Queries on the metadata of an open GGUF file. */
 #include <string.h>
 
 #include "checkpoint/gguf_internal.h"
@@ -115,7 +115,7 @@ static bool number_at(const uint8_t *bytes, gac_gguf_kind kind, double *out)
     return true;
 }
 
-/* The value of a key of a scalar kind, or NULL. */
+/* Returns the value of a key if it is a scalar, otherwise NULL. */
 static const gguf_value *scalar(const gac_gguf *g, int32_t key)
 {
     return key >= 0 && gac_gguf_kind_bytes(g->values[key].kind) > 0 ? &g->values[key] : NULL;
@@ -160,7 +160,7 @@ bool gac_gguf_array(const gac_gguf *g, int32_t key, gac_gguf_kind *kind, int64_t
     return true;
 }
 
-/* Element index of an array of scalars, or NULL. */
+/* Returns element index of an array of scalars, or NULL. */
 static const uint8_t *element(const gac_gguf *g, int32_t key, int64_t index)
 {
     if (key < 0 || g->values[key].kind != GAC_GGUF_ARRAY)

@@ -1,8 +1,8 @@
-/* Hashes of tensors, made of bytes that others have in memory. */
+/* Hashes tensors from bytes that other code already has in memory. */
 #include <stdlib.h>
 #include <string.h>
 #ifdef GAC_XXH_DISPATCH
-#include <xxh_x86dispatch.h> /* takes the processor's widest vectors */
+#include <xxh_x86dispatch.h> /* chooses the processor's widest vectors at run time */
 #else
 #include <xxhash.h>
 #endif
@@ -10,7 +10,7 @@
 #include "base/arguments.h"
 #include "checkpoint/checkpoint_internal.h"
 
-/* Small enough to be in a core's own cache when it is hashed. */
+/* The buffer fits into a core's own cache. */
 enum { BUFFER_BYTES = 256 << 10 };
 
 struct gac_tensor_hash {
@@ -20,8 +20,8 @@ struct gac_tensor_hash {
     XXH3_state_t *state;
 };
 
-/* What a tensor is comes before its bytes: the same bytes of another dtype, shape
- * or name are another tensor. */
+/* Hashes dtype, shape and name first, so that equal bytes of another kind of
+ * tensor have another hash. */
 static void hash_description(XXH3_state_t *state, const gac_tensor *t)
 {
     char text[32];
@@ -41,7 +41,7 @@ gac_status gac_tensor_hash_start(gac_checkpoint *c, int32_t tensor, gac_tensor_h
     GAC_REFUSE_NULL_AS(err, "checkpoint, out", c, out);
     GAC_REFUSE(err, tensor < 0 || tensor >= gac_checkpoint_n_tensors(c), "there is no such tensor");
     *out = NULL;
-#ifdef GAC_NO_HASH /* only to measure what hashing costs (bench/bench_hash.py) */
+#ifdef GAC_NO_HASH /* only for measuring the cost of hashing (bench/bench_hash.py) */
     return GAC_OK;
 #endif
     gac_tensor_hash *h = calloc(1, sizeof *h);
@@ -66,7 +66,7 @@ void gac_tensor_hash_feed(gac_tensor_hash *h, uint64_t offset, const void *data,
     h->n_fed += n_bytes;
 }
 
-/* Feeds what nobody fed. */
+/* Reads and hashes the bytes that were not fed. */
 static gac_status read_rest(gac_tensor_hash *h, gac_error *err)
 {
     uint64_t size = h->checkpoint->tensors[h->tensor].size_bytes;

@@ -1,4 +1,4 @@
-/* The header of one safetensors file: u64 length, JSON, data. */
+/* Reads the header of one safetensors file: u64 length, JSON, data. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/json_walk.h"
 #include "checkpoint/checkpoint_internal.h"
 
-/* One entry names a dtype, some numbers and two offsets. */
+/* Limit of one entry: a dtype, some sizes and two offsets. */
 enum { MAX_ENTRY_BYTES = 16 << 10 };
 
 typedef struct header {
@@ -19,7 +19,7 @@ typedef struct header {
     gac_json_walk walk;
 } header;
 
-/* "FILE: tensor "NAME": header offset N: what is wrong". */
+/* Sets the error "FILE: tensor "NAME": header offset N: what is wrong". */
 static gac_status bad_tensor(const header *h, const char *name, gac_error *err, const char *format,
                              ...) GAC_PRINTF(4, 5);
 
@@ -50,7 +50,7 @@ bool gac_tensor_bytes(gac_dtype dtype, int32_t n_axes, const int64_t *shape, int
     return true;
 }
 
-/* Non-negative integer, or -1. */
+/* Returns a non-negative integer, or -1. */
 static int64_t size_value(const json_t *value)
 {
     return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value)
@@ -80,7 +80,7 @@ static gac_status take_shape(header *h, const json_t *shape, gac_tensor *tensor,
     return GAC_OK;
 }
 
-/* data_offsets against the shape and the file. */
+/* Checks data_offsets against the shape and the file. */
 static gac_status take_offsets(header *h, const json_t *offsets, gac_tensor *tensor, gac_error *err)
 {
     int64_t begin = size_value(json_array_get(offsets, 0));
@@ -197,7 +197,7 @@ static gac_status take_members(header *h, gac_error *err)
             return status;
         status = take_entry(h, key, entry, &tensor, err);
         json_decref(entry);
-        /* jansson takes -0 for 0; the format has no signs. */
+        /* jansson reads -0 as 0, but the format allows no signs. */
         if (status == GAC_OK && memchr(h->walk.text + start, '-', h->walk.position - start))
             status = bad_tensor(h, tensor.name, err, "a negative number");
         if (status == GAC_OK)
@@ -215,8 +215,8 @@ static int by_offset(const void *a, const void *b)
     return x->size_bytes < y->size_bytes ? -1 : x->size_bytes > y->size_bytes;
 }
 
-/* In order of their offsets, the tensors must cover the data without hole or
- * overlap. A tensor of no bytes may stand on any border. */
+/* Checks that the tensors, in order of their offsets, cover the data without
+ * gaps or overlaps. An empty tensor may be at any boundary. */
 static gac_status check_order(const header *h, gac_tensor **order, int32_t n, gac_error *err)
 {
     char q[256];
@@ -267,8 +267,8 @@ static gac_status bad_length(const gac_file *file, uint64_t length, gac_error *e
                          q, (unsigned long long)length, (unsigned long long)gac_file_size(file));
 }
 
-/* The length and text of the header; *text is malloc'ed. The first read takes
- * the whole of most headers with it: a large model has hundreds of shards. */
+/* Loads the header's text, malloc'ed. The first read usually gets the whole
+ * header, because a large model has hundreds of shards. */
 static gac_status load_header(gac_file *file, char **text, size_t *n_bytes, gac_error *err)
 {
     char q[256];

@@ -1,4 +1,4 @@
-/* model.safetensors.index.json: which tensor is in which shard. */
+/* Reads model.safetensors.index.json, which lists the shard of each tensor. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static gac_status bad_entry(const shard_index *x, const char *tensor, const char
                          shard ? " " : "", shard ? gac_quote(qs, sizeof qs, shard) : "");
 }
 
-/* Number of the shard of that name, counted in order of appearance. */
+/* Finds the number of a shard. Shards are numbered in order of appearance. */
 static gac_status shard_number(shard_index *x, const char *name, int32_t *number, gac_error *err)
 {
     *number = gac_namemap_find(&x->by_shard, name);
@@ -49,7 +49,7 @@ static gac_status shard_number(shard_index *x, const char *name, int32_t *number
     return gac_namemap_add(&x->by_shard, copy, *number, &existing, err);
 }
 
-/* Takes the walk's current member: a tensor and its shard. */
+/* Adds the walk's current member: a tensor and its shard. */
 static gac_status add_entry(shard_index *x, gac_json_walk *walk, const char *tensor, gac_error *err)
 {
     int32_t existing;
@@ -131,7 +131,8 @@ static gac_status parse_index(shard_index *x, const char *text, size_t n_bytes, 
     return status;
 }
 
-/* Every tensor of a shard must be listed, and listed there. */
+/* Checks that the index lists every tensor of a shard, and lists it for this
+ * shard. */
 static gac_status check_shard(shard_index *x, int32_t shard, int32_t first, gac_error *err)
 {
     const gac_checkpoint *c = x->checkpoint;
@@ -171,7 +172,8 @@ static gac_status read_shards(shard_index *x, gac_progress *progress, gac_error 
     return status;
 }
 
-/* Writers disagree on what total_size counts, so a difference is a note. */
+/* Notes a wrong total_size. Writers count it in different ways, so it is no
+ * error. */
 static gac_status check_total(const shard_index *x, gac_error *err)
 {
     gac_checkpoint *c = x->checkpoint;

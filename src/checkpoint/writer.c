@@ -1,4 +1,4 @@
-/* Writing a directory of safetensors: headers first, bytes in any order. */
+/* Writes a directory of safetensors files: headers first, bytes in any order. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,14 +12,14 @@
 
 typedef struct new_shard {
     const char *name;
-    const char *source; /* its file in the checkpoint that the target is like; NULL: several */
+    const char *source; /* the file of options.like that gives the permissions; NULL: several */
     json_t *metadata;
 } new_shard;
 
 struct gac_writer {
     gac_arena arena;
     gac_new_dir *dir;
-    char *path; /* the target, for messages */
+    char *path; /* of the target, for messages */
     gac_writer_options options;
     gac_namemap by_name;
     new_tensor *tensors;
@@ -28,9 +28,9 @@ struct gac_writer {
     new_shard *shards;
     int32_t n_shards, shard_capacity;
     bool laid_out;
-    bool broken; /* the layout failed half way */
+    bool broken; /* the layout failed halfway */
     bool complete;
-    int fd; /* the shard last written to, or -1 */
+    int fd; /* descriptor of the shard last written to, or -1 */
     int32_t fd_shard;
 };
 
@@ -50,7 +50,7 @@ static gac_status bad_tensor(const char *name, const char *what, gac_error *err)
     return gac_error_set(err, GAC_USAGE, "tensor \"%s\": %s", gac_quote(q, sizeof q, name), what);
 }
 
-/* Adds the strings of from (or NULL) to what a file will say of itself. */
+/* Adds the strings of from (or NULL) to a file's metadata. */
 static bool merge_metadata(json_t *into, const json_t *from)
 {
     const char *key;
@@ -61,7 +61,7 @@ static bool merge_metadata(json_t *into, const json_t *from)
     return ok;
 }
 
-/* A new shard; "format" is what tells transformers that the file is for it. */
+/* Adds a shard. transformers recognises its files by "format". */
 static gac_status add_shard(gac_writer *w, const char *name, bool has_source,
                             const json_t *metadata, gac_error *err)
 {
@@ -79,16 +79,16 @@ static gac_status add_shard(gac_writer *w, const char *name, bool has_source,
     return gac_namemap_add(&w->by_file, copy, w->n_shards++, &existing, err);
 }
 
-/* Gives what was just made the permissions of the checkpoint that it is like.
- * Its owner can always write to it, or it could not be filled or removed. */
+/* Sets the permissions of a new file or folder. The owner can always write, so
+ * that it can be filled and removed. */
 static gac_status set_mode(const gac_writer *w, int fd, const char *name, unsigned mode,
                            gac_error *err)
 {
     return !w->options.like || fchmod(fd, mode | 0600) == 0 ? GAC_OK : failed(w, name, err);
 }
 
-/* Opens the new directory with its permissions, and refuses to replace one that
- * holds something else than a checkpoint. */
+/* Creates the directory and sets its permissions. It refuses to replace
+ * anything but an empty folder or a checkpoint. */
 static gac_status create_directory(gac_writer *w, gac_error *err)
 {
     bool ours = true;
@@ -202,7 +202,8 @@ const char *gac_writer_directory(const gac_writer *w)
     return gac_new_dir_path(w->dir);
 }
 
-/* Creates a file with the permissions of source, as gac_checkpoint_file_mode has them. */
+/* Creates a file with the permissions of source, as gac_checkpoint_file_mode
+ * gives them. */
 static gac_status create_inside(const gac_writer *w, const char *name, const char *source, int *fd,
                                 gac_error *err)
 {
@@ -261,8 +262,9 @@ static gac_status write_shard(gac_writer *w, const new_shard *shard, new_tensor 
     return status;
 }
 
-/* First tensor behind the shard that starts at first: a shard is filled in
- * order until the next tensor would exceed the limit, and has at least one. */
+/* Returns the first tensor behind the shard that starts at first. A shard has
+ * at least one tensor, and is filled in order until the next tensor would
+ * exceed the limit. */
 static int32_t shard_end(const gac_writer *w, int32_t first)
 {
     uint64_t sum = 0;
@@ -277,7 +279,7 @@ static int32_t shard_end(const gac_writer *w, int32_t first)
     return i;
 }
 
-/* Shards filled in order, numbered as Hugging Face does. */
+/* Fills shards in order. They are numbered as Hugging Face does. */
 static gac_status assign_shards(gac_writer *w, gac_error *err)
 {
     char name[64];
@@ -305,7 +307,8 @@ static int by_dtype_and_name(const void *a, const void *b)
     return difference ? difference : strcmp(x->name, y->name);
 }
 
-/* The tensors of a shard in the order of their data; the caller frees *out. */
+/* Lists the tensors of a shard in the order of their data. The caller frees
+ * *out. */
 static gac_status shard_tensors(gac_writer *w, int32_t shard, new_tensor ***out, int32_t *n,
                                 gac_error *err)
 {
@@ -334,7 +337,7 @@ static gac_status write_shards(gac_writer *w, gac_error *err)
     return status;
 }
 
-/* Writes the header of the shard that is open once more; it has the same length. */
+/* Writes the header of the open shard again. Its length stays the same. */
 static gac_status rewrite_header(gac_writer *w, int32_t shard, gac_error *err)
 {
     int32_t n;
@@ -362,7 +365,7 @@ gac_status gac_writer_layout(gac_writer *w, gac_error *err)
         status = assign_shards(w, err);
     for (int32_t i = 0; i < w->n_tensors && status == GAC_OK; i++)
         if (w->tensors[i].shard < 0)
-            status = bad_tensor(w->tensors[i].name, "was not told its file", err);
+            status = bad_tensor(w->tensors[i].name, "has no file, but other tensors have one", err);
     w->laid_out = true;
     if (status == GAC_OK)
         status = write_shards(w, err);
@@ -389,7 +392,7 @@ static gac_status open_shard(gac_writer *w, int32_t shard, gac_error *err)
     return GAC_OK;
 }
 
-/* Makes ready to put n_bytes at offset of a tensor, and accounts for them. */
+/* Prepares for writing n_bytes at offset of a tensor, and counts them. */
 static gac_status begin_write(gac_writer *w, new_tensor *t, uint64_t offset, uint64_t n_bytes,
                               gac_error *err)
 {
@@ -535,7 +538,8 @@ static gac_status write_index(gac_writer *w, gac_error *err)
     return status;
 }
 
-/* transformers finds a lone file without an index by its usual name only. */
+/* Returns whether an index is needed. transformers finds a single file without
+ * one only by its usual name. */
 static bool needs_index(const gac_writer *w)
 {
     return w->n_shards > 1 || (w->n_shards == 1 && strcmp(w->shards[0].name, GAC_SINGLE_NAME) != 0);

@@ -1,10 +1,10 @@
-/* The header of a safetensors file that is being written. */
+/* Makes the header of a safetensors file that is being written. */
 #include "checkpoint/writer_header.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* {"dtype":…,"shape":[…],"data_offsets":[begin,end]} */
+/* Makes {"dtype":…,"shape":[…],"data_offsets":[begin,end]}. */
 static json_t *entry_json(const new_tensor *t, uint64_t begin)
 {
     json_t *shape = json_array();
@@ -14,7 +14,8 @@ static json_t *entry_json(const new_tensor *t, uint64_t begin)
                      "data_offsets", (json_int_t)begin, (json_int_t)(begin + t->size_bytes));
 }
 
-/* The header as JSON; offsets in the tensors are set, from the start of the data. */
+/* Makes the header's JSON, and sets the offsets of the tensors, relative to the
+ * start of the data. */
 static gac_status header_text(const json_t *metadata, new_tensor **tensors, int32_t n, char **text,
                               size_t *n_bytes, gac_error *err)
 {

@@ -1,3 +1,4 @@
+#include "base/arguments.h"
 #include "contract/contract_internal.h"
 
 #include <ctype.h>
@@ -26,7 +27,7 @@ static void list_bundled(char *buffer, size_t size)
                                  gac_bundled_contracts[i]->name);
 }
 
-/* Letters and digits in lower case, without what vendors put before. */
+/* Keeps letters and digits, in lower case, without a leading vendor name. */
 static void normalise(const char *name, char *out, size_t size)
 {
     static const char *const before[] = { "nvidia", "tesla", "geforce", "rtx" };
@@ -68,6 +69,7 @@ static bool is_named(const gac_contract *contract, const char *wanted)
 
 gac_status gac_contract_load_bundled(const char *name, gac_contract **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, name, out);
     char known[256], quoted[128], wanted[128];
     normalise(name, wanted, sizeof wanted);
     for (int i = 0; i < gac_n_bundled_contracts; i++)
@@ -89,6 +91,7 @@ gac_status gac_contract_load_bundled(const char *name, gac_contract **out, gac_e
 
 gac_status gac_contract_load(const char *path, gac_contract **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, path, out);
     gac_file *file = NULL;
     char *text = NULL;
     size_t n_bytes = 0;
@@ -102,28 +105,44 @@ gac_status gac_contract_load(const char *path, gac_contract **out, gac_error *er
     return status;
 }
 
+/* By way of its file: so a contract that was made can be written and read again. */
+gac_status gac_contract_copy(const gac_contract *contract, const char *source, gac_contract **out,
+                             gac_error *err)
+{
+    GAC_REFUSE_NULL(err, contract, source, out);
+    char *text = NULL;
+    size_t n_bytes = 0;
+    gac_status status = gac_contract_write(contract, &text, &n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_contract_parse(text, n_bytes, source, out, err);
+    free(text);
+    return status;
+}
+
 const char *gac_contract_name(const gac_contract *contract)
 {
-    return contract->name;
+    return contract ? contract->name : NULL;
 }
 
 const char *gac_contract_gpu(const gac_contract *contract)
 {
-    return contract->gpu;
+    return contract ? contract->gpu : NULL;
 }
 
 bool gac_contract_runtime(const gac_contract *contract, gac_runtime *out)
 {
-    if (contract->runtime)
-        *out = *contract->runtime;
-    return contract->runtime != NULL;
+    if (!contract || !contract->runtime || !out)
+        return false;
+    *out = *contract->runtime;
+    return true;
 }
 
-/* The errors that the contract states for GEMM or attention in dtype; NULL for none. */
+/* Returns the errors that the contract states for GEMM or attention in dtype,
+ * or NULL. */
 static const gac_contract_errors *find_errors(const gac_contract *contract, gac_dtype dtype,
                                               bool attention)
 {
-    if (!contract->accuracy || !gac_contract_dtype(contract, dtype, &dtype))
+    if (!contract || !contract->accuracy || !gac_contract_dtype(contract, dtype, &dtype))
         return NULL;
     if (!attention)
         return contract->accuracy->gemm[dtype];
@@ -131,11 +150,11 @@ static const gac_contract_errors *find_errors(const gac_contract *contract, gac_
     return contract->accuracy->sdpa[same_as == GAC_DTYPE_COUNT ? dtype : same_as];
 }
 
-bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_op_axis seen,
+bool gac_contract_median_error(const gac_contract *contract, gac_dtype dtype, gac_op_axis axis,
                                double *out_pct)
 {
-    const gac_contract_errors *e = find_errors(contract, dtype, seen == GAC_OP_SDPA_HEAD);
-    if (!e || !(e->median_pct >= 0 && e->median_pct < 100))
+    const gac_contract_errors *e = find_errors(contract, dtype, axis == GAC_OP_SDPA_HEAD);
+    if (!e || !out_pct || !(e->median_pct >= 0 && e->median_pct < 100))
         return false;
     *out_pct = e->median_pct;
     return true;
@@ -153,7 +172,7 @@ bool gac_contract_is_rough(const gac_contract *contract, gac_dtype dtype, char *
                    { "attention 95th percentile", true, true, GAC_ROUGH_P95_PCT } };
     gac_dtype served;
     bool rough = false;
-    if (!gac_contract_dtype(contract, dtype, &served))
+    if (!out || !gac_contract_dtype(contract, dtype, &served))
         return false;
     size_t used = (size_t)snprintf(
         out, size, "predictions of contract %s are rough in %s by its own account:", contract->name,

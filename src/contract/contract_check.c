@@ -1,4 +1,4 @@
-/* What the fields of a contract say of each other. */
+/* Checks the fields of a contract against each other. */
 #include "contract/contract_internal.h"
 #include "contract/contract_schema.h"
 
@@ -23,8 +23,9 @@ static bool check_tiers(gac_reader *r, const char *key, const gac_contract_tier 
     return true;
 }
 
-/* As many times as combinations of sizes; and the first along axis 0 (m) or, of
- * attention, 1 (length) is there, since the others are extended from it. */
+/* Checks that the table has one time per combination of sizes. Missing times
+ * are extended from smaller sizes, so the first one along extend_axis must be
+ * there: axis 0 (m) of a GEMM, axis 1 (length) of attention. */
 static bool check_table(gac_reader *r, const gac_contract_table *t, int extend_axis)
 {
     size_t n_cells = t->n_sizes[0] * t->n_sizes[1] * t->n_sizes[2], step = 1;
@@ -99,7 +100,7 @@ static bool has_rates(const gac_contract_rates *r)
            isnan(r->gemv_bytes_per_s) == isnan(r->gemv_overhead_us);
 }
 
-/* All tiers state their rates, or none does. */
+/* Checks that all tiers state their rates, or none. */
 static bool check_rates(gac_reader *r, const char *key, const gac_contract_tier *tiers, size_t n,
                         bool stated)
 {
@@ -198,16 +199,17 @@ static bool check_head_tables(gac_reader *r, const gac_contract_tier *tier, bool
     return true;
 }
 
-/* The curve has a point of every tier, and what else the time model needs is there. */
+/* Checks that the curve has a point of every tier, and that the other fields of
+ * the time model are there. */
 static bool check_curve(gac_reader *r, const gac_contract_sdpa *s)
 {
-    bool seen[GAC_MAX_TIERS] = { false };
+    bool has_point[GAC_MAX_TIERS] = { false };
     if (!check_heads(r, "points", s->points, s->n_points, s->max_head))
         return false;
     for (size_t i = 0; i < s->n_points; i++)
-        seen[gac_tiers_pick(s->tiers, s->points[i].head)] = true;
+        has_point[gac_tiers_pick(s->tiers, s->points[i].head)] = true;
     for (size_t i = 0; i < s->n_tiers; i++)
-        if (!seen[i])
+        if (!has_point[i])
             return gac_reader_fault_at(r, "points", "must have an entry of every tier");
     if (!s->reference || !s->decode || !s->beyond)
         return gac_reader_fault_at(r,

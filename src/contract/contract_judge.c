@@ -1,4 +1,5 @@
-/* What a contract says of one size. */
+/* Judges one size by a contract. */
+#include "base/arguments.h"
 #include "contract/contract_internal.h"
 
 #include <math.h>
@@ -9,13 +10,13 @@ int gac_tiers_pick(const gac_contract_tier *tiers, int64_t size)
 {
     int i = 0;
     while (size % tiers[i].multiple != 0)
-        i++; /* ends: the last multiple is 1 */
+        i++; /* the loop ends, because the last multiple is 1 */
     return i;
 }
 
 bool gac_contract_dtype(const gac_contract *contract, gac_dtype dtype, gac_dtype *out)
 {
-    if ((int)dtype < 0 || dtype >= GAC_DTYPE_COUNT ||
+    if (!contract || !out || (int)dtype < 0 || dtype >= GAC_DTYPE_COUNT ||
         (!contract->gemm[dtype] && !contract->stands_for[dtype]))
         return false;
     *out = contract->gemm[dtype] ? dtype : contract->stands_for[dtype]->dtype;
@@ -42,20 +43,20 @@ bool gac_contract_has_times(const gac_contract *contract, gac_dtype dtype)
 }
 
 const gac_contract_tier *gac_contract_tiers(const gac_contract *contract, gac_dtype dtype,
-                                            gac_op_axis seen, size_t *n_tiers)
+                                            gac_op_axis axis, size_t *n_tiers)
 {
     const gac_contract_gemm *g = gac_contract_gemm_rules(contract, dtype);
-    if (!g || (int)seen < 0 || seen >= GAC_OP_AXIS_COUNT)
+    if (!g || (int)axis < 0 || axis >= GAC_OP_AXIS_COUNT)
         return NULL;
     const gac_contract_sdpa *s = gac_contract_sdpa_rules(contract, dtype);
-    *n_tiers = seen == GAC_OP_GEMM_N ? g->n_n : seen == GAC_OP_GEMM_K ? g->n_k : s->n_tiers;
-    return seen == GAC_OP_GEMM_N ? g->n : seen == GAC_OP_GEMM_K ? g->k : s->tiers;
+    *n_tiers = axis == GAC_OP_GEMM_N ? g->n_n : axis == GAC_OP_GEMM_K ? g->n_k : s->n_tiers;
+    return axis == GAC_OP_GEMM_N ? g->n : axis == GAC_OP_GEMM_K ? g->k : s->tiers;
 }
 
-int64_t gac_contract_multiple(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype)
+int64_t gac_contract_multiple(const gac_contract *contract, gac_op_axis axis, gac_dtype dtype)
 {
     size_t n;
-    const gac_contract_tier *tiers = gac_contract_tiers(contract, dtype, seen, &n);
+    const gac_contract_tier *tiers = gac_contract_tiers(contract, dtype, axis, &n);
     if (!tiers)
         return 0;
     int64_t multiple = tiers[0].multiple;
@@ -71,11 +72,11 @@ static double ratio(double time_us, double aligned_us)
     return aligned_us > 0 ? fmax(time_us / aligned_us, 1) : 1;
 }
 
-static void judge_gemm(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype,
+static void judge_gemm(const gac_contract *contract, gac_op_axis axis, gac_dtype dtype,
                        int64_t size, int64_t aligned, int64_t n_rows, int64_t other,
                        gac_judgement *out)
 {
-    bool is_n = seen == GAC_OP_GEMM_N;
+    bool is_n = axis == GAC_OP_GEMM_N;
     double time_us =
         gac_contract_gemm_us(contract, dtype, n_rows, is_n ? size : other, is_n ? other : size);
     double aligned_us = gac_contract_gemm_us(contract, dtype, n_rows, is_n ? aligned : other,
@@ -91,7 +92,7 @@ static void judge_head(const gac_contract_sdpa *s, int64_t size, int64_t aligned
     if (aligned <= s->max_head) {
         out->penalty = ratio(gac_contract_head_us(s, out->tier, size),
                              gac_contract_head_us(s, gac_tiers_pick(s->tiers, aligned), aligned));
-    } else if (size > s->max_head) { /* no size above is served better */
+    } else if (size > s->max_head) { /* larger sizes are not served better */
         out->tier = (int)s->n_tiers;
         out->kernel = s->beyond ? s->beyond->kernel : "unknown";
         out->family = s->beyond ? s->beyond->family : "unknown";
@@ -99,28 +100,29 @@ static void judge_head(const gac_contract_sdpa *s, int64_t size, int64_t aligned
     }
 }
 
-gac_status gac_contract_judge(const gac_contract *contract, gac_op_axis seen, gac_dtype dtype,
+gac_status gac_contract_judge(const gac_contract *contract, gac_op_axis axis, gac_dtype dtype,
                               int64_t size, int64_t n_rows, int64_t other, gac_judgement *out,
                               gac_error *err)
 {
+    GAC_REFUSE_NULL(err, contract, out);
     size_t n_tiers;
     int64_t aligned;
-    bool is_head = seen == GAC_OP_SDPA_HEAD;
+    bool is_head = axis == GAC_OP_SDPA_HEAD;
     const gac_contract_gemm *gemm = gac_contract_gemm_rules(contract, dtype);
     if (!gemm)
         return gac_error_set(err, GAC_USAGE, "contract %s has no rules for this dtype",
                              contract->name);
-    const gac_contract_tier *tiers = gac_contract_tiers(contract, dtype, seen, &n_tiers);
+    const gac_contract_tier *tiers = gac_contract_tiers(contract, dtype, axis, &n_tiers);
     if (!tiers || size < 1 ||
-        !gac_round_up_i64(size, gac_contract_multiple(contract, seen, dtype), &aligned) ||
+        !gac_round_up_i64(size, gac_contract_multiple(contract, axis, dtype), &aligned) ||
         (!is_head && (n_rows < 1 || other < 1)))
         return gac_error_set(err, GAC_USAGE, "contract %s: no judgement of size %lld",
                              contract->name, (long long)size);
     int index = gac_tiers_pick(tiers, size);
-    const gac_contract_tier *own = &tiers[index], *tier = own; /* tier is what runs */
+    const gac_contract_tier *own = &tiers[index], *tier = own; /* tier: the one whose kernels run */
     bool falls_back = !is_head && !own->served;
     if (falls_back) {
-        tiers = gac_contract_tiers(contract, gemm->falls_back_to, seen, &n_tiers);
+        tiers = gac_contract_tiers(contract, gemm->falls_back_to, axis, &n_tiers);
         tier = &tiers[gac_tiers_pick(tiers, size)];
     }
     *out = (gac_judgement){ .aligned = own->aligned,
@@ -144,11 +146,12 @@ gac_status gac_contract_judge(const gac_contract *contract, gac_op_axis seen, ga
         out->kernel = tier->decode_kernel;
         out->family = tier->decode_family;
     }
-    /* The other axis is taken as aligned, so that only this size is judged. */
-    gac_op_axis facing = seen == GAC_OP_GEMM_N ? GAC_OP_GEMM_K : GAC_OP_GEMM_N;
+    /* Round up the other axis, so that only this size is judged. */
+    gac_op_axis other_axis = axis == GAC_OP_GEMM_N ? GAC_OP_GEMM_K : GAC_OP_GEMM_N;
     int64_t other_aligned;
-    if (!gac_round_up_i64(other, gac_contract_multiple(contract, facing, dtype), &other_aligned))
+    if (!gac_round_up_i64(other, gac_contract_multiple(contract, other_axis, dtype),
+                          &other_aligned))
         other_aligned = other;
-    judge_gemm(contract, seen, dtype, size, aligned, n_rows, other_aligned, out);
+    judge_gemm(contract, axis, dtype, size, aligned, n_rows, other_aligned, out);
     return GAC_OK;
 }

@@ -1,7 +1,8 @@
-/* Reads a contract file, which may say anything: contract_schema.c describes every
- * field, contract_check.c what fields say of each other. A fault is named by its
- * JSON path. */
+/* Reads an untrusted contract file. contract_schema.c describes every field,
+ * and contract_check.c checks fields against each other. Errors name the JSON
+ * path of the value. */
 #include "base/arena.h"
+#include "base/arguments.h"
 #include "contract/contract_internal.h"
 #include "contract/contract_schema.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A reader, and where what it reads is kept. */
+/* A reader and the memory for what it reads. */
 typedef struct filler {
     gac_reader *r;
     gac_arena arena;
@@ -63,7 +64,7 @@ static bool read_integer(filler *f, const gac_field *field, const json_t *value,
     return gac_reader_fault(f->r, rule);
 }
 
-/* Rising sizes. The path is spelled out for faults only. */
+/* Reads a list of rising sizes. It builds the JSON path only for errors. */
 static bool read_sizes(filler *f, const json_t *list, int64_t *out)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -103,7 +104,7 @@ static size_t entry_bytes(const gac_field *field)
     case GAC_FIELD_DTYPES:
         return sizeof(gac_dtype);
     default:
-        return sizeof(int64_t); /* or a pointer, or a double */
+        return sizeof(int64_t); /* the other kinds are as large: pointers and doubles */
     }
 }
 
@@ -246,12 +247,12 @@ static bool read_struct(filler *f, const json_t *value, const gac_struct *s, voi
     return true;
 }
 
-/* Sorted, and no two alike. */
+/* Sorts points. Two equal ones are an error. */
 static bool sort_points(gac_reader *r, const void *points, size_t n, size_t n_bytes,
                         int (*order)(const void *, const void *), const char *key,
                         const char *repeated)
 {
-    char *list = (char *)(uintptr_t)points; /* as read: this file's own */
+    char *list = (char *)(uintptr_t)points; /* const only for users; this file allocated it */
     if (n > 1)
         qsort(list, n, n_bytes, order);
     for (size_t i = 1; i < n; i++)
@@ -284,6 +285,7 @@ static bool read_root(filler *f, json_t *root, gac_contract **out)
 gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *source,
                               gac_contract **out, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, text, source, out);
     char quoted[256];
     json_t *root = NULL;
     gac_contract *contract = NULL;
@@ -306,10 +308,51 @@ gac_status gac_contract_parse(const char *text, size_t n_bytes, const char *sour
     return GAC_OK;
 }
 
+/* What gac_contract_load_runtime gives, and the memory that it is in. */
+typedef struct loaded_runtime {
+    gac_runtime runtime;
+    struct gac_arena_block *memory;
+} loaded_runtime;
+
+gac_status gac_contract_load_runtime(const char *path, gac_runtime **out, gac_error *err)
+{
+    GAC_REFUSE_NULL(err, path, out);
+    gac_file *file = NULL;
+    json_t *root = NULL;
+    gac_reader r = GAC_READER_INIT(path, err);
+    filler f = { .r = &r };
+    loaded_runtime *loaded = NULL;
+    gac_status status = gac_file_open(path, &file, err);
+    if (status == GAC_OK)
+        status = gac_json_load(file, GAC_MAX_CONTRACT_BYTES, &root, err);
+    if (status == GAC_OK) {
+        loaded = take(&f, 1, sizeof *loaded);
+        if (!loaded || !read_struct(&f, root, &gac_runtime_struct, &loaded->runtime))
+            status = r.status;
+    }
+    json_decref(root);
+    gac_file_close(file);
+    if (status != GAC_OK) {
+        gac_arena_free(&f.arena);
+        return status;
+    }
+    loaded->memory = f.arena.last;
+    *out = &loaded->runtime;
+    return GAC_OK;
+}
+
+void gac_contract_free_runtime(gac_runtime *runtime)
+{
+    if (!runtime)
+        return;
+    gac_arena arena = { .last = ((loaded_runtime *)(void *)runtime)->memory };
+    gac_arena_free(&arena);
+}
+
 void gac_contract_free(gac_contract *contract)
 {
     if (!contract || !contract->memory)
-        return; /* what is compiled in stays */
+        return; /* compiled in */
     gac_arena arena = { .last = contract->memory };
     gac_arena_free(&arena);
 }

@@ -15,7 +15,7 @@
 
 enum { REQUIRED = false, OPTIONAL = true };
 
-/* A field under a key; need is REQUIRED or OPTIONAL. S is the structure. */
+/* A field with its key. need is REQUIRED or OPTIONAL. S is the structure. */
 #define NAMED(key_, m, need, ...) \
     { \
         .key = key_, .member = #m, .offset = offsetof(S, m), .optional = need, .kind = __VA_ARGS__ \
@@ -266,7 +266,10 @@ static const gac_field runtime[] = { TEXT(name, REQUIRED),       BASIS(basis),
                                      SPENT(hidden_ps, REQUIRED), SPENT(width_ps, REQUIRED),
                                      SPENT(kv_ps, REQUIRED),     TEXT(torch, OPTIONAL),
                                      TEXT(gpu, OPTIONAL) };
-STRUCT(runtime, .type = "gac_runtime");
+const gac_struct gac_runtime_struct = { .type = "gac_runtime",
+                                        .n_bytes = sizeof(gac_runtime),
+                                        .n_fields = sizeof runtime / sizeof *runtime,
+                                        .fields = runtime };
 #undef S
 
 #define S gac_contract
@@ -281,7 +284,7 @@ static const gac_field contract[] = { TEXT(name, REQUIRED),
                                       BY_DTYPE(stands_for, stand_in_struct, REQUIRED),
                                       OBJECT(noise, noise_struct),
                                       OBJECT(accuracy, accuracy_struct),
-                                      OBJECT(runtime, runtime_struct),
+                                      OBJECT(runtime, gac_runtime_struct),
                                       BY_DTYPE(gemm, gemm_struct, REQUIRED),
                                       BY_DTYPE(sdpa, sdpa_struct, REQUIRED),
                                       LIST(points, point_struct, MAX_POINTS, REQUIRED),

@@ -1,5 +1,6 @@
-/* The file of a contract, described once: contract_read.c, contract_write.c and the
- * program that compiles contracts into the library walk these tables. */
+/* Describes the file of a contract once. contract_read.c, contract_write.c and
+ * the program that compiles contracts into the library
+ * (tools/contract/bundle.c) walk these tables. */
 #ifndef GAC_CONTRACT_SCHEMA_H
 #define GAC_CONTRACT_SCHEMA_H
 
@@ -20,12 +21,12 @@ typedef enum gac_field_kind {
     GAC_FIELD_DTYPE,    /* gac_dtype; a missing one is GAC_DTYPE_COUNT */
     GAC_FIELD_OBJECT,   /* const struct of * */
     GAC_FIELD_BY_DTYPE, /* const struct of *[GAC_DTYPE_COUNT] */
-    GAC_FIELD_LIST,     /* const struct of *, and how many; at most max */
-    GAC_FIELD_MAP,      /* const gac_contract_text *, and how many */
-    GAC_FIELD_TEXTS,    /* const char *const *, and how many */
-    GAC_FIELD_DTYPES,   /* const gac_dtype *, and how many */
-    GAC_FIELD_SIZES,    /* const int64_t *, and how many: rising */
-    GAC_FIELD_TIMES     /* const double *, and how many; null is NaN */
+    GAC_FIELD_LIST,     /* const struct of *, with a count of at most max */
+    GAC_FIELD_MAP,      /* const gac_contract_text *, with a count */
+    GAC_FIELD_TEXTS,    /* const char *const *, with a count */
+    GAC_FIELD_DTYPES,   /* const gac_dtype *, with a count */
+    GAC_FIELD_SIZES,    /* const int64_t *, with a count: rising */
+    GAC_FIELD_TIMES     /* const double *, with a count; null is NaN */
 } gac_field_kind;
 
 typedef struct gac_struct gac_struct;
@@ -38,22 +39,22 @@ typedef struct gac_field {
     bool optional;
     double min, max;
     const gac_struct *of;
-    const char *n_member; /* of lists */
+    const char *n_member; /* the count of a list */
     size_t n_offset;
 } gac_field;
 
 struct gac_struct {
     const char *type;
     size_t n_bytes;
-    bool is_row;  /* in the file an array of its fields */
-    bool is_line; /* short: on one line of the file */
+    bool is_row;  /* the file has an array of the fields, without keys */
+    bool is_line; /* written on one line of the file */
     int n_fields;
     const gac_field *fields;
 };
 
-extern const gac_struct gac_contract_struct;
+extern const gac_struct gac_contract_struct, gac_runtime_struct;
 
-/* Where a field, and the length of a list, lie in a structure. */
+/* Return the address of a field, and of the length of a list, in a structure. */
 static inline void *gac_field_at(const gac_field *field, void *structure)
 {
     return (char *)structure + field->offset;
@@ -69,7 +70,7 @@ static inline size_t gac_field_count(const gac_field *field, const void *structu
     return *(const size_t *)(const void *)((const char *)structure + field->n_offset);
 }
 
-/* Whether an optional field is as if it were missing. */
+/* Returns whether an optional field has the value that means missing. */
 bool gac_field_is_missing(const gac_field *field, const void *structure);
 
 #endif

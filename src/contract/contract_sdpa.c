@@ -1,4 +1,4 @@
-/* The predicted time of one attention call. */
+/* Predicts the time of one attention call. */
 #include "contract/contract_internal.h"
 #include "contract/contract_table.h"
 
@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 #define US_PER_S 1e6
-#define DECODE_QUERIES 64 /* rows for each key head, up to which streaming the keys decides */
+#define DECODE_QUERIES \
+    64 /* up to this many query rows per key head, streaming the keys takes most of the time */
 
 int gac_contract_sdpa_point_order(const void *a, const void *b)
 {
@@ -22,8 +23,9 @@ int gac_contract_sdpa_point_order(const void *a, const void *b)
     return 0;
 }
 
-/* The points of one tier next to head: the last at most head and the first from it on;
- * either is the other where there is none. */
+/* Finds the points of one tier around head: the last one at or below it and the
+ * first one at or above it. If one of them does not exist, it is set to the
+ * other. */
 static void find_neighbours(const gac_contract_sdpa *s, int tier, int64_t head,
                             const gac_contract_head **below, const gac_contract_head **above)
 {
@@ -41,9 +43,10 @@ static void find_neighbours(const gac_contract_sdpa *s, int tier, int64_t head,
     *above = *above ? *above : *below;
 }
 
-/* Time at the reference shape if this tier served head. The best tier's curve
- * is flat outside its points, since kernels pad to their smallest and largest
- * template; the others follow it there, at the ratio of their nearest point. */
+/* Returns the time at the reference shape if this tier served head. Outside its
+ * points, the curve of the best tier is flat, because kernels pad to their
+ * smallest and largest template. The other tiers keep there the ratio to the
+ * best tier that their nearest point has. */
 static double head_us(const gac_contract_sdpa *s, int tier, int64_t head)
 {
     const gac_contract_head *a, *b;
@@ -59,7 +62,8 @@ static double head_us(const gac_contract_sdpa *s, int tier, int64_t head)
     return a->time_us * head_us(s, 0, head) / head_us(s, 0, a->head);
 }
 
-/* Number of (query, key) pairs; causal, the last query sees every key. */
+/* Returns the number of (query, key) pairs. With causal, the last query sees
+ * every key. */
 static double n_pairs(double batch, double n_heads, double n_q, double n_kv, bool causal)
 {
     double pairs = n_q * n_kv;
@@ -68,8 +72,9 @@ static double n_pairs(double batch, double n_heads, double n_q, double n_kv, boo
     return batch * n_heads * pairs;
 }
 
-/* Part of the curve that grows with the pairs: without the launch, and without
- * the copies into padded buffers. A tenth is kept, whatever a file says. */
+/* Returns the part of the curve that grows with the pairs, without the launch
+ * and the copies into padded buffers. It is at least a tenth of the curve,
+ * whatever the file states. */
 static double core_us(const gac_contract_sdpa *s, double element_bytes, int tier,
                       const gac_sdpa_shape *shape)
 {
@@ -85,8 +90,9 @@ static double core_us(const gac_contract_sdpa *s, double element_bytes, int tier
     return fmax(curve_us - pad_us - s->decode->overhead_us, curve_us / 10);
 }
 
-/* How much the curve, which has every head size, says a head differs from what
- * the table's coarser heads would give. */
+/* Corrects for head sizes between those of the table. The curve has every head
+ * size. Returns its time at head over the interpolation between its times at
+ * the table's neighbouring heads. */
 static double curve_factor(const gac_contract_sdpa *s, int tier, const gac_contract_table *table,
                            int64_t head)
 {
@@ -113,7 +119,8 @@ static double table_sdpa_us(const gac_contract_sdpa *s, double element_bytes, in
                                  (double)head };
         return gac_table_us(own->decode, &gac_decode_kind, sizes);
     }
-    /* The square (or triangle) of as many pairs, of whole tiles. */
+    /* Find the length of the square (or triangle) with as many pairs, in whole
+     * tiles. */
     double pairs = n_pairs(1, 1, (double)shape->n_q, (double)shape->n_kv, shape->causal);
     double length = shape->causal ? (sqrt(8 * pairs + 1) - 1) / 2 : sqrt(pairs);
     double tile = own->tile > 0 ? (double)own->tile : 1;
@@ -121,8 +128,9 @@ static double table_sdpa_us(const gac_contract_sdpa *s, double element_bytes, in
     const double sizes[] = { batch * (double)shape->n_q_heads, ceil(length / tile) * tile,
                              (double)head };
     double us = gac_table_us(table, &gac_prefill_kind, sizes) * curve_factor(s, tier, table, head);
-    /* The table has as many heads of keys as of queries. Half is kept, whatever a
-     * file says. */
+    /* The table was measured with as many key heads as query heads. Subtract
+     * the copies of the missing key heads, but at most half of the time,
+     * whatever the file states. */
     if (!isnan(own->pad_bytes_per_s) && shape->n_q_heads > shape->n_kv_heads) {
         double fewer = batch * (double)(shape->n_q_heads - shape->n_kv_heads) *
                        (double)shape->n_kv * 2 * (double)head * element_bytes;
@@ -131,8 +139,8 @@ static double table_sdpa_us(const gac_contract_sdpa *s, double element_bytes, in
     return us;
 }
 
-/* Heads above max_head: a least-squares line through what was measured there, held level
- * where it would fall, so that times stay positive. */
+/* Heads above max_head: a least-squares line through the measured points. A
+ * falling line is made level, so that times stay positive. */
 static double beyond_us(const gac_contract_beyond *b, double head)
 {
     double mean_x = 0, mean_y = 0, xx = 0, xy = 0, n = (double)b->n_points;
@@ -149,9 +157,10 @@ static double beyond_us(const gac_contract_beyond *b, double head)
     return mean_y + slope * (head - mean_x);
 }
 
-/* By the curve, scaled by pairs, or the time to stream q, k, v and the output if
- * that is longer, as in decode; plus the launch, and for a tier that pads the
- * copies of q, k and v on every call. Tier is the number of tiers beyond max_head. */
+/* Predicts by the curve, scaled by the number of pairs. If streaming q, k, v
+ * and the output takes longer, as in decode, that time counts instead. The
+ * launch is added and, for a tier that pads, the copies of q, k and v. tier is
+ * n_tiers for heads above max_head. */
 static double curve_sdpa_us(const gac_contract_sdpa *s, double element_bytes, int tier,
                             const gac_sdpa_shape *shape)
 {
@@ -180,6 +189,8 @@ double gac_contract_sdpa_us(const gac_contract *contract, gac_dtype dtype,
                             const gac_sdpa_shape *shape)
 {
     const gac_contract_sdpa *s = gac_contract_sdpa_rules(contract, dtype);
+    if (!shape)
+        return NAN;
     gac_contract_sdpa_point key = { .shape = *shape };
     if (!s || !gac_contract_dtype(contract, dtype, &key.dtype))
         return NAN;

@@ -5,12 +5,14 @@
 enum { LAST = 2 };
 
 const gac_table_kind gac_grid_kind = { 0, { 1, 1, 1 }, false };
-/* Few k, far apart; a kernel starts and ends once, and steps through k between. */
+/* This table has few k, far apart. A kernel starts and ends once and steps
+ * through k in between, so time is linear in k. */
 const gac_table_kind gac_every_n_kind = { -1, { 1, 1, 1 }, true };
 const gac_table_kind gac_prefill_kind = { 1, { 1, 2, 1 }, false };
 const gac_table_kind gac_decode_kind = { 1, { 1, 1, 1 }, false };
 
-/* Index of the last size that is at most x, of those before the last one. */
+/* Returns the index of the last size that is at most x, but never that of the
+ * very last size. */
 static size_t locate(const gac_contract_table *t, int axis, double x)
 {
     const int64_t *sizes = t->sizes[axis];
@@ -32,7 +34,7 @@ bool gac_table_has(const gac_contract_table *table, int axis, int64_t size)
     return sizes[at] == size || sizes[table->n_sizes[axis] - 1] == size;
 }
 
-/* Time of a cell; a missing one is extended. */
+/* Returns the time of a cell. A missing time is extended from smaller sizes. */
 static double cell_us(const gac_contract_table *t, const gac_table_kind *kind, size_t cell)
 {
     int axis = kind->extend_axis;
@@ -40,19 +42,21 @@ static double cell_us(const gac_contract_table *t, const gac_table_kind *kind, s
     if (axis < 0 || !isnan(t->us[cell]))
         return t->us[cell];
     size_t step = axis == 0 ? t->n_sizes[1] * t->n_sizes[2] : t->n_sizes[2];
-    for (; isnan(t->us[cell]); cell -= step) { /* the first one is there */
+    for (; isnan(t->us[cell]);
+         cell -= step) { /* contract_check.c ensures that the first one is there */
         const int64_t *size = &t->sizes[axis][cell / step % t->n_sizes[axis]];
         grown *= pow((double)size[0] / (double)size[-1], kind->power[axis]);
     }
     return t->us[cell] * grown;
 }
 
-/* Logarithm of the time between a cell and the next one along the last axis. */
+/* Interpolates between a cell and the next one along the last axis. Returns the
+ * logarithm of the time. */
 static double log_between(const gac_contract_table *t, const gac_table_kind *kind, size_t cell,
                           double x, double part)
 {
     double below = cell_us(t, kind, cell);
-    if (part <= 0) /* what follows need not exist */
+    if (part <= 0) /* the next cell may not exist */
         return log(below);
     double above = cell_us(t, kind, cell + 1);
     if (!kind->is_straight)
@@ -86,7 +90,7 @@ double gac_table_us(const gac_contract_table *table, const gac_table_kind *kind,
             weight *= upper ? part[a] : 1 - part[a];
             cell += upper ? step[a] : 0;
         }
-        if (weight > 0) /* an upper neighbour need not exist where it has no weight */
+        if (weight > 0) /* a neighbour without weight may not exist */
             log_us += weight * log_between(table, kind, cell, sizes[LAST], part[LAST]);
     }
     return exp(log_us + beyond);

@@ -1,4 +1,4 @@
-/* The predicted time of one GEMM. */
+/* Predicts the time of one GEMM. */
 #include "contract/contract_internal.h"
 #include "contract/contract_table.h"
 
@@ -7,17 +7,18 @@
 
 #define US_PER_S 1e6
 #define DECODE_ROWS 256
-#define LINE_BYTES 128 /* of the cache */
+#define LINE_BYTES 128 /* size of a cache line */
 
-/* Time of y = x W^T in one tier, x (m, k), W (n, k), y (m, n).
+/* Predicts the time of y = x W^T in one tier, with x (m, k), W (n, k) and y (m,
+ * n).
  *
- * A GEMM multiplies (2mnk flops) while it streams its weights (nk elements),
- * and then or before that moves x and y, the edges (m(n + k) elements), which
- * nothing hides: at 8192 x 8192 x 107 writing y is most of the time. How much
- * of the shorter of multiplying and streaming hides behind the longer is the
- * tier's overlap: nearly all in the asynchronous sm90 kernels, nothing in the
- * align1 ones, whose decode therefore slows with every row. One row is a GEMV,
- * another kernel with a bandwidth of its own. All rates are fitted to measured
+ * A GEMM multiplies (2mnk flops) while it streams its weights (nk elements).
+ * Moving x and y, the edges (m(n + k) elements), is not hidden: at 8192 x 8192
+ * x 107, writing y takes most of the time. The tier's overlap is the share of
+ * the shorter of multiplying and streaming that is hidden behind the longer. It
+ * is nearly 1 in the asynchronous sm90 kernels and 0 in the align1 kernels,
+ * whose decode therefore gets slower with every row. One row is a GEMV, a
+ * different kernel with its own bandwidth. All rates are fitted to measured
  * points (tools/contract). */
 static double tier_us(const gac_contract_rates *rates, double element_bytes, double m, double n,
                       double k)
@@ -58,7 +59,7 @@ const gac_contract_point *gac_contract_find_point(const gac_contract *contract, 
                    gac_contract_point_order);
 }
 
-/* The table of every n that has this m and n, or NULL. */
+/* Returns the every-n table that has this m and n, or NULL. */
 static const gac_contract_table *find_every_n(const gac_contract_gemm *g, int64_t m, int64_t n)
 {
     for (size_t i = 0; i < g->n_every_n; i++)
@@ -67,7 +68,8 @@ static const gac_contract_table *find_every_n(const gac_contract_gemm *g, int64_
     return NULL;
 }
 
-/* The grid of a pair of tiers: for one row alone, or for any number of rows. */
+/* Returns the grid of a pair of tiers: the one for one row alone, or the one
+ * for any number of rows. */
 static const gac_contract_table *find_grid(const gac_contract_gemm *g, int tier_n, int tier_k,
                                            bool one_row)
 {
@@ -80,10 +82,12 @@ static const gac_contract_table *find_grid(const gac_contract_gemm *g, int tier_
     return NULL;
 }
 
-/* Before its first k, a table of every n goes on as the grid does; with few rows it fades
- * into the grid, since it knows how k is split among multiprocessors, and a short k is not
- * split. Past its last k it stays as many microseconds from the grid: what an n costs at the
- * edges of tiles does not grow with k. Half is kept, whatever a file says. */
+/* Predicts by an every-n table, and by the grid outside the table's k. Below
+ * its first k, the table keeps its ratio to the grid. With few rows that ratio
+ * fades towards 1: kernels split a long k among multiprocessors, but not a
+ * short one. Above its last k, the table keeps its difference to the grid,
+ * because the cost of an n at the edges of tiles does not grow with k. The
+ * result is at least half of the grid's, whatever the file states. */
 static double every_n_us(const gac_contract_table *every_n, const gac_contract_table *grid,
                          const double sizes[3])
 {
@@ -101,7 +105,8 @@ static double every_n_us(const gac_contract_table *every_n, const gac_contract_t
     return here * pow(us / there, sizes[0] < DECODE_ROWS ? sizes[2] / k : 1);
 }
 
-/* A pair of tiers without a grid of its own takes that of the next better k. */
+/* Predicts by the tables. A pair of tiers without its own grid uses the grid of
+ * the next better k. */
 static double grid_us(const gac_contract_gemm *g, int tier_n, int tier_k, int64_t m, int64_t n,
                       double k)
 {
@@ -119,9 +124,11 @@ static double grid_us(const gac_contract_gemm *g, int tier_n, int tier_k, int64_
     return isnan(us) ? gac_table_us(grid, &gac_grid_kind, sizes) : us;
 }
 
-/* Kernels for an n of 2 elements load k just as narrowly. They gain from a k of
- * wider loads only where its rows begin at cache lines, as in the table of that
- * k, whose sizes are powers of two; else they take as long as with a k of 2. */
+/* Chooses the tier of k for an n outside the best tier. Kernels for an n that is
+ * a multiple of 2 also load k in pairs. A better k makes them faster only if
+ * its rows start at cache lines, as in the table of that k, whose sizes are
+ * powers of two. Otherwise they take as long as with a k that is a multiple of
+ * 2. */
 static int narrow_k(const gac_contract_gemm *g, double element_bytes, int tier_n, int tier_k,
                     int64_t k)
 {
@@ -134,8 +141,8 @@ static int narrow_k(const gac_contract_gemm *g, double element_bytes, int tier_n
     return tier_k;
 }
 
-/* What a k costs that fills no whole number of cache lines; NULL where it does, or
- * nothing is known of it. */
+/* Returns the cost of a k that does not fill whole cache lines. NULL if it
+ * does, or if its cost is unknown. */
 static const gac_contract_cost *find_cost(const gac_contract_cacheline *lines, int64_t k)
 {
     if (!lines || k % lines->multiple == 0)
@@ -154,7 +161,8 @@ static double tables_us(const gac_contract_gemm *g, double element_bytes, int ti
     tier_k = narrow_k(g, element_bytes, tier_n, tier_k, k);
     if (!cost || !gac_round_up_i64(k, g->k_cacheline->multiple, &whole))
         return grid_us(g, tier_n, tier_k, m, n, (double)k);
-    /* k is worked on by the line: a part of one takes as long as all of it, and a bit more. */
+    /* Kernels work on whole cache lines: a part of a line takes at least as
+     * long as a whole one. */
     return grid_us(g, tier_n, tier_k, m, n, (double)whole) * cost->factor;
 }
 
@@ -176,7 +184,7 @@ double gac_contract_gemm_us(const gac_contract *contract, gac_dtype dtype, int64
     double element_bytes = gac_dtype_bits(served) / 8.0;
     if (g->n_grid > 0)
         return tables_us(g, element_bytes, tier_n, tier_k, (const int64_t[]){ m, n, k });
-    /* One kernel serves both sizes: the one that the worse of them allows. */
+    /* One kernel serves both sizes, and the worse of them decides which. */
     double by_n = tier_us(&g->n[tier_n].rates, element_bytes, (double)m, (double)n, (double)k);
     double by_k = tier_us(&g->k[tier_k].rates, element_bytes, (double)m, (double)n, (double)k);
     return isnan(by_n) ? NAN : fmax(by_n, by_k);

@@ -1,10 +1,10 @@
-/* Files of gac.contract/1, whose tables and figures had other names. Keys that have
- * no successor are ignored by the reader. */
+/* Upgrades gac.contract/1 files, whose tables and figures had other names. The
+ * reader ignores keys without a successor. */
+#include "base/order_statistics.h"
 #include "contract/contract_internal.h"
 
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 
 static void rename_key(json_t *object, const char *from, const char *to)
 {
@@ -14,31 +14,22 @@ static void rename_key(json_t *object, const char *from, const char *to)
     json_object_del(object, from);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The median of factors, in logarithms. */
+/* Returns the median of factors, in logarithms, or 1 if there are none. */
 static double median(const json_t *list)
 {
     enum { MAX_FACTORS = 64 };
     double logs[MAX_FACTORS];
-    size_t n = 0;
+    int n = 0;
     for (size_t i = 0; i < json_array_size(list) && n < MAX_FACTORS; i++) {
         double factor = json_number_value(json_array_get(list, i));
         if (factor > 0)
             logs[n++] = log(factor);
     }
-    if (n == 0)
-        return 1;
-    qsort(logs, n, sizeof *logs, by_value);
-    return exp((logs[(n - 1) / 2] + logs[n / 2]) / 2);
+    return exp(gac_median(logs, n));
 }
 
-/* "lines" has a factor for every part of a line and every m times n; now there is
- * one for every part. */
+/* Makes k_cacheline from "lines", which had a factor for every part of a line
+ * and every m times n. Now each part has one factor. */
 static json_t *cacheline(const json_t *lines)
 {
     json_t *costs = json_array();

@@ -1,4 +1,5 @@
-/* Writes a contract as the file that it would be read from. */
+/* Writes the file of a contract. */
+#include "base/arguments.h"
 #include "contract/contract_schema.h"
 
 #include <jansson.h>
@@ -18,7 +19,7 @@ static void write_text(FILE *to, const char *text)
     json_decref(string);
 }
 
-/* The shortest of some spellings that reads back as the same number. */
+/* Finds a short decimal that reads back as the same number. */
 static int spell(double value, char out[32])
 {
     int n = 0;
@@ -37,7 +38,7 @@ static void new_line(FILE *to, int depth)
     fprintf(to, "\n%*s", depth, "");
 }
 
-/* Numbers share lines. */
+/* Writes a list of numbers, several per line. */
 static void write_numbers(FILE *to, const gac_field *field, const void *list, size_t n, int depth)
 {
     char text[32];
@@ -183,13 +184,14 @@ static void write_struct(FILE *to, const gac_struct *s, const void *at, int dept
 gac_status gac_contract_write(const gac_contract *contract, char **text, size_t *n_bytes,
                               gac_error *err)
 {
+    GAC_REFUSE_NULL(err, contract, text, n_bytes);
     *text = NULL;
     FILE *to = open_memstream(text, n_bytes);
     if (!to)
         return gac_error_no_memory(err);
     write_struct(to, &gac_contract_struct, contract, 0);
     fputc('\n', to);
-    if (fclose(to) == 0)
+    if (fclose(to) == 0 && gac_memory_check(NULL) == GAC_OK)
         return GAC_OK;
     free(*text);
     *text = NULL;

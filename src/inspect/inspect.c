@@ -1,4 +1,5 @@
-/* What is misaligned, and what it costs. The verdict is in verdict.c. */
+/* Finds misaligned dimensions and their cost. verdict.c decides whether repair
+ * pays. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,7 +28,7 @@ static int by_size(const void *a, const void *b)
     return x->size < y->size ? -1 : x->size > y->size;
 }
 
-/* Sorts an entry per dimension and merges those of one size. */
+/* Counts the dimensions of a role by size. */
 static gac_status summarise_role(const gac_model *model, gac_inspection *x, gac_role role,
                                  gac_error *err)
 {
@@ -68,8 +69,9 @@ static void look_at_files(const gac_checkpoint *c, gac_file_offsets *files)
         files->n_files_off_4096 += gac_checkpoint_data_start(c, i) % 4096 != 0;
 }
 
-/* The suggested size where zeros are at most this inexact. Dimensions that
- * move together share their exactness. */
+/* Chooses the suggested size for dimensions whose exactness is at most limit,
+ * and the present size for the others. Dimensions that move together have the
+ * same exactness. */
 static void choose_sizes(const gac_model *model, const gac_inspection *x, gac_exactness limit,
                          int64_t *sizes)
 {
@@ -109,7 +111,7 @@ static gac_status predict(const gac_model *model, gac_inspection *x, gac_error *
     return status;
 }
 
-/* Turns what was asked for into a target that the contract serves. */
+/* Turns the options into a target that the contract serves. */
 static gac_status take_options(const gac_model *model, const gac_contract *contract,
                                const gac_inspect_options *o, gac_inspection *x, gac_error *err)
 {

@@ -1,4 +1,4 @@
-/* Whether repair pays. */
+/* Decides whether repair pays. */
 #include "inspect/inspect_internal.h"
 
 const char *gac_verdict_name(gac_verdict verdict)

@@ -248,7 +248,7 @@ gac_status linear_bind_hidden(builder *b, const linear *l, side at, gac_error *e
 
 void linear_split(builder *b, const linear *l, side at)
 {
-    /* Of two factors only the one at the split side is split. Every GPU has the
+    /* Tensor parallelism splits only the factor at this side. Every GPU has the
      * whole other factor. */
     int32_t first = l->factorised && at == SIDE_OUT ? l->first_op + 1 : l->first_op;
     int32_t last = l->factorised && at == SIDE_IN ? l->first_op : l->first_op + l->n_ops - 1;

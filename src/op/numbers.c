@@ -6,9 +6,9 @@
 /* A binary float of at most 16 bits: sign, exponent, mantissa. */
 typedef struct layout {
     int mantissa_bits;
-    int min_exponent;  /* of the smallest normal number */
-    unsigned overflow; /* code of what is too large: infinity, or the NaN of E4M3 */
-    unsigned nan;      /* a quiet one */
+    int min_exponent;  /* exponent of the smallest normal number */
+    unsigned overflow; /* code for values that are too large: infinity, or the NaN of E4M3 */
+    unsigned nan;      /* code of a quiet NaN */
     unsigned sign;
 } layout;
 
@@ -28,13 +28,15 @@ float gac_f8_to_float(uint8_t code)
     uint32_t sign = (uint32_t)(code & 0x80) << 24, rest = code & 0x7F;
     if (rest == 0x7F)
         return float_of_bits(sign | 0x7FC00000);
-    /* As in gac_f16_to_float: too small by a power of two, made up for exactly. */
+    /* The shifted bits are too small by a power of two, as in gac_f16_to_float.
+     * Multiplying by that power is exact. */
     float magnitude = float_of_bits(rest << 20) * 0x1p120F;
     return sign ? -magnitude : magnitude;
 }
 
-/* The magnitude in units of its last place, rounded, is the mantissa with its
- * leading one; added to the exponent field it carries by itself. */
+/* Encodes value. The magnitude, rounded in units of its last place, is the
+ * mantissa with its leading one. Adding it to the exponent field also carries
+ * into the exponent if rounding overflows the mantissa. */
 static unsigned encode(const layout *to, double value)
 {
     unsigned sign = signbit(value) ? to->sign : 0;

@@ -1,4 +1,4 @@
-/* Which sizes break a rule of the contract or of the deployment. */
+/* Finds sizes that break a rule of the contract or of the deployment. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,13 +6,13 @@
 #include "base/arguments.h"
 #include "plan/plan_internal.h"
 
-/* The unit that every size of a dimension must be a multiple of, as the least
- * common multiple of what each place asks. */
+/* Sizes of a dimension must be multiples of these units. Each is the least
+ * common multiple over all operators that see the dimension. */
 typedef struct units {
-    int64_t contract; /* alone on one GPU */
-    int64_t parallel; /* split over the GPUs */
+    int64_t contract; /* on one GPU */
+    int64_t parallel; /* split over several GPUs */
     int64_t group;    /* with quantisation groups */
-    bool uneven;      /* heads that do not divide over the GPUs: no size helps */
+    bool uneven;      /* the heads do not divide over the GPUs, so no size helps */
 } units;
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -30,8 +30,8 @@ static bool widen(int64_t *unit, int64_t by)
     return by < 1 || gac_lcm_i64(*unit, by, unit);
 }
 
-/* Slices that one GPU gets when an axis is split: whole heads go to one GPU,
- * so the count is divided; one slice is itself divided. */
+/* Computes what one GPU gets of a split axis. Whole heads go to one GPU, so
+ * their number is divided. Any other slice is itself divided. */
 static void per_gpu(const gac_op *op, const gac_term *term, int64_t n_gpus, bool by_heads,
                     int64_t *n_slices, int64_t *divisor)
 {
@@ -47,8 +47,8 @@ static void per_gpu(const gac_op *op, const gac_term *term, int64_t n_gpus, bool
         *n_slices = term->n_slices > n_gpus ? term->n_slices / n_gpus : 1;
 }
 
-/* Query heads must divide over the GPUs. Of k and v heads there may be fewer
- * than GPUs: runtimes then copy them. */
+/* Returns whether the heads divide over the GPUs. There may be fewer k and v
+ * heads than GPUs, because runtimes then copy them. */
 static bool heads_divide(const gac_op *op, int64_t n_gpus)
 {
     int64_t n_kv = op->n_kv_heads;
@@ -61,7 +61,8 @@ static bool is_head(const gac_model *model, int32_t dim)
     return role == GAC_ROLE_QK_HEAD || role == GAC_ROLE_V_HEAD;
 }
 
-/* n_slices x size must be a multiple of unit, so size of unit / gcd. */
+/* Adds the units of one operator axis. n_slices x size must be a multiple of a
+ * unit, so size must be a multiple of unit / gcd(unit, n_slices). */
 static bool widen_all(units *u, int64_t n_slices, int64_t multiple, int64_t divisor,
                       int64_t gpu_slices, int64_t group)
 {
@@ -76,9 +77,9 @@ static bool widen_all(units *u, int64_t n_slices, int64_t multiple, int64_t divi
            widen(&u->parallel, parallel) && widen(&u->group, grouped);
 }
 
-/* Whether what a dimension brings to a place is aligned by itself. What others
- * bring to the same axis is their affair: a sum that is aligned by accident
- * does not make its parts so. */
+/* Judges a dimension's contribution to an operator axis by itself. A sum with
+ * other dimensions may be aligned by accident, which does not make its parts
+ * aligned. */
 static gac_status judge_term(const gac_model *model, const gac_target *target, const gac_term *term,
                              gac_dim_advice *advice, gac_error *err)
 {
@@ -118,7 +119,7 @@ static gac_status gather(const gac_model *model, const gac_target *target, units
     return GAC_OK;
 }
 
-/* The rule that a size breaks, the contract's first. */
+/* Returns the rule that a size breaks, or NULL. The contract comes first. */
 static const char *broken_rule(const units *u, const gac_dim_advice *advice, int64_t size)
 {
     if (!advice->aligned || size % u->contract != 0)
@@ -142,7 +143,7 @@ static gac_status conclude(const gac_model *model, const units *u, gac_dim_advic
             !gac_round_up_i64(dim->size, unit, &advice[i].suggest))
             return gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow", dim->name);
     }
-    /* Dimensions that must stay equal get the size that suits all of them. */
+    /* Tied dimensions get the largest suggested size among them. */
     for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
         int32_t to = gac_model_dim(model, i)->tied_to;
         if (to >= 0 && advice[i].suggest > advice[to].suggest)
@@ -156,7 +157,7 @@ static gac_status conclude(const gac_model *model, const units *u, gac_dim_advic
     return GAC_OK;
 }
 
-/* The kernel that serves an operator as one GPU sees it now, at one place. */
+/* Finds the kernel that now serves an operator on one GPU, judged on one axis. */
 static gac_status serving_kernel(const gac_model *model, const gac_target *target,
                                  const gac_phase *phase, const gac_op *op, const gac_term *term,
                                  gac_judgement *out, gac_error *err)
@@ -176,7 +177,7 @@ static gac_status serving_kernel(const gac_model *model, const gac_target *targe
                               err);
 }
 
-/* What an operator could save with the suggested sizes is lost to the
+/* Charges the time that an operator could save with the suggested sizes to the
  * misaligned dimensions it sees, in equal parts. */
 static gac_status charge(const gac_model *model, const gac_target *target, const gac_phase *phase,
                          const gac_op *op, double now_ms, double then_ms, gac_dim_advice *advice,
@@ -191,7 +192,7 @@ static gac_status charge(const gac_model *model, const gac_target *target, const
         if (a->aligned)
             continue;
         a->lost_ms += phase->weight * (now_ms - then_ms) / n_broken;
-        double penalty = then_ms != 0 ? now_ms / then_ms : 1; /* NaN where no times are known */
+        double penalty = then_ms != 0 ? now_ms / then_ms : 1; /* NaN if no times are known */
         if (a->axis != GAC_OP_AXIS_COUNT && penalty <= a->penalty)
             continue;
         gac_status status = serving_kernel(model, target, phase, op, &op->terms[t], &j, err);

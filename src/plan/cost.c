@@ -1,4 +1,4 @@
-/* Predicted time of a workload, and what each dimension adds to it. */
+/* Predicts the time of a workload and the growth in bytes. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,8 +15,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* What one GPU sees of an axis that is split: whole heads, at least one, and an
- * equal part of everything else. */
+/* Returns the size of a split axis on one GPU: whole heads, at least one, and
+ * an equal part of everything else. */
 static int64_t split_size(const gac_model *model, const gac_target *target, const gac_op *op,
                           const int64_t *sizes, gac_op_axis axis, int64_t whole)
 {
@@ -56,8 +56,8 @@ int64_t gac_plan_gemm_rows(const gac_phase *phase, const gac_op *op, double *cal
         rows *= (double)phase->length;
     *calls = (double)op->count;
     if (op->share < 1) {
-        /* Tokens pick experts independently: an expert is called with
-         * probability p, and then shares its calls' rows evenly. */
+        /* Tokens choose experts independently. An expert is called with
+         * probability p, and then gets an equal share of the rows. */
         double p = 1 - pow(1 - op->share, rows);
         rows = rows * op->share / p;
         *calls *= p;
@@ -130,7 +130,8 @@ double gac_plan_op_ms(const gac_model *model, const gac_target *target, const ga
                                    : sdpa_ms(model, target, phase, op, sizes);
 }
 
-/* Width of the MLPs of the whole model, as the tokens that pass see it. */
+/* Returns the sum of all MLP widths. An expert counts by its share of the
+ * tokens. */
 static double total_width(const gac_model *model, const gac_target *target)
 {
     double width = 0;
@@ -204,8 +205,8 @@ double gac_plan_total_ms(const gac_model *model, const gac_plan_options *options
     return sum;
 }
 
-/* Elements of one tensor with the given sizes. extra holds, for each of its
- * axes, what the dimensions on it grow by. */
+/* Returns the elements of one tensor after growth. extra has the growth of each
+ * axis. */
 static double elements(const gac_tensor *t, const int64_t *extra, int32_t n_extra)
 {
     double n = 1;
@@ -217,7 +218,8 @@ static double elements(const gac_tensor *t, const int64_t *extra, int32_t n_extr
 gac_status gac_plan_growth_bytes(const gac_model *model, const int64_t *sizes, double *out,
                                  gac_error *err)
 {
-    /* Dimensions live on weights of up to three axes (experts in one tensor). */
+    /* Dimensions are on weights of up to three axes, if one tensor holds all
+     * experts. */
     enum { MAX_AXES = 3 };
     const gac_checkpoint *c = gac_model_checkpoint(model);
     int32_t n_tensors = gac_checkpoint_n_tensors(c);

@@ -1,17 +1,17 @@
-/* Which dimensions move together, and what sizes they may take. */
+/* Finds which dimensions move together, and their candidate sizes. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan_internal.h"
 
-/* Candidates beyond the next aligned size: enough to reach tile sizes. */
+/* Number of steps beyond the next aligned size, enough to reach tile sizes. */
 enum { N_STEPS = 16 };
 
 typedef struct grouping {
     const gac_model *model;
     const gac_plan_options *options;
-    int32_t *leader; /* (n_dims): first dimension of the group */
+    int32_t *leader; /* (n_dims): first dimension of each dimension's group */
     dim_units *units;
     plan_groups *out;
     gac_error *err;
@@ -66,13 +66,13 @@ static gac_status collect_groups(grouping *g)
     return GAC_OK;
 }
 
-/* What is common to the members of a group. */
+/* Facts about the members of a group. */
 typedef struct group_facts {
-    int64_t largest; /* of their sizes */
-    bool equal;      /* their sizes are */
+    int64_t largest; /* the largest of their sizes */
+    bool equal;      /* all sizes are equal */
     bool movable;
     int64_t best, hard;
-    int64_t fixed; /* by a rule, or -1 */
+    int64_t fixed; /* size that a rule fixes, or -1 */
 } group_facts;
 
 static gac_status gather_facts(const grouping *g, const plan_group *group, group_facts *f)
@@ -89,7 +89,7 @@ static gac_status gather_facts(const grouping *g, const plan_group *group, group
         if (!gac_lcm_i64(f->best, g->units[i].best, &f->best) ||
             !gac_lcm_i64(f->hard, g->units[i].hard, &f->hard))
             return gac_error_set(g->err, GAC_USAGE, "the units that %s asks for overflow", d->name);
-        int64_t fixed = -1; /* the last rule that matches */
+        int64_t fixed = -1; /* the last matching rule wins */
         for (int32_t r = 0; r < g->options->n_rules; r++)
             if (fnmatch(g->options->rules[r].pattern, d->name, 0) == 0)
                 fixed = g->options->rules[r].size;
@@ -133,8 +133,9 @@ static bool add_size(plan_group *group, int64_t size)
     return true;
 }
 
-/* The size as it is, the next multiples of 8 and of 16, then multiples of the best unit
- * step by step, then of ever larger units, up to a quarter more than now. */
+/* Adds the present size, the next multiples of 8 and of 16, then steps of the
+ * best unit, then multiples of ever larger units, up to a quarter more than the
+ * present size. The present size is a candidate only if all members have it. */
 static gac_status add_candidates(const grouping *g, plan_group *group, const group_facts *f)
 {
     int64_t first, next, limit = f->largest + f->largest / 4;
@@ -146,7 +147,7 @@ static gac_status add_candidates(const grouping *g, plan_group *group, const gro
                               : cannot(g, group, "cannot be changed, and is not", f->largest);
     if (!gac_round_up_i64(f->largest, f->best, &first))
         return cannot(g, group, "no aligned size follows", f->largest);
-    for (int64_t unit = 8; unit <= 16; unit *= 2) /* these may pay without being aligned */
+    for (int64_t unit = 8; unit <= 16; unit *= 2) /* these may be faster without being aligned */
         if (gac_round_up_i64(f->largest, unit, &next) && next < first && next % f->hard == 0)
             add_size(group, next);
     if (!add_size(group, first))
@@ -181,7 +182,7 @@ static gac_status choose_sizes(const grouping *g, plan_group *group)
     return GAC_OK;
 }
 
-/* A rule that matches nothing is a slip of the pen. */
+/* Refuses a rule that matches nothing, because its name must be misspelled. */
 static gac_status check_rules(const gac_model *model, const gac_plan_options *options,
                               gac_error *err)
 {

@@ -1,4 +1,4 @@
-/* From a model and a wish to a size for every dimension. */
+/* Makes a plan: a size for every dimension of a model. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,12 +33,12 @@ gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_option
 /* The plans that are compared. */
 enum {
     LEAST, /* the least growth */
-    BY_8,  /* as minimal */
-    BY_16, /* as optimal */
+    BY_8,  /* the strategy minimal */
+    BY_16, /* the strategy multiple-16 */
     N_PLAIN,
     SOLVED = N_PLAIN, /* the fastest combination within the limit */
-    TRIMMED,          /* the choice without the sizes that do not pay in it */
-    PICKED,           /* the choice at the limit before */
+    TRIMMED,          /* the chosen plan, but without the sizes that do not pay in it */
+    PICKED,           /* the plan chosen in the previous round */
     N_PLANS
 };
 
@@ -50,10 +50,10 @@ static gac_status price_plain(const plan_problem *p, plan_answer *plans, gac_err
     for (int i = 0; i < N_PLAIN && status == GAC_OK; i++) {
         if (i != LEAST)
             status = gac_plan_apply_strategy(
-                p->model, p->options, i == BY_8 ? GAC_STRATEGY_MINIMAL : GAC_STRATEGY_OPTIMAL,
+                p->model, p->options, i == BY_8 ? GAC_STRATEGY_MINIMAL : GAC_STRATEGY_MULTIPLE_16,
                 &p->groups, plans[i].sizes, err);
         if (status == GAC_OK)
-            status = gac_problem_settle(p, &plans[i], err);
+            status = gac_problem_price_answer(p, &plans[i], err);
     }
     return status;
 }
@@ -67,9 +67,10 @@ static double fastest_ms(const plan_answer *plans, int64_t limit)
     return least;
 }
 
-/* The plan with the fewest bytes among those that are within the margin of best_ms, and
- * are the least growth or faster than it by more than the margin. There is one: if
- * the least growth is not within the margin, the fastest plan is that much faster. */
+/* Chooses the plan with the fewest bytes among those within the margin of
+ * best_ms. A plan other than the least growth must also be faster than it by
+ * more than the margin. There always is one: if the least growth is not within
+ * the margin, the fastest plan is that much faster. */
 static const plan_answer *fewest_bytes(const plan_problem *p, const plan_answer *plans,
                                        int64_t limit, double best_ms)
 {
@@ -84,7 +85,7 @@ static const plan_answer *fewest_bytes(const plan_problem *p, const plan_answer 
     return pick;
 }
 
-/* Sizes and prices, not what is proved. */
+/* Copies sizes and prices, but not the bound. */
 static void copy_answer(const plan_answer *from, size_t n_dims, plan_answer *to)
 {
     memmove(to->sizes, from->sizes, n_dims * sizeof *to->sizes);
@@ -92,7 +93,8 @@ static void copy_answer(const plan_answer *from, size_t n_dims, plan_answer *to)
     to->bytes = from->bytes;
 }
 
-/* Solves within the limit and chooses among all plans, first without TRIMMED. */
+/* Solves within the limit and chooses among all plans: first without TRIMMED,
+ * which is made from that choice, then with it. */
 static gac_status choose(plan_problem *p, int64_t limit, plan_answer *plans, double *best_ms,
                          const plan_answer **pick, gac_error *err)
 {
@@ -106,14 +108,14 @@ static gac_status choose(plan_problem *p, int64_t limit, plan_answer *plans, dou
     *pick = fewest_bytes(p, plans, limit, *best_ms);
     copy_answer(*pick, n_dims, &plans[TRIMMED]);
     gac_problem_trim(p, fmin(*best_ms / share, share * plans[LEAST].ms), &plans[TRIMMED]);
-    status = gac_problem_settle(p, &plans[TRIMMED], err);
+    status = gac_problem_price_answer(p, &plans[TRIMMED], err);
     *pick = fewest_bytes(p, plans, limit, *best_ms);
     return status;
 }
 
-/* Least time within the limit. As long as a plan with fewer bytes is within the margin
- * of the fastest, its bytes are the next limit; so the limit falls until the plan
- * is the fastest within it. */
+/* Finds the least time within the limit. If a plan with fewer bytes is within
+ * the margin of the fastest plan, its bytes become the next limit. So the limit
+ * falls until the plan is the fastest one within it. */
 static gac_status solve_time(plan_problem *p, gac_plan *plan, plan_answer *out, gac_error *err)
 {
     double bytes = (double)gac_checkpoint_size_bytes(gac_model_checkpoint(p->model));
@@ -146,14 +148,15 @@ static gac_status solve_time(plan_problem *p, gac_plan *plan, plan_answer *out, 
     return status;
 }
 
-/* The same, until no candidate pays as the only change to the answer. */
-static gac_status solve_time_settled(plan_problem *p, gac_plan *plan, plan_answer *out,
-                                     gac_error *err)
+/* The same, repeated until no other candidate pays as the only change to the
+ * answer. */
+static gac_status solve_time_until_stable(plan_problem *p, gac_plan *plan, plan_answer *out,
+                                          gac_error *err)
 {
     enum { MAX_ROUNDS = 16 };
     gac_status status = solve_time(p, plan, out, err);
     for (int round = 1; round < MAX_ROUNDS && status == GAC_OK &&
-                        gac_problem_take_in(p, gac_problem_limit(p), out) > 0;
+                        gac_problem_add_paying(p, gac_problem_limit(p), out) > 0;
          round++) {
         status = gac_problem_divide(p, err);
         if (status == GAC_OK)
@@ -172,7 +175,7 @@ static gac_status solve(const gac_model *model, const gac_plan_options *options,
     if (status != GAC_OK)
         return status;
     status = least_bytes ? gac_problem_least_bytes(&p, options->max_time_ms, &a, err)
-                         : solve_time_settled(&p, out, &a, err);
+                         : solve_time_until_stable(&p, out, &a, err);
     out->margin_pct = p.margin_pct;
     out->margin_stated = p.margin_stated;
     out->optimal = a.proved;
@@ -229,8 +232,8 @@ void gac_plan_dispose(gac_plan *plan)
     plan->sizes = NULL;
 }
 
-/* The points of a problem whose classes do not add up: answers at limits spread
- * evenly, each priced together. */
+/* Computes points of the front if classes do not add up: answers at evenly
+ * spread limits, each priced together. */
 static gac_status front_at_limits(plan_problem *p, gac_front *out, gac_error *err)
 {
     enum { N_LIMITS = 64 };
@@ -263,7 +266,7 @@ static gac_status front_at_limits(plan_problem *p, gac_front *out, gac_error *er
     return status;
 }
 
-/* The whole front, of classes that add up. */
+/* Computes the whole front. This needs classes that add up. */
 static gac_status whole_front(plan_problem *p, gac_front *out, gac_error *err)
 {
     gac_pareto_options limits = { .time_limit_s = p->options->time_limit_s };

@@ -1,4 +1,4 @@
-/* Which sizes pay: a gain below the margin is none. */
+/* Finds the sizes that pay. A gain below the margin counts as none. */
 #include <math.h>
 #include <string.h>
 
@@ -14,8 +14,8 @@ bool gac_problem_is_faster(const plan_problem *p, double a_ms, double b_ms)
     return a_ms < (1 - p->margin_pct / 100) * b_ms;
 }
 
-/* The median error that the contract states for GEMMs, or for attention where
- * that is larger and a head size may grow. */
+/* Sets the margin: the median error that the contract states for GEMMs, or that
+ * for attention if it is larger and a head size may grow. */
 static void find_margin(plan_problem *p)
 {
     const gac_target *target = &p->options->target;
@@ -35,9 +35,7 @@ static void find_margin(plan_problem *p)
     p->margin_pct = stated ? fmax(gemm_pct, sdpa_pct) : GAC_DEFAULT_MARGIN_PCT;
 }
 
-/* Leaves a group the candidates that pay: the smallest, and each larger one whose
- * operators take less than the last one's by more than the margin, with all
- * other groups at their first aligned size. */
+/* Keeps the candidates of one group that pay. See gac_problem_keep_paying. */
 static void keep_paying(plan_problem *p, int32_t at)
 {
     plan_group *group = &p->groups.groups[at];
@@ -86,7 +84,7 @@ static bool has_size(const plan_group *group, int64_t size)
     return false;
 }
 
-int32_t gac_problem_take_in(plan_problem *p, int64_t limit_bytes, plan_answer *a)
+int32_t gac_problem_add_paying(plan_problem *p, int64_t limit_bytes, plan_answer *a)
 {
     int32_t n_new = 0;
     for (int32_t i = 0; i < p->groups.n_groups; i++) {

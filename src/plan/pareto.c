@@ -7,7 +7,7 @@
 #define DEFAULT_STATES ((int64_t)1 << 17)
 #define DEFAULT_BUDGETS 64
 
-/* Makes points of the states; the caller's unit of cost and value. */
+/* Turns states into points, in the caller's units of cost and value. */
 static gac_status list_points(const gac_mck *mck, const gac_mck_list *list, gac_front *out,
                               gac_error *err)
 {
@@ -22,12 +22,13 @@ static gac_status list_points(const gac_mck *mck, const gac_mck_list *list, gac_
     return GAC_OK;
 }
 
-/* Merges class after class without bounds. GAC_MCK_FULL when the front has
+/* Merges one class after another, without bounds. GAC_MCK_FULL if the front has
  * more points than allowed. */
 static gac_mck_outcome merge_all(gac_mck_search *search, gac_mck_list *list, gac_mck_list *spare)
 {
     const gac_mck *mck = search->mck;
-    /* Every state is above the capacity of -1 and could come back for nothing. */
+    /* With a capacity of -1 and free ways down, no state is dropped for its
+     * bound. */
     gac_mck_rule rule = { { 0, 1 }, { 0, 1 }, true, 0, INT64_MAX / 2 };
     if (!gac_mck_list_reserve(list, 1))
         return GAC_MCK_NO_MEMORY;
@@ -72,7 +73,7 @@ static gac_mck_outcome complete_front(const gac_mck *mck, size_t max_states, dou
     return outcome;
 }
 
-/* Adds the optimum at one budget, unless the one before is as good. */
+/* Adds the optimum at one budget, unless the previous point is as good. */
 static gac_status add_optimum(const gac_choice_class *classes, int32_t n_classes, int64_t budget,
                               double time_limit_s, int32_t *picks, gac_front *out, gac_error *err)
 {

@@ -1,4 +1,4 @@
-/* A plan as text that a person can read, edit and give back. */
+/* Writes a plan as JSON that people can read and edit, and reads it back. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/arguments.h"
 #include "plan/plan_internal.h"
 
-/* null where the contract has no times. */
+/* Returns null if the contract has no times. */
 static json_t *ms_json(double time_ms)
 {
     return isnan(time_ms) ? json_null() : json_real(time_ms);
@@ -49,7 +49,7 @@ static gac_status bad_plan(const char *source, size_t index, const char *name, c
 }
 
 static gac_status take_dim(const json_t *entry, size_t index, const gac_model *model,
-                           const char *source, bool *seen, gac_plan *out, gac_error *err)
+                           const char *source, bool *listed, gac_plan *out, gac_error *err)
 {
     const char *name = json_string_value(json_object_get(entry, "name"));
     const json_t *from = json_object_get(entry, "from"), *to = json_object_get(entry, "to");
@@ -58,9 +58,9 @@ static gac_status take_dim(const json_t *entry, size_t index, const gac_model *m
     int32_t dim = gac_model_find_dim(model, name);
     if (dim < 0)
         return bad_plan(source, index, name, "the model has no such dimension", err);
-    if (seen[dim])
+    if (listed[dim])
         return bad_plan(source, index, name, "appears twice", err);
-    seen[dim] = true;
+    listed[dim] = true;
     if (!json_is_integer(to) || json_integer_value(to) < 1 || json_integer_value(to) > INT32_MAX)
         return bad_plan(source, index, name, "\"to\" is not a size", err);
     if (!json_is_integer(from) || json_integer_value(from) != gac_model_dim(model, dim)->size)
@@ -80,12 +80,13 @@ static gac_status take_dim(const json_t *entry, size_t index, const gac_model *m
     return GAC_OK;
 }
 
-/* A dimension that is not listed follows one it is tied to that is. */
-static void follow_ties(const gac_model *model, const bool *seen, gac_plan *out)
+/* Gives each dimension that is not listed the size of the dimension it is tied
+ * to. */
+static void follow_ties(const gac_model *model, const bool *listed, gac_plan *out)
 {
     for (int32_t i = 0; i < out->n_dims; i++) {
         int32_t to = gac_model_dim(model, i)->tied_to;
-        if (to >= 0 && !seen[i])
+        if (to >= 0 && !listed[i])
             out->sizes[i] = out->sizes[to];
     }
 }
@@ -97,6 +98,7 @@ gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model,
     char q[256];
     size_t i;
     json_t *entry;
+    gac_strategy known;
     const char *schema = json_string_value(json_object_get(json, "schema"));
     const char *strategy = json_string_value(json_object_get(json, "strategy"));
     const json_t *dims = json_object_get(json, "dims");
@@ -106,23 +108,25 @@ gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model,
     if (!json_is_array(dims))
         return gac_error_set(err, GAC_BAD_INPUT, "%s: \"dims\" is not an array", q);
     *out = (gac_plan){ .n_dims = gac_model_n_dims(model) };
+    if (strategy && gac_strategy_parse(strategy, &known))
+        strategy = gac_strategy_name(known);
     snprintf(out->strategy, sizeof out->strategy, "%s", strategy ? strategy : "edited");
     out->sizes = calloc((size_t)out->n_dims + 1, sizeof *out->sizes);
-    bool *seen = calloc((size_t)out->n_dims + 1, sizeof *seen);
-    gac_status status = out->sizes && seen ? GAC_OK : gac_error_no_memory(err);
+    bool *listed = calloc((size_t)out->n_dims + 1, sizeof *listed);
+    gac_status status = out->sizes && listed ? GAC_OK : gac_error_no_memory(err);
     for (int32_t d = 0; d < out->n_dims && status == GAC_OK; d++)
         out->sizes[d] = gac_model_dim(model, d)->size;
     if (status == GAC_OK)
         json_array_foreach(dims, i, entry) {
-            status = take_dim(entry, i, model, source, seen, out, err);
+            status = take_dim(entry, i, model, source, listed, out, err);
             if (status != GAC_OK)
                 break;
         }
     if (status == GAC_OK) {
-        follow_ties(model, seen, out);
+        follow_ties(model, listed, out);
         status = gac_plan_overhead_pct(model, out->sizes, &out->overhead_pct, err);
     }
-    free(seen);
+    free(listed);
     if (status != GAC_OK)
         gac_plan_dispose(out);
     return status;

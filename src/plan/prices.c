@@ -1,11 +1,11 @@
-/* What the combinations of a class cost in time and bytes. */
+/* Prices the combinations of a class in time and bytes. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "plan/plan_internal.h"
 
-/* Combinations of other groups that a bound looks at. */
-enum { MAX_LOOKED_AT = 4096 };
+/* Limit of combinations of other groups that a bound considers. */
+enum { MAX_CONSIDERED = 4096 };
 
 void gac_problem_set(const plan_problem *p, const plan_class *c, int32_t choice, int64_t *sizes)
 {
@@ -35,15 +35,15 @@ static void set_class_at(const plan_problem *p, const plan_class *c, context at,
         set_at(p, c->groups[k], at, sizes);
 }
 
-/* The open groups of an operator but one. -1 for more than there is room for. */
-static int32_t other_groups(const plan_problem *p, int32_t op_index, int32_t but, int32_t *out,
+/* Lists the open groups of an operator, except one. -1 if room is too small. */
+static int32_t other_groups(const plan_problem *p, int32_t op_index, int32_t except, int32_t *out,
                             int32_t room)
 {
     const gac_op *op = gac_model_op(p->model, op_index);
     int32_t n = 0;
     for (int32_t t = 0; t < op->n_terms; t++) {
         int32_t group = p->groups.group_of[op->terms[t].dim];
-        bool listed = group == but || p->groups.groups[group].n_sizes < 2;
+        bool listed = group == except || p->groups.groups[group].n_sizes < 2;
         for (int32_t k = 0; k < n && !listed; k++)
             listed = out[k] == group;
         if (listed)
@@ -55,18 +55,18 @@ static int32_t other_groups(const plan_problem *p, int32_t op_index, int32_t but
     return n;
 }
 
-/* The least time of an operator whatever its other groups take; 0, which is
- * below everything, where that is too much to look at. Leaves the other groups at
- * their first candidates. */
+/* Returns the least time of an operator over all candidates of its other
+ * groups. Returns 0, a lower bound of everything, if there are too many
+ * combinations. Afterwards the other groups have their first candidates. */
 static double least_op_ms(const plan_problem *p, int32_t op, int32_t group, int64_t *sizes)
 {
     enum { MAX_OTHERS = 12 };
     int32_t others[MAX_OTHERS];
     int64_t product = 1;
     int32_t n = other_groups(p, op, group, others, MAX_OTHERS);
-    for (int32_t k = 0; k < n && product <= MAX_LOOKED_AT; k++)
+    for (int32_t k = 0; k < n && product <= MAX_CONSIDERED; k++)
         product *= p->groups.groups[others[k]].n_sizes;
-    if (n < 0 || product > MAX_LOOKED_AT)
+    if (n < 0 || product > MAX_CONSIDERED)
         return 0;
     plan_class c = { n, others, (int32_t)product, NULL };
     double least = INFINITY;
@@ -78,7 +78,8 @@ static double least_op_ms(const plan_problem *p, int32_t op, int32_t group, int6
     return least;
 }
 
-/* Operators that see one open group only, at each of its candidates. */
+/* Times the operators that see only this open group, for each of its
+ * candidates. */
 static void time_alone(const plan_problem *p, int32_t group, int64_t *sizes, double *out_ms)
 {
     const plan_group *g = &p->groups.groups[group];
@@ -91,8 +92,8 @@ static void time_alone(const plan_problem *p, int32_t group, int64_t *sizes, dou
     }
 }
 
-/* Operators of a group that see others too. Of a class with several groups each
- * counts once, for its owner. */
+/* Times the operators that see this group and others. In a class of several
+ * groups, only the owner counts an operator. */
 static double time_shared(const plan_problem *p, const plan_class *c, int32_t group, pricing price,
                           int64_t *sizes)
 {
@@ -122,7 +123,7 @@ static double class_bytes(const plan_problem *p, const plan_class *c, const int6
     return sum;
 }
 
-/* Fills the values of a class, whose groups sizes has as all others. */
+/* Computes the values of a class. sizes has the sizes of all other groups. */
 static gac_status price_times(const plan_problem *p, plan_class *c, pricing price, int64_t *sizes,
                               gac_error *err)
 {

@@ -1,11 +1,12 @@
-/* What solve chooses from: the sizes that pay, and which of them must be chosen
- * together. */
+/* Sets up the problem that solve works on: the candidates that pay, and the
+ * classes of groups that must be chosen together. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "plan/plan_internal.h"
 
-/* Of one class: enough for the ranks and the width of one layer. */
+/* Limit of combinations of one class, enough for the ranks and the width of one
+ * layer. */
 enum { DEFAULT_COMBINATIONS = 4096 };
 
 static bool lists_create(link_lists *lists, int32_t n_lists, size_t n_items)
@@ -20,7 +21,7 @@ static bool lists_create(link_lists *lists, int32_t n_lists, size_t n_items)
     return true;
 }
 
-/* Puts item in front, unless it is there. */
+/* Adds item in front of a list, unless it is already there. */
 static void lists_add(link_lists *lists, int32_t at, int32_t item)
 {
     if (lists->first[at] >= 0 && lists->item[lists->first[at]] == item)
@@ -66,7 +67,7 @@ static gac_status link_tensors(plan_problem *p, gac_error *err)
         for (int32_t k = 0; k < d->n_places; k++)
             lists_add(&p->dims, d->places[k].tensor, i);
     }
-    /* By tensor, so that each is once in a group's list. */
+    /* This goes by tensor, so that a group's list has each tensor once. */
     for (int32_t t = 0; t < n_tensors; t++)
         for (int32_t r = p->dims.first[t]; r >= 0; r = p->dims.next[r])
             lists_add(&p->tensors, p->groups.group_of[p->dims.item[r]], t);
@@ -93,7 +94,7 @@ double gac_problem_group_ms(const plan_problem *p, int32_t group, const int64_t 
 
 double gac_problem_tensor_bytes(const plan_problem *p, int32_t tensor, const int64_t *sizes)
 {
-    enum { MAX_AXES = 3 }; /* of tensors that have dimensions */
+    enum { MAX_AXES = 3 }; /* tensors with dimensions have at most 3 axes */
     const gac_tensor *t = gac_checkpoint_tensor(gac_model_checkpoint(p->model), tensor);
     double extent[MAX_AXES] = { 1, 1, 1 };
     for (int32_t a = 0; a < t->n_axes && a < MAX_AXES; a++)
@@ -126,7 +127,8 @@ static int32_t find_root(int32_t *root, int32_t group)
     return group;
 }
 
-/* Takes note that something sees a group: its owner is the first open one. */
+/* Notes that an operator or tensor belongs to a group. Its owner is its first
+ * open group. All its open groups get the same root. */
 static void join(const plan_problem *p, int32_t group, int32_t *owner, bool *shared, int32_t *root)
 {
     if (!gac_problem_is_open(p, group) || *owner == group)
@@ -142,7 +144,8 @@ static void join(const plan_problem *p, int32_t group, int32_t *owner, bool *sha
     *owner = group < *owner ? group : *owner;
 }
 
-/* Groups that share an operator or a tensor get the same root. */
+/* Finds the owners of operators and tensors. Groups that share one of them get
+ * the same root. */
 static void find_owners(plan_problem *p, int32_t *root)
 {
     const int32_t *group_of = p->groups.group_of;
@@ -161,8 +164,8 @@ static void find_owners(plan_problem *p, int32_t *root)
     }
 }
 
-/* Makes one class of n open groups, or one of each where they have too many
- * combinations. */
+/* Adds one class of n open groups, or n classes of one group if there would be
+ * too many combinations. */
 static void add_class(plan_problem *p, const int32_t *groups, int32_t n)
 {
     int64_t product = 1;
@@ -183,7 +186,7 @@ static gac_status find_classes(plan_problem *p, gac_error *err)
     int32_t n = p->groups.n_groups, n_ordered = 0;
     size_t n_ops = (size_t)gac_model_n_ops(p->model);
     size_t n_tensors = (size_t)gac_checkpoint_n_tensors(gac_model_checkpoint(p->model));
-    link_lists members = { 0 }; /* of a root */
+    link_lists members = { 0 }; /* the groups of each root */
     int32_t *root = calloc((size_t)n + 1, sizeof *root);
     p->op_owner = calloc(n_ops + 1, sizeof *p->op_owner);
     p->op_shared = calloc(n_ops + 1, sizeof *p->op_shared);
@@ -210,7 +213,7 @@ static gac_status find_classes(plan_problem *p, gac_error *err)
     return ok ? GAC_OK : gac_error_no_memory(err);
 }
 
-/* Time and growth of what no class changes. */
+/* Computes the time and growth of everything that no class changes. */
 static gac_status find_base(plan_problem *p, gac_error *err)
 {
     double bytes = 0;
@@ -254,48 +257,48 @@ gac_status gac_problem_divide(plan_problem *p, gac_error *err)
     return status == GAC_OK ? find_base(p, err) : status;
 }
 
-/* Growth in bytes within which single changes are looked for. */
+/* Returns the limit of growth when searching for candidates. */
 static int64_t search_limit(const plan_problem *p)
 {
     return p->options->max_time_ms > 0 ? INT64_MAX / 4 : gac_problem_limit(p);
 }
 
-/* Takes in what pays with all others at the next multiple of 16: two sizes of one operator
- * may gain only together. */
-static gac_status take_in_16(plan_problem *p, plan_answer *a, gac_error *err)
+/* Adds candidates that pay if all other groups are at the next multiple of 16,
+ * because two sizes of one operator may gain only together. */
+static gac_status add_paying_at_16(plan_problem *p, plan_answer *a, gac_error *err)
 {
-    gac_status status = gac_plan_apply_strategy(p->model, p->options, GAC_STRATEGY_OPTIMAL,
+    gac_status status = gac_plan_apply_strategy(p->model, p->options, GAC_STRATEGY_MULTIPLE_16,
                                                 &p->groups, a->sizes, err);
     if (status == GAC_OK)
-        status = gac_problem_settle(p, a, err);
-    if (status == GAC_OK && gac_problem_take_in(p, INT64_MAX, a) > 0)
+        status = gac_problem_price_answer(p, a, err);
+    if (status == GAC_OK && gac_problem_add_paying(p, INT64_MAX, a) > 0)
         status = gac_problem_divide(p, err);
     return status;
 }
 
-/* What pays with all others at their first aligned size may miss what pays in a
- * plan: as long as a candidate pays as the only change to the best plan, or to the
- * least growth, it is taken in. */
-static gac_status take_in(plan_problem *p, gac_error *err)
+/* Adds candidates that gac_problem_keep_paying missed, because it has all other
+ * groups at their first aligned size. It repeats as long as a candidate pays as
+ * the only change to the best plan or to the least growth. */
+static gac_status add_missed(plan_problem *p, gac_error *err)
 {
     enum { MAX_ROUNDS = 16 };
     int32_t n_new = 1;
     int64_t limit = search_limit(p);
     plan_answer a = { 0 };
     a.sizes = calloc((size_t)gac_model_n_dims(p->model) + 1, sizeof *a.sizes);
-    gac_status status = a.sizes ? take_in_16(p, &a, err) : gac_error_no_memory(err);
-    if (limit < p->base_bytes) /* which those who solve will say */
+    gac_status status = a.sizes ? add_paying_at_16(p, &a, err) : gac_error_no_memory(err);
+    if (limit < p->base_bytes) /* the solver will report this */
         n_new = 0;
     for (int round = 0; round < MAX_ROUNDS && n_new > 0 && status == GAC_OK; round++) {
         status = gac_problem_least_ms(p, limit, &a, err);
         if (status != GAC_OK)
             break;
-        n_new = gac_problem_take_in(p, limit, &a);
+        n_new = gac_problem_add_paying(p, limit, &a);
         for (int32_t i = 0; i < p->groups.n_groups; i++)
             gac_plan_set_group(&p->groups.groups[i], p->groups.groups[i].sizes[0], a.sizes);
-        status = gac_problem_settle(p, &a, err);
+        status = gac_problem_price_answer(p, &a, err);
         if (status == GAC_OK)
-            n_new += gac_problem_take_in(p, limit, &a);
+            n_new += gac_problem_add_paying(p, limit, &a);
         if (status == GAC_OK && n_new > 0)
             status = gac_problem_divide(p, err);
     }
@@ -326,7 +329,7 @@ gac_status gac_problem_create(const gac_model *model, const gac_plan_options *op
         status = gac_problem_divide(out, err);
     }
     if (status == GAC_OK)
-        status = take_in(out, err);
+        status = add_missed(out, err);
     if (status != GAC_OK)
         gac_problem_dispose(out);
     return status;

@@ -1,4 +1,4 @@
-/* Which operator shapes a plan depends on. */
+/* Lists the operator shapes that a plan depends on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static int by_sdpa(const void *a, const void *b)
     return 0;
 }
 
-/* Sorts and drops doubles; returns how many are left. */
+/* Sorts items and removes duplicates. Returns the number that remain. */
 static size_t unique(void *items, size_t n, size_t bytes, int (*order)(const void *, const void *))
 {
     char *at = items;
@@ -99,14 +99,14 @@ static size_t unique(void *items, size_t n, size_t bytes, int (*order)(const voi
     return kept;
 }
 
-static void settle(shape_list *l)
+static void remove_duplicates(shape_list *l)
 {
     gac_plan_shapes *out = l->out;
     out->n_gemm = unique(out->gemm, out->n_gemm, sizeof *out->gemm, by_gemm);
     out->n_sdpa = unique(out->sdpa, out->n_sdpa, sizeof *out->sdpa, by_sdpa);
 }
 
-/* The operators that see a group, at each of its sizes. */
+/* Adds the operators that see a group, at each of its sizes. */
 static gac_status add_group(shape_list *l, const plan_groups *groups, int32_t at, int64_t *sizes)
 {
     const plan_group *group = &groups->groups[at];
@@ -121,11 +121,11 @@ static gac_status add_group(shape_list *l, const plan_groups *groups, int32_t at
         }
     }
     gac_plan_set_group(group, group->reference, sizes);
-    settle(l);
+    remove_duplicates(l);
     return status;
 }
 
-/* Every operator at the sizes of a plain strategy. */
+/* Adds every operator at the sizes of a strategy. */
 static gac_status add_plan(shape_list *l, const plan_groups *groups, gac_strategy strategy,
                            int64_t *sizes)
 {
@@ -133,7 +133,7 @@ static gac_status add_plan(shape_list *l, const plan_groups *groups, gac_strateg
         gac_plan_apply_strategy(l->model, l->options, strategy, groups, sizes, l->err);
     for (int32_t i = 0; i < gac_model_n_ops(l->model) && status == GAC_OK; i++)
         status = add_op(l, gac_model_op(l->model, i), sizes);
-    settle(l);
+    remove_duplicates(l);
     return status;
 }
 
@@ -161,12 +161,12 @@ gac_status gac_plan_list_shapes(const gac_model *model, const gac_plan_options *
     }
     for (int32_t i = 0; i < groups.n_groups && status == GAC_OK; i++)
         status = add_group(&l, &groups, i, sizes);
-    /* The plans that solve compares its own with. */
+    /* solve also prices these two plans. */
     if (status == GAC_OK)
         status = add_plan(&l, &groups, GAC_STRATEGY_MINIMAL, sizes);
     if (status == GAC_OK)
-        status = add_plan(&l, &groups, GAC_STRATEGY_OPTIMAL, sizes);
-    settle(&l);
+        status = add_plan(&l, &groups, GAC_STRATEGY_MULTIPLE_16, sizes);
+    remove_duplicates(&l);
     free(sizes);
     gac_plan_groups_dispose(&groups);
     if (status != GAC_OK)

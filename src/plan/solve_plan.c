@@ -1,4 +1,5 @@
-/* Least time within a limit of bytes, and least bytes within a limit of time. */
+/* Finds the least time within a limit of bytes, and the least bytes within a
+ * limit of time. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,9 +7,9 @@
 #include "plan/plan_internal.h"
 
 #define PS_PER_MS 1e9
-#define MOST_PS 1e18 /* so that sums of a few stay in range; the solver checks the rest */
+#define MOST_PS 1e18 /* limit of one cost, so that sums of a few stay in range */
 
-/* Sums of many predictions carry their rounding. */
+/* Relative rounding error of a sum of many predictions. */
 #define ROUNDING 1e-9
 
 static double round_off(double ms)
@@ -22,14 +23,14 @@ int64_t gac_problem_limit(const plan_problem *p)
     return (int64_t)floor(fmin(bytes * p->options->max_overhead_pct / 100, 4e18));
 }
 
-gac_status gac_problem_settle(const plan_problem *p, plan_answer *a, gac_error *err)
+gac_status gac_problem_price_answer(const plan_problem *p, plan_answer *a, gac_error *err)
 {
     a->ms = gac_plan_total_ms(p->model, p->options, a->sizes);
     return gac_plan_growth_bytes(p->model, a->sizes, &a->bytes, err);
 }
 
-/* Changes one group at a time as long as that makes time less within
- * limit_bytes, or bytes less within limit_ms; the other limit is infinite. */
+/* Changes one group at a time as long as that reduces the time within
+ * limit_bytes, or the bytes within limit_ms. The other limit is infinite. */
 static void improve(const plan_problem *p, double limit_bytes, double limit_ms, plan_answer *a)
 {
     enum { MAX_ROUNDS = 100 };
@@ -64,8 +65,8 @@ static void improve(const plan_problem *p, double limit_bytes, double limit_ms, 
     }
 }
 
-/* Solves with the prices as they are, or with time as cost in picoseconds above
- * each class's least and bytes as value, and sets sizes. */
+/* Runs the solver and writes the sizes. With swap, time is the cost, in
+ * picoseconds above the least time of each class, and bytes are the value. */
 static gac_status solve_classes(const plan_problem *p, bool swap, int64_t budget, int64_t *sizes,
                                 gac_solution *solution, gac_error *err)
 {
@@ -100,8 +101,8 @@ static gac_status solve_classes(const plan_problem *p, bool swap, int64_t budget
     return status;
 }
 
-/* The better of what the prices from below gave, if it keeps to the limit, and of
- * what the nearer prices give. */
+/* Solves again with PRICE_NEAR. Keeps the answer of PRICE_BELOW if that stays
+ * within the limit and is faster. */
 static gac_status near_answer(plan_problem *p, int64_t limit_bytes, plan_answer *out,
                               gac_error *err)
 {
@@ -115,7 +116,7 @@ static gac_status near_answer(plan_problem *p, int64_t limit_bytes, plan_answer 
     if (status == GAC_OK)
         status = solve_classes(p, false, limit_bytes - p->base_bytes, out->sizes, &solution, err);
     if (status == GAC_OK)
-        status = gac_problem_settle(p, out, err);
+        status = gac_problem_price_answer(p, out, err);
     if (status == GAC_OK && below.bytes <= (double)limit_bytes && below.ms < out->ms) {
         memcpy(out->sizes, below.sizes, (size_t)gac_model_n_dims(p->model) * sizeof *below.sizes);
         out->ms = below.ms;
@@ -138,7 +139,7 @@ gac_status gac_problem_least_ms(plan_problem *p, int64_t limit_bytes, plan_answe
     if (status == GAC_OK)
         status = solve_classes(p, false, limit_bytes - p->base_bytes, out->sizes, &solution, err);
     if (status == GAC_OK)
-        status = gac_problem_settle(p, out, err);
+        status = gac_problem_price_answer(p, out, err);
     if (status == GAC_OK && !p->joint)
         status = near_answer(p, limit_bytes, out, err);
     if (status != GAC_OK)
@@ -146,7 +147,7 @@ gac_status gac_problem_least_ms(plan_problem *p, int64_t limit_bytes, plan_answe
     double bound = p->base_ms + solution.bound;
     if (!p->joint || !solution.optimal) {
         improve(p, (double)limit_bytes, INFINITY, out);
-        status = gac_problem_settle(p, out, err);
+        status = gac_problem_price_answer(p, out, err);
     }
     out->proved = p->joint ? solution.optimal : out->ms <= bound;
     out->bound = out->proved ? out->ms : fmin(bound, out->ms);
@@ -175,11 +176,12 @@ gac_status gac_problem_least_bytes(plan_problem *p, double limit_ms, plan_answer
     }
     if (round_off(limit_ms) < least_ms)
         return unreached(limit_ms, least_ms, err);
-    /* Costs are rounded up, by less than 1 each. */
+    /* Each class's cost was rounded up by less than 1, so n_classes more are
+     * allowed. */
     double budget = fmin((round_off(limit_ms) - least_ms) * PS_PER_MS, MOST_PS);
     status = solve_classes(p, true, (int64_t)budget + p->n_classes, out->sizes, &solution, err);
     if (status == GAC_OK)
-        status = gac_problem_settle(p, out, err);
+        status = gac_problem_price_answer(p, out, err);
     if (status != GAC_OK)
         return status;
     double bound = (double)p->base_bytes + solution.bound;
@@ -192,7 +194,7 @@ gac_status gac_problem_least_bytes(plan_problem *p, double limit_ms, plan_answer
     }
     if (!p->joint || !solution.optimal) {
         improve(p, INFINITY, round_off(limit_ms), out);
-        status = gac_problem_settle(p, out, err);
+        status = gac_problem_price_answer(p, out, err);
     }
     out->proved = p->joint ? solution.optimal : out->bytes <= bound;
     out->bound = out->proved ? out->bytes : fmin(bound, out->bytes);

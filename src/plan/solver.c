@@ -29,7 +29,7 @@ static int64_t deadline(const gac_solve_options *options)
     return gac_now_ns() + (int64_t)(limit_s * 1e9) + 1;
 }
 
-/* Finds an item for every class; *proved is the lower bound of their sum. */
+/* Finds an item for every class. *proved is a lower bound of their sum. */
 static gac_status search_picks(const gac_mck *mck, const gac_solve_options *options, int32_t *picks,
                                int64_t *value, int64_t *proved, gac_error *err)
 {
@@ -54,7 +54,7 @@ static gac_status search_picks(const gac_mck *mck, const gac_solve_options *opti
     return status;
 }
 
-/* Sum of the caller's values, and of costs, for the caller's picks. */
+/* Sums the caller's values and costs of the picks. */
 static void add_up(const gac_choice_class *classes, int32_t n_classes, const int32_t *picks,
                    gac_solution *out)
 {
@@ -71,7 +71,8 @@ static void add_up(const gac_choice_class *classes, int32_t n_classes, const int
     out->value = sum + rest;
 }
 
-/* A bound on the grid, less what the grid and the sums may have rounded. */
+/* Turns a bound on the grid into one on the caller's values. It subtracts the
+ * possible rounding of the grid and of sums. */
 static double real_bound(const gac_mck *mck, int64_t bound, double value)
 {
     double real = gac_mck_real(mck, bound);
@@ -93,7 +94,7 @@ gac_status gac_solve(const gac_choice_class *classes, int32_t n_classes, int64_t
         status = gac_mck_prepare(classes, n_classes, budget, &mck, err);
     if (status != GAC_OK)
         return status;
-    if (mck.roomy) /* the lowest value everywhere */
+    if (mck.roomy) /* every class can have its lowest value */
         for (int32_t i = 0; i < n_classes; i++)
             picks[i] = (int32_t)(mck.first[i + 1] - mck.first[i]) - 1;
     else

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_VALUE 1e280 /* so that no sum leaves the range of a double */
+#define MAX_VALUE 1e280 /* sums stay within the range of a double */
 #define MAX_COST_SUM ((int64_t)1 << 61)
 #define VALUE_SUM_BITS 61
 
@@ -61,7 +61,7 @@ static gac_status check_class(const gac_choice_class *class, int32_t class_index
     return GAC_OK;
 }
 
-/* Checks all classes; sums the least costs and counts the choices. */
+/* Checks all classes, sums their least costs and counts their choices. */
 static gac_status check_classes(const gac_choice_class *classes, int32_t n_classes, int64_t budget,
                                 int64_t *least_cost, int64_t *n_choices, gac_error *err)
 {
@@ -88,7 +88,7 @@ static gac_status check_classes(const gac_choice_class *classes, int32_t n_class
     return GAC_OK;
 }
 
-/* Copies what can be afforded, sorted, without dominated choices. */
+/* Copies the choices that fit the capacity, sorted and without dominated ones. */
 static int64_t read_class(const gac_choice_class *class, int64_t capacity, raw_item *raw)
 {
     int64_t n = 0, n_kept = 0, least = INT64_MAX;
@@ -112,8 +112,8 @@ static int64_t read_class(const gac_choice_class *class, int64_t capacity, raw_i
     return n_kept;
 }
 
-/* value - least on the grid: within one step of the true difference, and equal
- * to it where both are multiples of the grid. */
+/* Returns value - least in steps of the grid. It is within one step of the true
+ * difference, and exact if both are multiples of the grid. */
 static int64_t to_grid(double value, double least, int shift, bool *exact)
 {
     double high = value - least;
@@ -125,7 +125,8 @@ static int64_t to_grid(double value, double least, int shift, bool *exact)
     return llrint(high) + llrint(low);
 }
 
-/* The largest shift that keeps the sum of all differences under 2^61. */
+/* Returns the largest shift with which the sum of all differences stays below
+ * 2^61. */
 static int choose_shift(const gac_mck *mck, const raw_item *raw)
 {
     double sum = 0;
@@ -134,11 +135,12 @@ static int choose_shift(const gac_mck *mck, const raw_item *raw)
         sum += raw[mck->first[i]].value - raw[mck->first[i + 1] - 1].value;
     if (sum == 0)
         return 0;
-    frexp(sum * (1 + 1e-6), &exponent); /* sum < 2^exponent, rounding included */
+    frexp(sum * (1 + 1e-6), &exponent); /* now sum < 2^exponent, even after rounding */
     return VALUE_SUM_BITS - exponent;
 }
 
-/* Fills items, drops those that the grid makes equal, and finds the units. */
+/* Fills items, drops items that are equal on the grid, and finds the common
+ * divisors. */
 static void fill_items(gac_mck *mck, const raw_item *raw)
 {
     int64_t n = 0;
@@ -153,7 +155,8 @@ static void fill_items(gac_mck *mck, const raw_item *raw)
                 continue;
             mck->items[n++] = (gac_mck_item){ raw[j].cost, value, raw[j].index };
         }
-        /* The last one kept stands for the lowest, at most a step away. */
+        /* Make the last item kept the zero of its class. It is at most one step
+         * above the lowest value. */
         for (int64_t j = start, last = mck->items[n - 1].value; j < n; j++) {
             mck->items[j].value -= last;
             mck->cost_unit = gac_gcd_i64(mck->items[j].cost, mck->cost_unit);

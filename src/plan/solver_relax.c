@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From one hull item of a class to the next. */
+/* A step from one item of a class's convex hull to the next. */
 typedef struct increment {
     gac_mck_slope slope;
     int32_t class_index;
@@ -21,8 +21,8 @@ static gac_mck_slope slope_between(const gac_mck_item *from, const gac_mck_item 
     return (gac_mck_slope){ from->value - to->value, to->cost - from->cost };
 }
 
-/* Writes the lower convex hull of a class as item numbers; slopes fall
- * strictly. Returns how many. */
+/* Writes the item numbers of a class's lower convex hull, where slopes fall
+ * strictly. Returns their number. */
 static int32_t find_hull(const gac_mck_item *items, int32_t n_items, int32_t *hull)
 {
     int32_t n = 0;
@@ -76,8 +76,8 @@ static void buy(gac_mck_lp *lp, const increment *step)
     lp->value -= step->slope.value;
 }
 
-/* Buys increments in order of slope while they fit, without sorting them:
- * partitions around a slope, as in finding a median. */
+/* Buys increments in order of slope while they fit. It does not sort them, but
+ * partitions them around a slope, as when selecting a median. */
 static void buy_until_break(increment *steps, int64_t n_steps, int64_t capacity, gac_mck_lp *lp)
 {
     int64_t begin = 0, end = n_steps;
@@ -150,7 +150,7 @@ typedef struct member {
     const gac_mck *mck;
 } member;
 
-/* Equal classes side by side, those with the lower pick first. */
+/* Sorts equal classes next to each other, those with the lower pick first. */
 static int compare_members(const void *left, const void *right)
 {
     const member *a = left, *b = right;
@@ -164,7 +164,7 @@ static int compare_members(const void *left, const void *right)
     return a->class_index < b->class_index ? -1 : a->class_index > b->class_index;
 }
 
-/* The slopes beside the pick of a class. */
+/* Updates a unit's slopes with those on both sides of a class's pick. */
 static void find_slopes(const gac_mck *mck, const gac_mck_lp *lp, int32_t class_index,
                         int32_t *hull, gac_mck_unit *unit)
 {
@@ -187,8 +187,8 @@ static void find_slopes(const gac_mck *mck, const gac_mck_lp *lp, int32_t class_
     }
 }
 
-/* Finds the items that lose nothing at the break's slope, from the pick of one
- * class, which is one of them. */
+/* Finds the items on the line of the break's slope through the pick of one
+ * class. Moving along this line loses nothing. */
 static void find_line(const gac_mck *mck, const gac_mck_lp *lp, int32_t class_index,
                       gac_mck_unit *unit)
 {
@@ -206,8 +206,9 @@ static void find_line(const gac_mck *mck, const gac_mck_lp *lp, int32_t class_in
     }
 }
 
-/* Writes a unit's classes so that those with the higher pick are spread evenly
- * (the search's window of costs relies on it), and finds its slopes. */
+/* Fills a unit. It orders the classes so that those with the higher pick are
+ * spread evenly, because the search's range of costs relies on that
+ * (set_window). */
 static void fill_unit(const gac_mck *mck, gac_mck_lp *lp, const member *group, int32_t *hull,
                       gac_mck_unit *unit)
 {
@@ -252,7 +253,7 @@ typedef struct ranked {
     int32_t class_index, unit;
 } ranked;
 
-/* Flattest first, units without the slope last. */
+/* Sorts the flattest slope first, and units without a slope last. */
 static int compare_ranked(const void *left, const void *right)
 {
     const ranked *a = left, *b = right;
@@ -289,8 +290,8 @@ static bool rank_units(gac_mck_lp *lp)
     return true;
 }
 
-/* Counts slope for or against the majority so far: each other slope cancels
- * one vote, so that what more than half share is left. */
+/* Majority vote. A slope equal to the present candidate adds a vote, and any
+ * other slope removes one. So a slope that more than half share remains. */
 static void vote(gac_mck_slope slope, gac_mck_slope *common, int64_t *n_votes)
 {
     if (slope.cost < 0)
@@ -307,10 +308,11 @@ static void vote(gac_mck_slope slope, gac_mck_slope *common, int64_t *n_votes)
     }
 }
 
-/* Where values are a multiple of the cost plus something with few amounts,
- * steps from item to item differ by that multiple. Finds the slope, reduced,
- * that most pairs of steps share: with across, steps at the same place of two
- * classes, else steps that follow each other. */
+/* Finds the slope that most pairs of steps share, reduced to lowest terms. If
+ * each value is a multiple of the cost plus one of a few amounts, steps from
+ * item to item differ by that multiple. With across, a pair has the steps at
+ * the same position of two classes. Otherwise it has two successive steps of
+ * one class. */
 static gac_mck_slope common_slope(const gac_mck *mck, bool across)
 {
     gac_mck_slope common = { 0, 1 }, last = { 0, 0 };
@@ -329,10 +331,11 @@ static gac_mck_slope common_slope(const gac_mck *mck, bool across)
     return (gac_mck_slope){ common.value / divisor, common.cost / divisor };
 }
 
-/* For any slope p/q up to the break's, the relaxation of the sum of
- * w = q value + p cost is q bound + p capacity. Where the w of each class
- * differ by multiples of one number (strongly correlated values), their sum
- * may be rounded up to it, and value >= (sum of w - p capacity) / q. */
+/* Improves the relaxation's bound by rounding. For any slope p/q up to the
+ * break's, let w = q value + p cost. The relaxation of the sum of w is q bound
+ * + p capacity. If the w of each class differ by multiples of one number, as
+ * with strongly correlated values, this sum can be rounded up to such a
+ * multiple. Then value >= (sum of w - p capacity) / q. */
 static int64_t rounded_bound(const gac_mck *mck, const gac_mck_lp *lp, gac_mck_slope common)
 {
     int64_t p = common.value, q = common.cost, unit = 0, w, cost_part;

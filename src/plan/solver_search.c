@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAR_COST (INT64_MAX / 2)        /* beyond every cost */
+#define FAR_COST (INT64_MAX / 2)        /* larger than any cost */
 #define IMPROVE_LIMIT ((size_t)1 << 19) /* states in a list before it is thinned */
-#define IMPROVE_CLASSES 32              /* that one attempt at pairing looks at */
-#define IMPROVE_MEMBERS 8               /* of one unit, at least */
-#define BEAM_STATES ((size_t)1 << 12)   /* kept where the complete list does not fit */
+#define IMPROVE_CLASSES 32              /* classes that one call of improve considers */
+#define IMPROVE_MEMBERS 8               /* least number of classes of one unit */
+#define BEAM_STATES ((size_t)1 << 12)   /* states that are kept if the complete list does not fit */
 
-/* Where the units around the break are taken from, alternately. */
+/* Takes units around the break, alternately from both sides. */
 typedef struct core {
     bool *taken; /* (n_units) */
     int32_t next_up, next_down;
@@ -23,8 +23,8 @@ static bool core_init(core *c, const gac_mck_lp *lp)
     return c->taken != NULL;
 }
 
-/* Passes over units already taken. */
-static void core_settle(core *c, const gac_mck_lp *lp)
+/* Skips units that were already taken. */
+static void core_skip_taken(core *c, const gac_mck_lp *lp)
 {
     while (c->next_up < lp->n_units && c->taken[lp->by_up[c->next_up]])
         c->next_up++;
@@ -32,7 +32,8 @@ static void core_settle(core *c, const gac_mck_lp *lp)
         c->next_down++;
 }
 
-/* The next unit, or -1. Settled before and after. */
+/* Takes the next unit; -1 if there is none. core_skip_taken was called before, and
+ * is called again. */
 static int32_t core_take(core *c, const gac_mck_lp *lp)
 {
     if (c->next_up >= lp->n_units)
@@ -40,11 +41,11 @@ static int32_t core_take(core *c, const gac_mck_lp *lp)
     int32_t unit = c->turn_up ? lp->by_up[c->next_up] : lp->by_down[c->next_down];
     c->turn_up = !c->turn_up;
     c->taken[unit] = true;
-    core_settle(c, lp);
+    core_skip_taken(c, lp);
     return unit;
 }
 
-/* What the units not yet taken can do for a state. */
+/* Returns the rule for the units not yet taken. */
 static gac_mck_rule core_rule(const core *c, const gac_mck_lp *lp)
 {
     gac_mck_rule rule = { { 0, 1 }, { 0, 1 }, false, -FAR_COST, FAR_COST };
@@ -68,8 +69,8 @@ static gac_mck_rule join_unit(gac_mck_rule rule, const gac_mck_unit *unit)
     return rule;
 }
 
-/* A choice stays when the relaxation with it fixed, at the break's slope, is
- * below the best solution. */
+/* Lists the choices of a class. A choice stays only if the relaxation with this
+ * choice fixed, at the break's slope, is below the best solution. */
 static void list_moves(gac_mck_search *search, int32_t class_index)
 {
     const gac_mck_lp *lp = search->lp;
@@ -92,7 +93,8 @@ static void list_moves(gac_mck_search *search, int32_t class_index)
     }
 }
 
-/* The relaxation's picks with the decisions of two nodes are the best now. */
+/* Makes the relaxation's picks, changed by the decisions of two nodes, the best
+ * solution. */
 static void keep_solution(gac_mck_search *search, int32_t node, int32_t other)
 {
     memcpy(search->best_pick, search->lp->pick,
@@ -109,7 +111,7 @@ static void keep_found(gac_mck_search *search)
     gac_mck_apply_one(search, search->found_class, search->found_pick, search->best_pick);
 }
 
-/* Merges the listed moves into *list, spare being room to do it in. */
+/* Merges the listed moves into *list. *spare is scratch. */
 static gac_mck_outcome step(gac_mck_search *search, const gac_mck_rule *rule, gac_mck_list *list,
                             gac_mck_list *spare)
 {
@@ -123,8 +125,8 @@ static gac_mck_outcome step(gac_mck_search *search, const gac_mck_rule *rule, ga
     return GAC_MCK_DONE;
 }
 
-/* Each state of a with the dearest state of b that still fits: the best pair,
- * since both lists fall in value as they rise in cost. */
+/* Combines each state of a with the most expensive state of b that still fits.
+ * That is its best partner, because in both lists value falls as cost rises. */
 static void pair_lists(gac_mck_search *search, const gac_mck_list *a, const gac_mck_list *b)
 {
     const gac_mck_lp *lp = search->lp;
@@ -148,7 +150,7 @@ static void pair_lists(gac_mck_search *search, const gac_mck_list *a, const gac_
         keep_solution(search, a->states[best_a].node, b->states[best_b].node);
 }
 
-/* Adds a class to lists[0], thins it, and pairs it with lists[1]. */
+/* Adds a class to lists[side], thins that list, and pairs the two lists. */
 static gac_mck_outcome grow_list(gac_mck_search *search, const gac_mck_rule *rule,
                                  gac_mck_list *lists, size_t n_keep, int side)
 {
@@ -171,8 +173,9 @@ static bool start_list(const gac_mck_lp *lp, gac_mck_list *list)
     return true;
 }
 
-/* The next class of a unit, alternately one with the lowest and one with the
- * highest pick, so that states can go both ways. cursor has one for each. */
+/* Returns the next class of a unit, alternately one with the highest and one
+ * with the lowest pick, so that states can move both ways. cursor has a
+ * position for each. */
 static int32_t next_member(const gac_mck_lp *lp, const gac_mck_unit *unit, int32_t *cursor, int n)
 {
     const int32_t *members = lp->members + unit->first;
@@ -188,7 +191,8 @@ static int32_t next_member(const gac_mck_lp *lp, const gac_mck_unit *unit, int32
     return -1;
 }
 
-/* Grows the lists by classes of one unit; *n_taken counts those of all. */
+/* Adds classes of one unit to the lists. *n_taken counts the classes of all
+ * units. */
 static gac_mck_outcome grow_by_unit(gac_mck_search *search, const gac_mck_unit *unit,
                                     const gac_mck_rule *rule, gac_mck_list *lists, size_t n_keep,
                                     int *n_taken)
@@ -204,7 +208,8 @@ static gac_mck_outcome grow_by_unit(gac_mck_search *search, const gac_mck_unit *
         list_moves(search, class_index);
         if (search->moves.n_moves < 2)
             break;
-        /* Two for each list in turn: classes alternate between up and down. */
+        /* Each list gets two classes in turn, because classes alternate between
+         * high and low. */
         int side = (*n_taken)++ / 2 % 2;
         gac_mck_outcome outcome = grow_list(search, rule, lists, n_keep, side);
         if (outcome != GAC_MCK_DONE || search->best_value <= search->bound)
@@ -213,9 +218,9 @@ static gac_mck_outcome grow_by_unit(gac_mck_search *search, const gac_mck_unit *
     return GAC_MCK_DONE;
 }
 
-/* Improves best_value with pairs of states from two lists of at most n_keep,
- * each grown from its own classes near the break, the n_skip nearest units
- * left out. */
+/* Tries to improve best_value with pairs of states. Two lists of at most n_keep
+ * states grow from different classes near the break. The n_skip nearest units
+ * are left out. */
 static gac_mck_outcome improve(gac_mck_search *search, size_t n_keep, int32_t n_skip)
 {
     const gac_mck_lp *lp = search->lp;
@@ -228,7 +233,8 @@ static gac_mck_outcome improve(gac_mck_search *search, size_t n_keep, int32_t n_
     if (search->limit > search->max_states)
         search->limit = search->max_states;
     search->keep = n_keep < search->limit / 2 ? n_keep : search->limit / 2;
-    search->wanted_cost = lp->cost + (search->mck->capacity - lp->cost) / 2; /* half each */
+    search->wanted_cost = lp->cost + (search->mck->capacity - lp->cost) /
+                                         2; /* each list spends half of what is left */
     search->n_nodes = 0;
     if (!core_init(&c, lp) || !start_list(lp, &lists[0]) || !start_list(lp, &lists[1]))
         goto done;
@@ -247,8 +253,8 @@ done:
     return outcome;
 }
 
-/* The costs that a state which leads to a better solution can have once the
- * rule holds: beyond them, the classes outside cannot mend it. */
+/* Finds the range of costs of states that can lead to a better solution after
+ * rule. The classes not yet added cannot repair a state outside it. */
 static void find_reach(const gac_mck_search *search, const gac_mck_rule *after, double *low,
                        double *high)
 {
@@ -262,15 +268,16 @@ static void find_reach(const gac_mck_search *search, const gac_mck_rule *after, 
     *high = capacity;
     if (after->has_down)
         *high = loss > 1e-9 * slope ? capacity + gap / loss : (double)FAR_COST;
-    *low -= 1 + 1e-6 * fabs(*low); /* more than what rounding can do */
+    *low -= 1 + 1e-6 * fabs(*low); /* more than the rounding error */
     *high += 1 + 1e-6 * fabs(*high);
 }
 
-/* Equal classes may be put in any order, so one is enough: that in which the
- * sum of costs stays near the straight line from the state a solution had
- * before the unit to the one it has after, within twice the largest
- * difference of two choices (once for the solution's own order, once for the
- * relaxation's, which fill_unit spreads). */
+/* Limits the costs of states within a unit. Equal classes can be added in any
+ * order, so it suffices to find a solution in one order: the one in which the
+ * sum of costs stays near the straight line from the solution's state before
+ * the unit to its state after it. The distance is at most twice the largest
+ * difference of two choices: once for the order of the solution, once for that
+ * of the relaxation, which fill_unit spreads evenly. */
 static void set_window(const gac_mck_search *search, const gac_mck_list *list,
                        const gac_mck_rule *after, gac_mck_rule *rule)
 {
@@ -287,8 +294,8 @@ static void set_window(const gac_mck_search *search, const gac_mck_list *list,
         rule->most_cost = (int64_t)high;
 }
 
-/* How many classes of a unit a better solution can have off the line: each
- * loses, and what may be lost in all is known. */
+/* Returns how many classes of a unit can be off the line in a better solution.
+ * Each of them loses something, and the possible total loss is known. */
 static int32_t count_off_line(const gac_mck_search *search, const gac_mck_unit *unit)
 {
     const gac_mck_lp *lp = search->lp;
@@ -306,8 +313,9 @@ static int32_t count_off_line(const gac_mck_search *search, const gac_mck_unit *
     return n < unit->n_members ? (int32_t)n : unit->n_members;
 }
 
-/* Sets moves to what the unit's classes from n_done on can do together when
- * each takes one of the line's two choices: a number of them changes. */
+/* Lists moves for the unit's classes from n_done on, all at once. Each has one
+ * of the two choices on the line, so a move is the number of classes that
+ * change. */
 static void list_shifts(gac_mck_search *search, int32_t unit_index, int32_t n_done,
                         const gac_mck_list *list, const gac_mck_rule *after)
 {
@@ -337,13 +345,13 @@ static void list_shifts(gac_mck_search *search, int32_t unit_index, int32_t n_do
     }
 }
 
-/* A round's lists: the current one, and room for the next. */
+/* The lists of one round: the present one and scratch. */
 typedef struct sweep {
     gac_mck_list list, spare;
-    gac_mck_rule rule; /* under which list is complete */
+    gac_mck_rule rule; /* list has all states that this rule accepts */
 } sweep;
 
-/* Merges the listed moves and drops what history is no longer needed. */
+/* Merges the listed moves and frees history that is no longer needed. */
 static gac_mck_outcome advance_sweep(gac_mck_search *search, const gac_mck_rule *rule, sweep *r)
 {
     gac_mck_list *const lists[1] = { &r->list };
@@ -354,8 +362,8 @@ static gac_mck_outcome advance_sweep(gac_mck_search *search, const gac_mck_rule 
     return gac_mck_collect(search, lists, 1);
 }
 
-/* Adds a unit's classes one by one; where few of them can leave the line, the
- * others at once. */
+/* Adds a unit's classes one by one. If few of them can be off the line, the
+ * others are added at once. */
 static gac_mck_outcome add_unit(gac_mck_search *search, int32_t unit_index,
                                 const gac_mck_rule *after, sweep *r)
 {
@@ -365,7 +373,7 @@ static gac_mck_outcome add_unit(gac_mck_search *search, int32_t unit_index,
     for (int32_t k = 0; k < n_single && r->list.n_states > 0; k++) {
         list_moves(search, search->lp->members[unit->first + k]);
         if (search->moves.n_moves == 0) {
-            r->list.n_states = 0; /* nothing better is left */
+            r->list.n_states = 0; /* there is no better solution */
             break;
         }
         if (k == 0 && unit->n_members > 1) {
@@ -390,9 +398,9 @@ static gac_mck_outcome add_unit(gac_mck_search *search, int32_t unit_index,
     return advance_sweep(search, after, r);
 }
 
-/* What an unfinished round has proved: a better solution grows out of a state
- * of the list, or out of one thinned out. */
-static void settle_bound(gac_mck_search *search, const sweep *r)
+/* Updates the proved bound after an unfinished round. A better solution must
+ * extend a state of the list, or a state that thinning removed. */
+static void update_bound(gac_mck_search *search, const sweep *r)
 {
     int64_t bound = search->best_value;
     if (search->lost_bound < bound)
@@ -406,8 +414,8 @@ static void settle_bound(gac_mck_search *search, const sweep *r)
         search->bound = bound;
 }
 
-/* Adds all units, from the break outwards. With beam, a list that would pass
- * the limit is thinned from then on; without, that ends the round. */
+/* Adds all units, from the break outwards. With beam, a list that reaches the
+ * limit is thinned from then on. Without beam, that ends the round. */
 static gac_mck_outcome run_round(gac_mck_search *search, size_t limit, bool beam)
 {
     const gac_mck_lp *lp = search->lp;
@@ -430,8 +438,8 @@ static gac_mck_outcome run_round(gac_mck_search *search, size_t limit, bool beam
             break;
     }
     if (outcome == GAC_MCK_DONE)
-        r.list.n_states = 0; /* every class decided: what is left is no better */
-    settle_bound(search, &r);
+        r.list.n_states = 0; /* all classes are added, so no remaining state is better */
+    update_bound(search, &r);
 done:
     free(r.list.states);
     free(r.spare.states);
@@ -439,7 +447,8 @@ done:
     return outcome;
 }
 
-/* Tries pairs of classes around the break, then of others further out. */
+/* Tries to improve with classes around the break, then with classes further
+ * away. */
 static gac_mck_outcome improve_often(gac_mck_search *search, size_t n_keep, int n_tries)
 {
     gac_mck_outcome outcome = GAC_MCK_DONE;

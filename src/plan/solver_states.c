@@ -1,12 +1,13 @@
+#include "base/order_statistics.h"
 #include "plan/solver_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN_COLLECT ((size_t)1 << 18) /* nodes that are not worth looking through */
+#define MIN_COLLECT ((size_t)1 << 18) /* with fewer nodes, collecting is not worth it */
 #define NODES_PER_STATE 8
-#define CLOCK_EVERY (1 << 15) /* states between two looks at the clock */
+#define CLOCK_EVERY (1 << 15) /* states between two checks of the clock */
 
 bool gac_mck_late(const gac_mck_search *search)
 {
@@ -30,7 +31,7 @@ bool gac_mck_list_reserve(gac_mck_list *list, size_t n_states)
 
 bool gac_mck_moves_init(gac_mck_moves *moves, int32_t max_moves)
 {
-    size_t n = (size_t)max_moves + 1; /* one more stands for a move that has ended */
+    size_t n = (size_t)max_moves + 1; /* the additional one represents finished moves */
     *moves = (gac_mck_moves){ .cost = reallocarray(NULL, n, sizeof *moves->cost),
                               .value = reallocarray(NULL, n, sizeof *moves->value),
                               .pick = reallocarray(NULL, n, sizeof *moves->pick),
@@ -55,7 +56,8 @@ void gac_mck_moves_dispose(gac_mck_moves *moves)
 }
 
 /* Changes n classes of a unit from the lower of its two choices on the line to
- * the higher, or -n the other way, from the last one backwards. */
+ * the higher one, starting with the last class. A negative n changes them the
+ * other way. */
 static void shift_unit(const gac_mck_search *search, const gac_mck_unit *unit, int32_t n,
                        int32_t *pick)
 {
@@ -100,8 +102,8 @@ int64_t gac_mck_state_bound(int64_t capacity, const gac_mck_rule *rule, const ga
     return loss > INT64_MAX - state->value ? INT64_MAX : state->value + (int64_t)loss;
 }
 
-/* Whether nothing that grows out of the state beats the best solution: its
- * bound is above best_value - 1, without the division. */
+/* Returns whether no extension of the state can beat the best solution. This
+ * compares its bound with best_value - 1, without a division. */
 static bool hopeless(const gac_mck_search *search, const gac_mck_rule *rule, int64_t slack,
                      int64_t value)
 {
@@ -111,22 +113,16 @@ static bool hopeless(const gac_mck_search *search, const gac_mck_rule *rule, int
     return !rule->has_down || excess * rule->down.cost > (gac_i128)slack * rule->down.value;
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return a < b ? -1 : a > b;
-}
-
-/* The n-th smallest of keys, which are reordered. */
+/* Returns the n-th smallest key. This reorders keys. */
 static double select_key(double *keys, size_t n_keys, size_t n)
 {
     size_t begin = 0, end = n_keys;
     uint64_t random = 1;
     while (end - begin > 16) {
         double three[3];
-        for (int k = 0; k < 3; k++) /* anywhere, since keys often fall and rise again */
+        for (int k = 0; k < 3; k++) /* random positions, because keys often fall and then rise */
             three[k] = keys[begin + gac_mck_random(&random) % (end - begin)];
-        qsort(three, 3, sizeof *three, compare_doubles);
+        qsort(three, 3, sizeof *three, gac_by_value);
         size_t low = begin, at = begin, high = end;
         while (at < high) {
             double key = keys[at];
@@ -147,13 +143,13 @@ static double select_key(double *keys, size_t n_keys, size_t n)
         else
             return three[1];
     }
-    qsort(keys + begin, end - begin, sizeof *keys, compare_doubles);
+    qsort(keys + begin, end - begin, sizeof *keys, gac_by_value);
     return keys[n];
 }
 
-/* Low for states close to the relaxation's line; among equals those near the
- * wanted cost are easier to complete. Only a preference, so rounding is
- * harmless. */
+/* Ranks states for thinning; lower is better. States close to the relaxation's
+ * line come first. Among equals, states near the wanted cost are easier to
+ * complete. Rounding is harmless, because this is only a preference. */
 static double promise(const gac_mck_search *search, const gac_mck_state *state)
 {
     double slope = (double)search->lp->slope.value / (double)search->lp->slope.cost;
@@ -197,7 +193,7 @@ bool gac_mck_thin(gac_mck_search *search, const gac_mck_rule *rule, gac_mck_list
     return true;
 }
 
-/* Marks are negative picks: ~pick. */
+/* Marks the nodes in use. A marked node has ~pick instead of pick. */
 static size_t mark_nodes(gac_mck_search *search, gac_mck_list *const *lists, int n_lists)
 {
     size_t n_live = 0;
@@ -285,7 +281,7 @@ static int32_t start_tournament(gac_mck_moves *m, const gac_mck_list *from)
     return size;
 }
 
-/* Moves j on to its next state and lets it play again. */
+/* Advances move j to its next state and updates the tournament. */
 static inline void advance(gac_mck_moves *m, const gac_mck_list *from, int32_t size, int32_t j)
 {
     size_t at = ++m->head[j];
@@ -301,7 +297,7 @@ static inline void advance(gac_mck_moves *m, const gac_mck_list *from, int32_t s
     }
 }
 
-/* Adds one state, thinning the list when it is full and that is allowed. */
+/* Adds one state. A full list is thinned if that is allowed. */
 static gac_mck_outcome push_state(gac_mck_search *search, const gac_mck_rule *rule,
                                   gac_mck_list *to, gac_mck_state state, int32_t move)
 {
@@ -313,7 +309,7 @@ static gac_mck_outcome push_state(gac_mck_search *search, const gac_mck_rule *ru
     }
     if (!gac_mck_list_reserve(to, to->n_states + 1))
         return GAC_MCK_NO_MEMORY;
-    if (!search->no_history && search->moves.cost[move] != 0 && /* 0: as the relaxation has it */
+    if (!search->no_history && search->moves.cost[move] != 0 && /* 0: same as the relaxation */
         !add_node(search, state.node, search->moves.pick[move], &state.node))
         return GAC_MCK_NO_MEMORY;
     to->states[to->n_states++] = state;
@@ -341,7 +337,7 @@ gac_mck_outcome gac_mck_merge(gac_mck_search *search, const gac_mck_list *from,
         if (n % CLOCK_EVERY == 0 && gac_mck_late(search))
             return GAC_MCK_TIME;
         if (value >= last_value || cost < rule->least_cost)
-            continue; /* dominated by the last one, or outside */
+            continue; /* dominated by the last state, or outside the range */
         last_value = value;
         if (slack >= 0 && value < search->best_value) {
             search->best_value = value;

@@ -6,7 +6,7 @@
 
 static const char *const names[GAC_STRATEGY_COUNT] = {
     [GAC_STRATEGY_MINIMAL] = "minimal",
-    [GAC_STRATEGY_OPTIMAL] = "optimal",
+    [GAC_STRATEGY_MULTIPLE_16] = "multiple-16",
     [GAC_STRATEGY_PREDEFINED] = "predefined",
     [GAC_STRATEGY_TRADEOFF] = "tradeoff",
 };
@@ -18,6 +18,8 @@ const char *gac_strategy_name(gac_strategy strategy)
 
 bool gac_strategy_parse(const char *name, gac_strategy *out)
 {
+    if (strcmp(name, "optimal") == 0) /* its name in version 0.1 */
+        name = names[GAC_STRATEGY_MULTIPLE_16];
     for (int i = 0; i < GAC_STRATEGY_COUNT; i++)
         if (strcmp(names[i], name) == 0) {
             *out = (gac_strategy)i;
@@ -26,7 +28,7 @@ bool gac_strategy_parse(const char *name, gac_strategy *out)
     return false;
 }
 
-/* Sizes that attention kernels have templates for. */
+/* Rounds up to the next size for which attention kernels have a template. */
 static bool predefined(int64_t size, int64_t *out)
 {
     static const int64_t sizes[] = { 32, 64, 96, 112, 128, 160, 192, 224, 256 };
@@ -66,7 +68,7 @@ gac_status gac_strategy_apply(gac_strategy strategy, int64_t size, double max_ov
     case GAC_STRATEGY_MINIMAL:
         fits = gac_round_up_i64(size, 8, out);
         break;
-    case GAC_STRATEGY_OPTIMAL:
+    case GAC_STRATEGY_MULTIPLE_16:
         fits = gac_round_up_i64(size, 16, out);
         break;
     case GAC_STRATEGY_PREDEFINED:

@@ -7,7 +7,7 @@
 
 #include "base/arguments.h"
 
-/* A count of 1 to 2^31-1 in decimal; moves *text behind it. */
+/* Reads a count of 1 to 2^31-1 in decimal, and moves *text behind it. */
 static bool take_count(const char **text, int64_t *out)
 {
     char *end;
@@ -21,7 +21,7 @@ static bool take_count(const char **text, int64_t *out)
     return true;
 }
 
-/* An optional *w with w a plain decimal above 0. */
+/* Reads an optional *w, where w is a plain decimal above 0. */
 static bool take_weight(const char **text, double *out)
 {
     *out = 1;
@@ -44,7 +44,7 @@ static bool take_word(const char **text, const char *word)
     return true;
 }
 
-/* prefill:BxS[*w] or decode:B@CTX[*w] */
+/* Reads prefill:BxS[*w] or decode:B@CTX[*w]. */
 static bool take_phase(const char **text, gac_phase *out)
 {
     out->decode = take_word(text, "decode:");

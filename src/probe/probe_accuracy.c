@@ -3,79 +3,31 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define MAX_MULTIPLIES 4e11 /* a held-out GEMM of more would take long */
+#define MAX_MULTIPLIES 4e11 /* of a held-out GEMM; more would take long */
 #define RANK_PCT 5.0
 enum { N_GEMM = 600, N_SDPA = 120, N_RANKED = 60, QUICK_PART = 6, MAX_CANDIDATES = 16 };
 
-/* Between neighbours in rank, in proportion. values are sorted. */
-static double percentile(const double *values, int n, double part)
+void probe_summarise(double *errors_pct, int n, gac_contract_errors *out)
 {
-    double at = part * (n - 1);
-    int low = (int)at;
-    int high = low + 1 < n ? low + 1 : low;
-    return values[low] + (at - low) * (values[high] - values[low]);
-}
-
-gac_status gac_probe_summarise(const double *predicted, const double *measured, int n,
-                               gac_error_summary *out, gac_error *err)
-{
-    *out = (gac_error_summary){ .n_points = n };
+    *out = (gac_contract_errors){ .n_points = n };
     if (n == 0)
-        return GAC_OK;
-    double *errors = calloc((size_t)n, sizeof *errors);
-    if (!errors)
-        return gac_error_no_memory(err);
-    for (int i = 0; i < n; i++)
-        errors[i] = 100 * (predicted[i] / measured[i] - 1);
-    qsort(errors, (size_t)n, sizeof *errors, probe_by_value);
-    out->bias_pct = percentile(errors, n, 0.5);
-    for (int i = 0; i < n; i++)
-        errors[i] = fabs(errors[i]);
-    qsort(errors, (size_t)n, sizeof *errors, probe_by_value);
-    out->median_pct = percentile(errors, n, 0.5);
-    out->p95_pct = percentile(errors, n, 0.95);
-    out->max_pct = errors[n - 1];
-    free(errors);
-    return GAC_OK;
-}
-
-/* Predictions beside measurements. */
-typedef struct held_out {
-    double *predicted, *measured;
-    int n;
-} held_out;
-
-static gac_status held_out_alloc(held_out *h, int room, gac_error *err)
-{
-    *h = (held_out){ 0 };
-    h->predicted = calloc((size_t)room, sizeof *h->predicted);
-    h->measured = calloc((size_t)room, sizeof *h->measured);
-    return h->predicted && h->measured ? GAC_OK : gac_error_no_memory(err);
-}
-
-static void held_out_add(held_out *h, double predicted_us, const probe_point *point)
-{
-    if (point->outcome != PROBE_MEASURED || !isfinite(predicted_us))
         return;
-    h->predicted[h->n] = predicted_us;
-    h->measured[h->n++] = point->time_us;
+    qsort(errors_pct, (size_t)n, sizeof *errors_pct, gac_by_value);
+    out->bias_pct = gac_four_digits(gac_percentile(errors_pct, n, 0.5));
+    for (int i = 0; i < n; i++)
+        errors_pct[i] = fabs(errors_pct[i]);
+    qsort(errors_pct, (size_t)n, sizeof *errors_pct, gac_by_value);
+    out->median_pct = gac_four_digits(gac_percentile(errors_pct, n, 0.5));
+    out->p95_pct = gac_four_digits(gac_percentile(errors_pct, n, 0.95));
+    out->max_pct = gac_four_digits(errors_pct[n - 1]);
 }
 
-/* The summary of all, which are then freed. */
-static gac_status held_out_finish(held_out *h, gac_status status, json_t **out, gac_error *err)
+/* Adds the error of a prediction to a list of *n, if the point was measured. */
+static void add_error(double *errors_pct, int *n, double predicted_us, const probe_point *point)
 {
-    gac_error_summary e;
-    if (status == GAC_OK)
-        status = gac_probe_summarise(h->predicted, h->measured, h->n, &e, err);
-    if (status == GAC_OK)
-        *out = json_pack("{s:i, s:o, s:o, s:o, s:o}", "n_points", e.n_points, "median_pct",
-                         probe_number(e.median_pct), "p95_pct", probe_number(e.p95_pct), "max_pct",
-                         probe_number(e.max_pct), "bias_pct", probe_number(e.bias_pct));
-    free(h->predicted);
-    free(h->measured);
-    return status;
+    if (point->outcome == PROBE_MEASURED && isfinite(predicted_us))
+        errors_pct[(*n)++] = 100 * (predicted_us / point->time_us - 1);
 }
 
 static int64_t draw_of(probe *p, const int64_t *values, size_t n)
@@ -83,7 +35,7 @@ static int64_t draw_of(probe *p, const int64_t *values, size_t n)
     return values[probe_random(p) % n];
 }
 
-/* Log-uniform, or near a size that models have. */
+/* Draws log-uniformly, or near a size that models have. */
 static double draw_about(probe *p)
 {
     static const int64_t typical[] = { 1024, 1741, 2048, 4096, 5120, 11008, 14336 };
@@ -92,15 +44,15 @@ static double draw_about(probe *p)
                                : exp(probe_uniform(p, log(192), log(16384)));
 }
 
-/* A width that a model may have beside a size that is looked for: whole lines. */
+/* Draws the other size of a candidate: a width of whole cache lines. */
 static int64_t draw_width(probe *p, const probe_gemm *g)
 {
     int64_t unit = probe_line_multiple(g), width = (int64_t)draw_about(p) / unit * unit;
     return width < unit ? unit : width;
 }
 
-/* Of any residue that is served. */
-static int64_t draw_size(probe *p, const gac_found_tiers *tiers)
+/* Draws a size of any tier that is served. */
+static int64_t draw_size(probe *p, const probe_tiers *tiers)
 {
     double size = draw_about(p);
     double kind = probe_uniform(p, 0, 1);
@@ -121,7 +73,7 @@ static bool on_axis(const probe_table *t, int axis, int64_t size)
     return false;
 }
 
-/* Whether the contract knows the shape because it was measured. */
+/* Whether a table has this very shape. */
 static bool is_known(const probe_gemm *g, const gac_gemm_shape *s)
 {
     for (int i = 0; i < g->n_tables; i++) {
@@ -129,9 +81,6 @@ static bool is_known(const probe_gemm *g, const gac_gemm_shape *s)
         if (on_axis(t, 0, s->m) && on_axis(t, 1, s->n) && on_axis(t, 2, s->k))
             return true;
     }
-    for (size_t i = 0; i < g->n_exact; i++)
-        if (g->exact[i].m == s->m && g->exact[i].n == s->n && g->exact[i].k == s->k)
-            return true;
     return false;
 }
 
@@ -142,18 +91,18 @@ static void draw_gemm(probe *p, const probe_gemm *g, gac_gemm_shape *out)
                                     777, 800, 1024, 1500, 2048, 3000, 4096, 6000, 8192 };
     do {
         out->m = draw_of(p, rows, sizeof rows / sizeof *rows);
-        out->n = draw_size(p, &g->place[GAC_OP_GEMM_N].found);
-        out->k = draw_size(p, &g->place[GAC_OP_GEMM_K].found);
+        out->n = draw_size(p, &g->axis[GAC_OP_GEMM_N]);
+        out->k = draw_size(p, &g->axis[GAC_OP_GEMM_K]);
         out->row_major = false;
     } while ((double)out->m * (double)out->n * (double)out->k > MAX_MULTIPLIES || is_known(g, out));
 }
 
 static gac_status hold_out_gemm(probe *p, const gac_contract *contract, const probe_gemm *g,
-                                json_t **out)
+                                gac_contract_errors *out)
 {
-    held_out h;
-    int n = p->options->quick ? N_GEMM / QUICK_PART : N_GEMM;
-    gac_status status = held_out_alloc(&h, n, p->err);
+    double errors_pct[N_GEMM];
+    int n = p->options->quick ? N_GEMM / QUICK_PART : N_GEMM, n_errors = 0;
+    gac_status status = GAC_OK;
     for (int i = 0; i < n && status == GAC_OK; i++) {
         gac_gemm_shape s;
         probe_point point;
@@ -162,16 +111,18 @@ static gac_status hold_out_gemm(probe *p, const gac_contract *contract, const pr
         status = probe_measure(p, &spec, &point);
         probe_step(p, (size_t)i);
         if (status == GAC_OK)
-            held_out_add(&h, gac_contract_gemm_us(contract, g->dtype, s.m, s.n, s.k), &point);
+            add_error(errors_pct, &n_errors,
+                      gac_contract_gemm_us(contract, g->dtype, s.m, s.n, s.k), &point);
     }
-    return held_out_finish(&h, status, out, p->err);
+    probe_summarise(errors_pct, n_errors, out);
+    return status;
 }
 
 static gac_sdpa_shape draw_sdpa(probe *p, const probe_sdpa *s)
 {
     static const int64_t batches[] = { 1, 1, 2, 3, 4, 8, 16, 32 }, heads[] = { 8, 12, 16, 32, 40 };
     static const int64_t lengths[] = { 160, 300, 384, 640, 768, 1000, 1500, 2048, 3000, 6000 };
-    int64_t aligned = probe_aligned_multiple(&s->tiers.found);
+    int64_t aligned = probe_aligned_multiple(&s->tiers);
     gac_sdpa_shape shape;
     do {
         bool decode = probe_random(p) % 5 < 2;
@@ -194,30 +145,25 @@ static gac_sdpa_shape draw_sdpa(probe *p, const probe_sdpa *s)
 }
 
 static gac_status hold_out_sdpa(probe *p, const gac_contract *contract, const probe_sdpa *s,
-                                json_t **out)
+                                gac_contract_errors *out)
 {
-    held_out h;
-    int n = p->options->quick ? N_SDPA / QUICK_PART : N_SDPA;
-    gac_status status = held_out_alloc(&h, n, p->err);
-    gac_task_spec *specs = calloc((size_t)n, sizeof *specs);
-    probe_point *points = calloc((size_t)n, sizeof *points);
-    if (!specs || !points)
-        status = gac_error_no_memory(p->err);
-    for (int i = 0; i < n && status == GAC_OK; i++) {
+    gac_task_spec specs[N_SDPA];
+    probe_point points[N_SDPA];
+    double errors_pct[N_SDPA];
+    int n = p->options->quick ? N_SDPA / QUICK_PART : N_SDPA, n_errors = 0;
+    for (int i = 0; i < n; i++) {
         gac_sdpa_shape shape = draw_sdpa(p, s);
         specs[i] = probe_sdpa_spec(s->dtype, &shape);
     }
-    if (status == GAC_OK)
-        status = probe_measure_sdpa(p, specs, n, true, false, points);
+    gac_status status = probe_measure_sdpa(p, specs, n, true, false, points);
     for (int i = 0; i < n && status == GAC_OK; i++)
-        held_out_add(&h, gac_contract_sdpa_us(contract, s->dtype, &specs[i].sdpa.shape),
-                     &points[i]);
-    free(specs);
-    free(points);
-    return held_out_finish(&h, status, out, p->err);
+        add_error(errors_pct, &n_errors,
+                  gac_contract_sdpa_us(contract, s->dtype, &specs[i].sdpa.shape), &points[i]);
+    probe_summarise(errors_pct, n_errors, out);
+    return status;
 }
 
-/* A size as it is, and what a plan would make of it: the aligned sizes that follow. */
+/* Lists a size and the aligned sizes above it that a plan would consider. */
 static int candidates(int64_t size, int64_t unit, int64_t *out)
 {
     static const int64_t steps[] = { 0, 1, 2, 3, 4, 6, 8 }, coarse[] = { 16, 32, 64, 128 };
@@ -240,63 +186,61 @@ static int candidates(int64_t size, int64_t unit, int64_t *out)
     return n;
 }
 
-/* A candidate, measured twice: what is not so both times is no difference. */
+/* A candidate, measured twice: only what both measurements show is a difference. */
 typedef struct candidate {
-    gac_task_spec spec;
+    gac_gemm_shape shape;
     int group;
-    double predicted_us;
-    probe_point point[2];
+    double predicted_us, time_us[2]; /* NaN where not known */
 } candidate;
 
-/* Pairs that differ by more than RANK_PCT both times, and are predicted in the right order. */
-typedef struct ranking {
-    int n_over, n_right;
-} ranking;
-
-int probe_order(const probe_point *a, const probe_point *b)
+int probe_order(double a_us, double b_us)
 {
-    double fast = fmin(a->time_us, b->time_us), slow = fmax(a->time_us, b->time_us);
-    if (slow / fast <= 1 + RANK_PCT / 100)
+    if (!(fmax(a_us, b_us) / fmin(a_us, b_us) > 1 + RANK_PCT / 100))
         return 0;
-    return a->time_us < b->time_us ? -1 : 1;
-}
-
-static void rank_pair(const candidate *a, const candidate *b, ranking *r)
-{
-    int order = probe_order(&a->point[0], &b->point[0]);
-    if (order == 0 || probe_order(&a->point[1], &b->point[1]) != order)
-        return;
-    r->n_over++;
-    r->n_right += order * (a->predicted_us - b->predicted_us) > 0; /* alike is no order */
-}
-
-static bool is_measured(const candidate *c)
-{
-    return c->point[0].outcome == PROBE_MEASURED && c->point[1].outcome == PROBE_MEASURED &&
-           isfinite(c->predicted_us);
+    return a_us < b_us ? -1 : 1;
 }
 
 static double mean_us(const candidate *c)
 {
-    return (c->point[0].time_us + c->point[1].time_us) / 2;
+    return (c->time_us[0] + c->time_us[1]) / 2;
 }
 
-/* Whether a plan would rather have a: of two that are predicted alike, the smaller. */
-static bool is_rather(const candidate *a, const candidate *b)
+static bool is_measured(const candidate *c)
+{
+    return isfinite(mean_us(c)) && isfinite(c->predicted_us);
+}
+
+/* Counts the pairs that are over RANK_PCT apart both times, and those of them that are
+ * predicted in the right order. A tie is wrong. */
+static gac_contract_pairs rank_pairs(const candidate *all, int n)
+{
+    int n_over = 0, n_right = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n && all[j].group == all[i].group; j++) {
+            const candidate *a = &all[i], *b = &all[j];
+            int order = probe_order(a->time_us[0], b->time_us[0]);
+            if (order == 0 || probe_order(a->time_us[1], b->time_us[1]) != order ||
+                !is_measured(a) || !is_measured(b))
+                continue;
+            n_over++;
+            n_right += order * (a->predicted_us - b->predicted_us) > 0;
+        }
+    return probe_pairs(n_right, n_over);
+}
+
+/* Whether a plan would choose a: the faster one by prediction, or the smaller of equals. */
+static bool is_preferred(const candidate *a, const candidate *b)
 {
     if (a->predicted_us != b->predicted_us)
         return a->predicted_us < b->predicted_us;
-    return a->spec.gemm.n + a->spec.gemm.k < b->spec.gemm.n + b->spec.gemm.k;
+    return a->shape.n + a->shape.k < b->shape.n + b->shape.k;
 }
 
-/* Regret: how much longer the candidate of a group takes that is predicted to be the fastest
- * than the one that is. */
-static gac_status regret_json(const candidate *all, int n, json_t **out, gac_error *err)
+/* Regret of each group: how much longer the candidate that is predicted to be the fastest
+ * takes than the one that is. Returns the number of groups. */
+static int list_regrets(const candidate *all, int n, double *out_pct)
 {
     int n_groups = 0;
-    double *more_pct = calloc((size_t)n + 1, sizeof *more_pct), sum = 0;
-    if (!more_pct)
-        return gac_error_no_memory(err);
     for (int first = 0, end; first < n; first = end) {
         const candidate *chosen = NULL, *fastest = NULL;
         int n_measured = 0;
@@ -305,145 +249,114 @@ static gac_status regret_json(const candidate *all, int n, json_t **out, gac_err
             if (!is_measured(c))
                 continue;
             n_measured++;
-            chosen = chosen && is_rather(chosen, c) ? chosen : c;
+            chosen = chosen && is_preferred(chosen, c) ? chosen : c;
             fastest = fastest && mean_us(fastest) <= mean_us(c) ? fastest : c;
         }
         if (n_measured > 1)
-            more_pct[n_groups++] = 100 * (mean_us(chosen) / mean_us(fastest) - 1);
+            out_pct[n_groups++] = 100 * (mean_us(chosen) / mean_us(fastest) - 1);
     }
-    for (int i = 0; i < n_groups; i++)
-        sum += more_pct[i];
-    qsort(more_pct, (size_t)n_groups, sizeof *more_pct, probe_by_value);
-    *out = json_pack("{s:i}", "n_groups", n_groups);
-    if (n_groups > 0)
-        json_object_update_new(
-            *out, json_pack("{s:o, s:o, s:o}", "regret_mean_pct", probe_number(sum / n_groups),
-                            "regret_p95_pct", probe_number(percentile(more_pct, n_groups, 0.95)),
-                            "regret_max_pct", probe_number(more_pct[n_groups - 1])));
-    free(more_pct);
-    return GAC_OK;
+    return n_groups;
 }
 
-/* Candidates near a size, at a width of any model and in no table; or, common, at
- * one that many models have and that tables may have: then these are other measurements
- * that the order must stand up to. */
+static void summarise_regret(const candidate *all, int n, gac_contract_regret *out)
+{
+    double regrets[N_RANKED], sum = 0;
+    int n_groups = list_regrets(all, n, regrets);
+    *out = (gac_contract_regret){ n_groups, NAN, NAN, NAN, 0, NAN };
+    if (n_groups == 0)
+        return;
+    for (int i = 0; i < n_groups; i++)
+        sum += regrets[i];
+    qsort(regrets, (size_t)n_groups, sizeof *regrets, gac_by_value);
+    out->regret_mean_pct = gac_four_digits(sum / n_groups);
+    out->regret_p95_pct = gac_four_digits(gac_percentile(regrets, n_groups, 0.95));
+    out->regret_max_pct = gac_four_digits(regrets[n_groups - 1]);
+}
+
+/* Draws the candidates for one size. The other size is random, and no candidate is in a
+ * table. With common it is a width that many models have, and tables may have the
+ * candidates; then the order must hold in a new measurement. */
 static int draw_group(probe *p, const gac_contract *contract, const probe_gemm *g, bool common,
                       int group, candidate *out)
 {
     static const int64_t rows[] = { 1, 16, 256, 1024, 2048, 4096 }, widths[] = { 2048, 4096, 8192 };
     int64_t sizes[MAX_CANDIDATES];
     bool is_n = probe_random(p) % 2;
-    const gac_found_tiers *tiers = &g->place[is_n ? GAC_OP_GEMM_N : GAC_OP_GEMM_K].found;
+    const probe_tiers *tiers = &g->axis[is_n ? GAC_OP_GEMM_N : GAC_OP_GEMM_K];
     int64_t m = draw_of(p, rows, sizeof rows / sizeof *rows);
     int64_t other = common ? draw_of(p, widths, sizeof widths / sizeof *widths) : draw_width(p, g);
     int n = candidates(draw_size(p, tiers), probe_aligned_multiple(tiers), sizes), kept = 0;
     for (int i = 0; i < n; i++) {
-        gac_task_spec spec =
-            probe_gemm_spec(g->dtype, m, is_n ? sizes[i] : other, is_n ? other : sizes[i]);
-        if (!common && is_known(g, &spec.gemm))
-            continue;
-        out[kept++] = (candidate){
-            .spec = spec,
-            .group = group,
-            .predicted_us = gac_contract_gemm_us(contract, g->dtype, m, spec.gemm.n, spec.gemm.k),
-        };
+        gac_gemm_shape s = { m, is_n ? sizes[i] : other, is_n ? other : sizes[i], false };
+        double predicted_us = gac_contract_gemm_us(contract, g->dtype, s.m, s.n, s.k);
+        if (common || !is_known(g, &s))
+            out[kept++] = (candidate){ s, group, predicted_us, { NAN, NAN } };
     }
     return kept;
 }
 
-/* All of them, mixed, then all again: groups of hard work would take the card below its
- * highest clock. */
-static gac_status measure_candidates(probe *p, candidate *all, int n)
+/* Measures all candidates in random order, then all again. In the order of groups, hard
+ * work would take the card below its highest clock. */
+static gac_status measure_candidates(probe *p, gac_dtype dtype, candidate *all, int n)
 {
+    int order[N_RANKED * MAX_CANDIDATES];
     gac_status status = GAC_OK;
-    int *order = calloc((size_t)n + 1, sizeof *order);
-    if (!order)
-        return gac_error_no_memory(p->err);
     for (int i = 0; i < n; i++)
         order[i] = i;
     for (int i = 0; i < 2 * n && status == GAC_OK; i++) {
-        int at = i % n, with = at + (int)(probe_random(p) % (uint64_t)(n - at)),
-            chosen = order[with];
+        int at = i % n, with = at + (int)(probe_random(p) % (uint64_t)(n - at));
+        candidate *c = &all[order[with]];
+        probe_point point;
         order[with] = order[at];
-        order[at] = chosen;
-        p->group = all[chosen].group;
-        status = probe_measure(p, &all[chosen].spec, &all[chosen].point[i / n]);
+        order[at] = (int)(c - all);
+        gac_task_spec spec = probe_gemm_spec(dtype, c->shape.m, c->shape.n, c->shape.k);
+        p->group = c->group;
+        status = probe_measure(p, &spec, &point);
+        c->time_us[i / n] = point.time_us;
         probe_step(p, (size_t)i + 1);
     }
     p->group = 0;
-    free(order);
     return status;
 }
 
-json_t *probe_right_json(int n_right, int n)
+gac_contract_pairs probe_pairs(int n_right, int n)
 {
-    json_t *json = json_pack("{s:i}", "n_over_5_pct", n);
-    if (n > 0)
-        json_object_set_new(json, "right_pct", probe_number(100.0 * n_right / n));
-    return json;
+    return (gac_contract_pairs){ n, n > 0 ? gac_four_digits(100.0 * n_right / n) : NAN };
 }
 
-static json_t *part_of(json_t *accuracy, const char *key)
-{
-    json_t *part = json_object_get(accuracy, key);
-    if (!part) {
-        part = json_object();
-        json_object_set_new(accuracy, key, part);
-    }
-    return part;
-}
-
-/* A phase of its own: candidates near sizes. */
+/* Measures candidates for many sizes, as a phase of its own. */
 static gac_status rank_many(probe *p, const gac_contract *contract, const probe_gemm *g,
-                            bool common, json_t **out)
+                            bool common, gac_contract_regret *out)
 {
+    candidate all[N_RANKED * MAX_CANDIDATES];
     int n_groups = N_RANKED / (p->options->quick ? QUICK_PART : 1), n = 0;
-    ranking r = { 0 };
-    *out = NULL;
-    candidate *all = calloc((size_t)n_groups * MAX_CANDIDATES, sizeof *all);
-    if (!all)
-        return gac_error_no_memory(p->err);
     for (int i = 0; i < n_groups; i++)
         n += draw_group(p, contract, g, common, i + 1, all + n);
     probe_begin(p, common ? "candidates at common widths" : "candidates", gac_dtype_name(g->dtype),
                 2 * (size_t)n);
-    gac_status status = measure_candidates(p, all, n);
+    gac_status status = measure_candidates(p, g->dtype, all, n);
     probe_finish(p);
-    for (int i = 0; i < n && status == GAC_OK; i++)
-        for (int j = i + 1; j < n && all[j].group == all[i].group; j++)
-            if (is_measured(&all[i]) && is_measured(&all[j]))
-                rank_pair(&all[i], &all[j], &r);
-    if (status == GAC_OK)
-        status = regret_json(all, n, out, p->err);
-    if (status == GAC_OK)
-        json_object_update_new(*out, probe_right_json(r.n_right, r.n_over));
-    free(all);
+    gac_contract_pairs pairs = rank_pairs(all, n);
+    summarise_regret(all, n, out);
+    out->n_over_5_pct = pairs.n_over_5_pct;
+    out->right_pct = pairs.right_pct;
     return status;
 }
 
 gac_status probe_accuracy(probe *p, const gac_contract *contract, const probe_gemm *gemm,
-                          const probe_sdpa *sdpa, json_t *accuracy)
+                          const probe_sdpa *sdpa, probe_judged *out)
 {
-    const char *dtype = gac_dtype_name(gemm->dtype);
-    json_t *part = NULL, *ranked = json_object();
-    int part_of_all = p->options->quick ? QUICK_PART : 1;
+    int n_shapes = (N_GEMM + (sdpa ? N_SDPA : 0)) / (p->options->quick ? QUICK_PART : 1);
     probe_grant_rest(p);
-    probe_begin(p, "held-out shapes", dtype,
-                (size_t)((N_GEMM + (sdpa ? N_SDPA : 0)) / part_of_all));
-    gac_status status = hold_out_gemm(p, contract, gemm, &part);
-    if (status == GAC_OK)
-        json_object_set_new(part_of(accuracy, "gemm"), dtype, part);
-    if (status == GAC_OK && sdpa) {
-        status = hold_out_sdpa(p, contract, sdpa, &part);
-        if (status == GAC_OK)
-            json_object_set_new(part_of(accuracy, "sdpa"), dtype, part);
-    }
+    probe_begin(p, "held-out shapes", gac_dtype_name(gemm->dtype), (size_t)n_shapes);
+    gac_status status = hold_out_gemm(p, contract, gemm, &out->gemm);
+    if (status == GAC_OK && sdpa)
+        status = hold_out_sdpa(p, contract, sdpa, &out->sdpa);
     probe_finish(p);
-    json_object_set_new(part_of(accuracy, "ranking"), dtype, ranked);
-    for (int common = 0; common < 2 && status == GAC_OK; common++) {
-        status = rank_many(p, contract, gemm, common, &part);
-        if (status == GAC_OK)
-            json_object_set_new(ranked, common ? "common_widths" : "random_widths", part);
-    }
+    if (status == GAC_OK)
+        status = rank_many(p, contract, gemm, false, &out->random_widths);
+    if (status == GAC_OK)
+        status = rank_many(p, contract, gemm, true, &out->common_widths);
+    out->ranking = (gac_contract_ranking){ &out->random_widths, &out->common_widths };
     return status;
 }

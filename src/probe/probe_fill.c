@@ -1,9 +1,8 @@
-/* Measures the tables of a dtype, cells of all of them mixed.
+/* Measures the tables of a dtype, with the cells of all tables mixed.
  *
- * One row of a table after the other, hard work would follow on hard work, the
- * card come to its power limit, and every point be measured at the clock that
- * those before it left. Mixed, easy work thins out the hard, and the clock stays
- * where it is. */
+ * Row by row, hard work would follow hard work. The card would reach its power limit,
+ * and each point would be measured at the clock that the points before it left. Mixed
+ * with easy work, hard work leaves the clock where it is. */
 #include "probe/probe_internal.h"
 
 #include "base/splitmix.h"
@@ -11,19 +10,19 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define PLAIN_ROWS 512 /* from here on time grows with the rows, */
-#define FEWER_ROWS 4   /* of so many times fewer */
+#define PLAIN_ROWS 512 /* from here on time grows in proportion to the rows, */
+#define FEWER_ROWS 4   /* which predicts it from up to this many times fewer rows */
 enum {
     N_ACTIVE = 64,   /* columns under way at a time */
-    LEAST_LEVELS = 1 /* of n, that are measured whatever the time */
+    LEAST_LEVELS = 1 /* levels of n up to this are measured even if the time is up */
 };
 
-/* One n and k of a table: its rows are measured in turn, fewest first. */
+/* One n and k of a table. Its cells are measured by rising m. */
 typedef struct column {
-    struct probe_gemm_table *table;
-    int at[3];     /* m, which goes on; n, k */
-    int level;     /* of the second: 0 the outermost sizes, 1 the middle, 2 those between, … */
-    uint64_t turn; /* of the second, among those of a level */
+    probe_gemm_table *table;
+    int m, n, k;   /* indices on the axes; m is the next to measure */
+    int level;     /* of n: 0 the outermost sizes, 1 the middle, 2 those between, … */
+    uint64_t turn; /* of n, within its level */
     double last_us;
     int64_t last_m; /* 0: none measured yet */
 } column;
@@ -47,64 +46,65 @@ static int by_level(const void *a, const void *b)
         return x->level < y->level ? -1 : 1;
     if (x->turn != y->turn)
         return x->turn < y->turn ? -1 : 1;
-    return x->at[2] - y->at[2];
+    return x->k - y->k;
 }
 
-/* Level by level and n by n, so that when the time is up a table is coarser, not
- * cut off, and what was measured is of use. */
-static column *list_columns(probe_gemm *g, uint64_t *random, size_t *n_out)
+/* Columns in the order in which they begin: by level of n, then by n. So when the time is
+ * up, each table lacks some n and nothing else. */
+static column *list_columns(probe *p, probe_gemm *g, uint64_t *random, size_t *n_out)
 {
-    size_t n = 0, n_all = 0;
+    size_t n_all = 0;
+    *n_out = 0;
     for (int i = 0; i < g->n_tables; i++)
         n_all += (size_t)g->tables[i].table.n_axis[1] * (size_t)g->tables[i].table.n_axis[2];
-    column *columns = calloc(n_all + 1, sizeof *columns);
-    for (int i = 0; columns && i < g->n_tables; i++) {
+    column *columns = probe_alloc(p, n_all, sizeof *columns);
+    if (!columns)
+        return NULL;
+    for (int i = 0; i < g->n_tables; i++) {
         const probe_table *t = &g->tables[i].table;
-        for (int second = 0; second < t->n_axis[1]; second++) {
+        for (int n = 0; n < t->n_axis[1]; n++) {
             uint64_t turn = gac_splitmix64(random);
-            for (int third = 0; third < t->n_axis[2]; third++)
-                columns[n++] = (column){ .table = &g->tables[i],
-                                         .at = { 0, second, third },
-                                         .level = level_of(second, t->n_axis[1]),
-                                         .turn = turn };
+            for (int k = 0; k < t->n_axis[2]; k++)
+                columns[(*n_out)++] = (column){ .table = &g->tables[i],
+                                                .n = n,
+                                                .k = k,
+                                                .level = level_of(n, t->n_axis[1]),
+                                                .turn = turn };
         }
     }
-    if (columns)
-        qsort(columns, n, sizeof *columns, by_level);
-    *n_out = n;
+    qsort(columns, n_all, sizeof *columns, by_level);
     return columns;
 }
 
-/* Whether a point is worth its time, by the last one with fewer rows; one with far fewer
- * does not tell. */
+/* Whether a call is short enough for a table, judged by the last one with fewer rows. */
 static bool is_short(const column *c, int64_t m)
 {
-    double expected = c->last_us * (double)m / (double)c->last_m;
-    bool tells = m >= PLAIN_ROWS && m <= FEWER_ROWS * c->last_m;
+    double expected_us = c->last_us * (double)m / (double)c->last_m;
+    bool predicted = m >= PLAIN_ROWS && m <= FEWER_ROWS * c->last_m;
     return c->last_m == 0 ||
-           (!(c->last_us > PROBE_MAX_POINT_US) && !(tells && expected > PROBE_MAX_POINT_US));
+           (!(c->last_us > PROBE_MAX_POINT_US) && !(predicted && expected_us > PROBE_MAX_POINT_US));
 }
 
 static gac_status measure_next(probe *p, const probe_gemm *g, column *c)
 {
     const probe_table *t = &c->table->table;
-    size_t cell =
-        ((size_t)c->at[0] * (size_t)t->n_axis[1] + (size_t)c->at[1]) * (size_t)t->n_axis[2] +
-        (size_t)c->at[2];
-    gac_task_spec spec = probe_cell_spec(g, c->table, c->at);
-    int64_t m = spec.gemm.m;
+    int64_t m = t->axis[0][c->m], n = t->axis[1][c->n], k = t->axis[2][c->k];
+    double n_numbers = (double)m * (double)k + (double)n * (double)k + (double)m * (double)n;
+    size_t row = (size_t)c->m++ * (size_t)t->n_axis[1] + (size_t)c->n;
+    size_t cell = row * (size_t)t->n_axis[2] + (size_t)c->k;
     probe_point point;
-    c->at[0]++;
-    if (probe_gemm_bytes(g->dtype, m, spec.gemm.n, spec.gemm.k) > probe_memory_limit(p))
+    if (n_numbers * gac_dtype_bits(g->dtype) / 8 > probe_memory_limit(p))
         return GAC_OK;
     if (!is_short(c, m)) {
-        c->last_us = INFINITY; /* nor is one with more */
+        c->last_us = INFINITY; /* calls with more rows are not short either */
         return GAC_OK;
     }
+    gac_task_spec spec = probe_gemm_spec(g->dtype, m, n, k);
     gac_status status = probe_measure(p, &spec, &point);
     if (status != GAC_OK || point.outcome != PROBE_MEASURED)
         return status;
-    t->time_us[cell] = c->last_us = point.time_us;
+    t->time_us[cell] = gac_four_digits(point.time_us);
+    c->last_us = point.time_us;
     c->last_m = m;
     return GAC_OK;
 }
@@ -117,8 +117,8 @@ gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s)
     uint64_t random = p->options->seed;
     gac_status status = GAC_OK;
     for (int i = 0; i < g->n_tables && status == GAC_OK; i++)
-        status = probe_table_alloc(&g->tables[i].table, p->err);
-    column *columns = status == GAC_OK ? list_columns(g, &random, &n_columns) : NULL;
+        status = probe_table_alloc(p, &g->tables[i].table);
+    column *columns = status == GAC_OK ? list_columns(p, g, &random, &n_columns) : NULL;
     if (status == GAC_OK && !columns)
         status = gac_error_no_memory(p->err);
     while (status == GAC_OK && (next < n_columns || n_active > 0)) {
@@ -133,9 +133,8 @@ gac_status probe_gemm_fill(probe *p, probe_gemm *g, double end_s)
         int at = (int)(gac_splitmix64(&random) % (uint64_t)n_active);
         status = measure_next(p, g, active[at]);
         probe_step(p, ++n_done);
-        if (active[at]->at[0] == active[at]->table->table.n_axis[0])
+        if (active[at]->m == active[at]->table->table.n_axis[0])
             active[at] = active[--n_active];
     }
-    free(columns);
     return status;
 }

@@ -1,15 +1,17 @@
-/* Measuring one thing, keeping everything that was measured. */
+/* Measuring one point: its time, its server, its kernel. */
 #include "probe/probe_internal.h"
 
+#include "base/json_parse.h"
 #include "base/splitmix.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-/* Points that may be lost before the probe gives up: a tenth of many. */
-#define MIN_FAULTS 20
+#define MIN_FAULTS 20 /* points may be lost, and a tenth of all, before the probe gives up */
+#define MAX_FLASH 256 /* the math path is faster than the own flash kernel for larger heads */
 
 double probe_left_s(const probe *p)
 {
@@ -22,34 +24,58 @@ void probe_grant_rest(probe *p)
 }
 
 gac_status probe_start(probe *p, gac_device *device, const gac_probe_options *options,
-                       bool keep_samples, gac_error *err)
+                       bool keep_raw, gac_error *err)
 {
     const gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
     *p = (probe){ .device = device, .options = options, .err = err, .rules = rules };
     if (options->quick)
         p->rules.settle_us = 0;
-    p->keep_samples = keep_samples;
     p->phase = "";
     p->random = options->seed;
     p->start_s = gac_now_s();
     p->end_s = p->start_s + options->max_time_s;
     p->rest_left_s = INFINITY;
-    p->sources = json_array();
     p->seconds = json_object();
-    p->names = json_array();
     p->kernels = json_array();
-    return p->sources && p->seconds && p->names && p->kernels ? GAC_OK : gac_error_no_memory(err);
+    p->raw = keep_raw ? json_array() : NULL;
+    p->noise.clock_mhz_min = p->noise.clock_mhz_max = p->noise.temperature_c_max = -1;
+    return p->seconds && p->kernels && (p->raw || !keep_raw) ? GAC_OK : gac_error_no_memory(err);
 }
 
 void probe_dispose(probe *p)
 {
-    for (size_t i = 0; i < p->n_points; i++)
-        free(p->points[i].samples_us);
-    free(p->points);
-    json_decref(p->sources);
+    free(p->noise_pct);
+    json_decref(p->raw);
     json_decref(p->seconds);
-    json_decref(p->names);
     json_decref(p->kernels);
+    gac_arena_free(&p->arena);
+}
+
+void *probe_alloc(probe *p, size_t n, size_t element_bytes)
+{
+    uint64_t n_bytes;
+    return gac_mul_u64(n, element_bytes, &n_bytes) ? gac_arena_alloc(&p->arena, n_bytes) : NULL;
+}
+
+static bool is_time(double value)
+{
+    return value >= 0 && isfinite(value);
+}
+
+gac_status probe_check_options(const gac_probe_options *options, gac_error *err)
+{
+    const gac_runtime *r = options->runtime;
+    if (options->n_dtypes < 1 || options->n_dtypes > GAC_PROBE_MAX_DTYPES || !options->dtypes)
+        return gac_error_set(err, GAC_USAGE, "a probe takes 1 to %d dtypes", GAC_PROBE_MAX_DTYPES);
+    for (int i = 0; i < options->n_dtypes; i++)
+        if ((int)options->dtypes[i] < 0 || options->dtypes[i] >= GAC_DTYPE_COUNT)
+            return gac_error_set(err, GAC_USAGE, "a probe takes no such dtype");
+    if (!(options->max_time_s > 0))
+        return gac_error_set(err, GAC_USAGE, "the time of a probe must be above 0");
+    if (r && (!r->name || !r->basis || !is_time(r->layer_us) || !is_time(r->decode_layer_us) ||
+              !is_time(r->hidden_ps) || !is_time(r->width_ps) || !is_time(r->kv_ps)))
+        return gac_error_set(err, GAC_USAGE, "the runtime lacks a name, a basis or a time");
+    return GAC_OK;
 }
 
 void probe_begin(probe *p, const char *phase, const char *dtype, size_t n_points)
@@ -71,54 +97,46 @@ void probe_finish(probe *p)
 {
     double spent = json_number_value(json_object_get(p->seconds, p->phase));
     gac_progress_finish(p->options->progress);
-    json_object_set_new(p->seconds, p->phase, probe_number(spent + gac_now_s() - p->phase_start_s));
+    spent += gac_now_s() - p->phase_start_s;
+    json_object_set_new(p->seconds, p->phase, json_real(gac_four_digits(spent)));
 }
 
 void probe_note(probe *p, const char *format, ...)
 {
-    char text[500];
     va_list args;
+    char text[500];
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     gac_log_write(p->options->log, 1, "%s", text);
-    for (size_t i = 0; i < json_array_size(p->sources); i++)
-        if (strcmp(json_string_value(json_array_get(p->sources, i)), text) == 0)
+    for (int i = 0; i < p->n_sources; i++)
+        if (strcmp(p->sources[i], text) == 0)
             return;
-    json_array_append_new(p->sources, json_string(text));
+    const char *kept = gac_arena_strdup(&p->arena, text);
+    if (!kept)
+        gac_memory_lost();
+    else if (p->n_sources < PROBE_MAX_SOURCES)
+        p->sources[p->n_sources++] = kept;
 }
 
-static gac_status keep_point(probe *p, probe_point *point, const gac_timing *timing)
+const char *probe_today(char out[16])
 {
-    if (p->n_points == p->n_room) {
-        size_t room = p->n_room ? p->n_room * 2 : 1024;
-        probe_point *points = realloc(p->points, room * sizeof *points);
-        if (!points)
-            return gac_error_no_memory(p->err);
-        p->points = points;
-        p->n_room = room;
-    }
-    if (p->keep_samples && timing && timing->n_samples > 0) {
-        point->samples_us = calloc((size_t)timing->n_samples, sizeof *point->samples_us);
-        if (!point->samples_us)
-            return gac_error_no_memory(p->err);
-        for (int i = 0; i < timing->n_samples; i++)
-            point->samples_us[i] = (float)timing->samples_us[i];
-    }
-    p->points[p->n_points++] = *point;
-    return GAC_OK;
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(out, 16, "%Y-%m-%d", gmtime_r(&now, &utc));
+    return out;
 }
 
-/* A point that is lost now and then leaves a gap; many lost are a failure. */
+/* Counts a point that was lost. A few of them leave gaps; many are a failure. */
 static gac_status count_fault(probe *p, probe_outcome outcome, const gac_error *why)
 {
-    int *n = outcome == PROBE_NO_MEMORY ? &p->n_no_memory : &p->n_throttled;
+    int64_t *n = outcome == PROBE_NO_MEMORY ? &p->noise.n_no_memory : &p->noise.n_throttled;
     ++*n;
-    if (*n < MIN_FAULTS || (size_t)*n * 10 < p->n_points)
+    if (*n < MIN_FAULTS || *n * 10 < p->n_points)
         return GAC_OK;
     return gac_error_set(p->err, outcome == PROBE_NO_MEMORY ? GAC_NO_RESOURCE : GAC_FAILED,
-                         "%d of %zu points could not be measured: %s", *n, p->n_points + 1,
-                         why->text);
+                         "%lld of %d points could not be measured: %s", (long long)*n,
+                         p->n_points + 1, why->text);
 }
 
 static void spend_rest(probe *p, double rested_s)
@@ -135,11 +153,11 @@ gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
     gac_timing timing;
     gac_error why = GAC_ERROR_INIT;
     memset(&timing, 0, sizeof timing);
-    *out = (probe_point){ .spec = *spec, .phase = p->phase, .group = p->group, .time_us = NAN };
+    *out = (probe_point){ .spec = *spec, .time_us = NAN };
     gac_status status = gac_task_create(p->device, spec, &task, &why);
     if (status == GAC_CHECK) {
         out->outcome = PROBE_DECLINED;
-        return keep_point(p, out, NULL);
+        return probe_keep(p, out, NULL);
     }
     if (status == GAC_OK) {
         gac_timing_rules rules = p->rules;
@@ -154,31 +172,21 @@ gac_status probe_measure(probe *p, const gac_task_spec *spec, probe_point *out)
         out->outcome = PROBE_NO_MEMORY;
     else if (status != GAC_OK && status != GAC_CHECK)
         return gac_error_set(p->err, status, "%s", why.text);
-    out->n_samples = timing.n_samples;
-    out->n_discarded = timing.n_discarded;
-    out->n_unsettled = timing.n_unsettled;
-    out->n_power_limited = timing.n_power_limited;
-    out->n_calls = timing.n_calls;
-    out->graph = timing.graph;
-    out->clock_mhz_min = timing.clock_mhz_min;
-    out->clock_mhz_max = timing.clock_mhz_max;
-    out->temperature_c_max = timing.temperature_c_max;
     if (out->outcome == PROBE_MEASURED) {
         out->time_us = timing.median_us;
-        out->spread_us = timing.spread_us;
         out->noise = timing.noise;
     } else if ((status = count_fault(p, out->outcome, &why)) != GAC_OK) {
         return status;
     }
-    return keep_point(p, out, &timing);
+    return probe_keep(p, out, &timing);
 }
 
-/* One call by own kernels: the flash kernel, and where that declines too, the
- * math path. */
+/* One call by own kernels: the flash kernel, or the math path where that is faster or the
+ * flash kernel declines. */
 static gac_status measure_own(probe *p, const gac_task_spec *spec, probe_point *out)
 {
     gac_task_spec own = *spec;
-    own.sdpa.path = GAC_SDPA_FLASH;
+    own.sdpa.path = spec->sdpa.shape.qk_head > MAX_FLASH ? GAC_SDPA_MATH : GAC_SDPA_FLASH;
     gac_status status = probe_measure(p, &own, out);
     if (status != GAC_OK || out->outcome != PROBE_DECLINED)
         return status;
@@ -186,42 +194,38 @@ static gac_status measure_own(probe *p, const gac_task_spec *spec, probe_point *
     return probe_measure(p, &own, out);
 }
 
-/* Asks the fallback for those of the specs that todo names. */
+/* A point that the fallback served. */
+static gac_status keep_served(probe *p, const gac_task_spec *spec, const gac_probe_served *served,
+                              probe_point *out)
+{
+    char kernel[256];
+    bool measured = isfinite(served->time_us) && served->time_us > 0;
+    *out = (probe_point){ .spec = *spec,
+                          .outcome = measured ? PROBE_MEASURED : PROBE_DECLINED,
+                          .time_us = measured ? served->time_us : NAN,
+                          .fallback = measured };
+    gac_kernel_short_name(served->kernel, kernel, sizeof kernel);
+    if (measured && kernel[0] && !(out->kernel = gac_arena_strdup(&p->arena, kernel)))
+        return gac_error_no_memory(p->err);
+    return probe_keep(p, out, NULL);
+}
+
+/* Asks the fallback for those of the specs that todo lists. */
 static gac_status ask_fallback(probe *p, const gac_task_spec *specs, const int *todo, int n_todo,
                                bool names, probe_point *out)
 {
-    gac_task_spec *asked = calloc((size_t)n_todo + 1, sizeof *asked);
-    gac_probe_served *served = calloc((size_t)n_todo + 1, sizeof *served);
-    gac_status status = asked && served ? GAC_OK : gac_error_no_memory(p->err);
-    for (int i = 0; i < n_todo && status == GAC_OK; i++) {
+    gac_task_spec *asked = probe_alloc(p, (size_t)n_todo, sizeof *asked);
+    gac_probe_served *served = probe_alloc(p, (size_t)n_todo, sizeof *served);
+    if (!asked || !served)
+        return gac_error_no_memory(p->err);
+    for (int i = 0; i < n_todo; i++) {
         asked[i] = specs[todo[i]];
         served[i].time_us = NAN;
     }
-    if (status == GAC_OK)
-        status = p->options->fallback(p->options->fallback_context, asked, n_todo, names, served,
-                                      p->stack, p->err);
-    for (int i = 0; i < n_todo && status == GAC_OK; i++) {
-        probe_point *point = &out[todo[i]];
-        *point = (probe_point){ .spec = asked[i], .phase = p->phase, .time_us = NAN };
-        point->outcome =
-            isfinite(served[i].time_us) && served[i].time_us > 0 ? PROBE_MEASURED : PROBE_DECLINED;
-        if (point->outcome == PROBE_MEASURED) {
-            char kernel[256];
-            gac_kernel_short_name(served[i].kernel, kernel, sizeof kernel);
-            point->time_us = served[i].time_us;
-            point->fallback = true;
-            point->clock_mhz_min = point->clock_mhz_max = point->temperature_c_max = -1;
-            json_t *name = kernel[0] ? json_string(kernel) : NULL;
-            if (kernel[0] && (!name || json_array_append_new(p->names, name) != 0))
-                status = gac_error_no_memory(p->err);
-            else
-                point->kernel = json_string_value(name);
-        }
-        if (status == GAC_OK)
-            status = keep_point(p, point, NULL);
-    }
-    free(asked);
-    free(served);
+    gac_status status = p->options->fallback(p->options->fallback_context, asked, n_todo, names,
+                                             served, p->stack, p->err);
+    for (int i = 0; i < n_todo && status == GAC_OK; i++)
+        status = keep_served(p, &asked[i], &served[i], &out[todo[i]]);
     return status;
 }
 
@@ -230,7 +234,7 @@ gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool 
 {
     int n_todo = 0;
     gac_status status = GAC_OK;
-    int *todo = calloc((size_t)n + 1, sizeof *todo);
+    int *todo = probe_alloc(p, (size_t)n, sizeof *todo);
     if (!todo)
         return gac_error_no_memory(p->err);
     for (int i = 0; i < n && status == GAC_OK; i++) {
@@ -242,15 +246,14 @@ gac_status probe_measure_sdpa(probe *p, const gac_task_spec *specs, int n, bool 
         }
         if (!library || out[i].outcome == PROBE_DECLINED)
             todo[n_todo++] = i;
-        probe_step(p, p->n_points - p->phase_first);
+        probe_step(p, (size_t)(p->n_points - p->phase_first));
     }
     if (status == GAC_OK && n_todo > 0 && p->options->fallback)
         status = ask_fallback(p, specs, todo, n_todo, names, out);
     for (int i = 0; i < n_todo && status == GAC_OK && !p->options->fallback; i++) {
         status = measure_own(p, &specs[todo[i]], &out[todo[i]]);
-        probe_step(p, p->n_points - p->phase_first);
+        probe_step(p, (size_t)(p->n_points - p->phase_first));
     }
-    free(todo);
     return status;
 }
 
@@ -296,8 +299,7 @@ gac_status probe_kernel(probe *p, const gac_task_spec *spec, char *name, size_t 
     if (longest >= 0)
         gac_kernel_short_name(kernels[longest].name, name, size);
     if (name[0]) {
-        probe_point point = { .spec = *spec };
-        json_t *row = probe_spec_json(&point);
+        json_t *row = probe_spec_json(spec);
         json_object_set_new(row, "kernel", json_string(name));
         json_object_set_new(row, "n_kernels", json_integer(n));
         json_array_append_new(p->kernels, row);

@@ -1,6 +1,8 @@
 /* Attention that the vendor's kernel declines, as PyTorch serves it. */
 #include "probe/probe_internal.h"
 
+#include "base/arguments.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -24,6 +26,8 @@ static const char *longest_kernel(const gac_pytorch_call *call)
 gac_status gac_probe_ask_pytorch(void *context, const gac_task_spec *specs, int n, bool names,
                                  gac_probe_served *out, char stack[96], gac_error *err)
 {
+    GAC_REFUSE_NULL(err, context, specs, out, stack);
+    GAC_REFUSE(err, n < 0, "n is negative");
     gac_timing_rules rules = GAC_TIMING_RULES_SWEEP_INIT;
     gac_probe_pytorch *how = context;
     json_t *answer = NULL;
@@ -59,6 +63,8 @@ gac_status gac_probe_ask_pytorch(void *context, const gac_task_spec *specs, int 
 
 void gac_probe_end_pytorch(gac_probe_pytorch *how)
 {
+    if (!how)
+        return;
     gac_pytorch_end(how->pytorch);
     how->pytorch = NULL;
 }

@@ -1,90 +1,38 @@
-/* Exactly the shapes that someone needs, as points in a contract that is there
- * already. */
+/* Measures given shapes, and adds them to a contract as exact points. */
 #include "probe/probe_internal.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "base/arguments.h"
 
-#define NEAR 1.1 /* of a size, are candidates for it */
+#include <math.h>
+#include <string.h>
+
+#define NEAR 1.1 /* sizes up to this ratio are candidates for each other */
 enum { N_BEFORE_JUDGING = 50, MAX_ROUNDS = 3 };
 
-/* A GEMM that is measured in every round, since some take another time the next time. */
+/* A GEMM. It is measured in several rounds, since the time of some calls changes. */
 typedef struct exact {
-    gac_task_spec spec;  /* in the dtype that serves it */
-    double predicted_us; /* by the contract as it was */
-    probe_point round[MAX_ROUNDS];
+    gac_task_spec spec;         /* in the dtype that serves it */
+    double predicted_us;        /* by the contract before */
+    double time_us[MAX_ROUNDS]; /* NaN where not measured */
 } exact;
 
-static void gemm_key(char out[96], const char *dtype, json_int_t m, json_int_t n, json_int_t k)
-{
-    snprintf(out, 96, "%s %lld %lld %lld", dtype, (long long)m, (long long)n, (long long)k);
-}
+/* What is measured, and what becomes of it. */
+typedef struct shapes {
+    probe *p;
+    const gac_contract *base;
+    gac_dtype dtype;
+    exact *gemm;
+    size_t n_gemm, n_all;
+    int n_rounds;
+    gac_contract_point *points; /* new ones, then those of base */
+    size_t n_new, n_points;
+    gac_contract_sdpa_point *sdpa_points; /* likewise */
+    size_t n_new_sdpa, n_sdpa_points;
+    gac_contract_model_errors judged;
+    gac_contract_pairs predicted, measured;
+} shapes;
 
-static json_int_t integer_at(const json_t *object, const char *key)
-{
-    return json_integer_value(json_object_get(object, key));
-}
-
-static const char *const sdpa_sizes[] = { "batch", "n_q_heads", "n_kv_heads", "n_q",
-                                          "n_kv",  "qk_head",   "v_head" };
-enum { N_SDPA_SIZES = sizeof sdpa_sizes / sizeof *sdpa_sizes };
-
-static json_t *sdpa_json(const char *dtype, const gac_sdpa_shape *s, double time_us)
-{
-    const int64_t sizes[N_SDPA_SIZES] = { s->batch, s->n_q_heads, s->n_kv_heads, s->n_q,
-                                          s->n_kv,  s->qk_head,   s->v_head };
-    json_t *json = json_pack("{s:s}", "dtype", dtype);
-    for (size_t i = 0; i < N_SDPA_SIZES; i++)
-        json_object_set_new(json, sdpa_sizes[i], json_integer(sizes[i]));
-    json_object_set_new(json, "causal", json_boolean(s->causal));
-    json_object_set_new(json, "time_us", probe_number(time_us));
-    return json;
-}
-
-/* What names a point: all of it but the time. */
-static void point_key(char out[256], const json_t *point)
-{
-    const char *dtype = json_string_value(json_object_get(point, "dtype"));
-    if (!dtype)
-        dtype = "";
-    if (json_object_get(point, "m")) {
-        gemm_key(out, dtype, integer_at(point, "m"), integer_at(point, "n"),
-                 integer_at(point, "k"));
-        return;
-    }
-    size_t used =
-        (size_t)snprintf(out, 256, "%s %d", dtype, json_is_true(json_object_get(point, "causal")));
-    for (size_t i = 0; i < N_SDPA_SIZES && used < 256; i++)
-        used += (size_t)snprintf(out + used, 256 - used, " %lld",
-                                 (long long)integer_at(point, sdpa_sizes[i]));
-}
-
-/* The list under key with added points put in, those of the same shape
- * replaced. */
-static gac_status merge(json_t *contract, const char *key, json_t *added, gac_error *err)
-{
-    char name[256];
-    size_t i;
-    json_t *point, *known = json_object(), *merged = json_array();
-    json_array_foreach(added, i, point) {
-        point_key(name, point);
-        json_object_set(known, name, point);
-    }
-    json_array_foreach(json_object_get(contract, key), i, point) {
-        point_key(name, point);
-        if (!json_object_get(known, name))
-            json_array_append(merged, point);
-    }
-    const char *each;
-    json_object_foreach(known, each, point)
-        json_array_append(merged, point);
-    json_decref(known);
-    return json_object_set_new(contract, key, merged) == 0 ? GAC_OK : gac_error_no_memory(err);
-}
-
-/* Careful while the time lasts. */
+/* Takes fewer samples from now on if the time would not suffice. */
 static void judge_pace(probe *p, size_t n_done, size_t n_all)
 {
     const gac_timing_rules sweep = GAC_TIMING_RULES_SWEEP_INIT;
@@ -97,50 +45,39 @@ static void judge_pace(probe *p, size_t n_done, size_t n_all)
                n_done, p->options->max_time_s);
 }
 
-/* The dtype that runs what dtype declines, or dtype. */
-static gac_dtype fallback(const gac_contract *base, gac_dtype dtype)
+/* Measures each GEMM once. What the dtype declines is measured in the one that serves it. */
+static gac_status measure_round(shapes *s, int round)
 {
-    const gac_contract_gemm *gemm = base->gemm[dtype];
-    return gemm && gemm->falls_back_to != GAC_DTYPE_COUNT ? gemm->falls_back_to : dtype;
-}
-
-/* The dtype that attention runs in. */
-static gac_dtype attention(const gac_contract *base, gac_dtype dtype)
-{
-    const gac_contract_sdpa *sdpa = base->sdpa[dtype];
-    return sdpa && sdpa->same_as != GAC_DTYPE_COUNT ? sdpa->same_as : dtype;
-}
-
-/* What a dtype declines is measured in the one that serves it then. */
-static gac_status measure_round(probe *p, gac_dtype next, exact *all, size_t n, size_t n_all,
-                                int round)
-{
+    const gac_contract_gemm *rules = s->base->gemm[s->dtype];
+    gac_dtype next = rules ? rules->falls_back_to : GAC_DTYPE_COUNT;
     gac_status status = GAC_OK;
-    for (size_t i = 0; i < n && status == GAC_OK; i++) {
-        probe_point *point = &all[i].round[round];
-        status = probe_measure(p, &all[i].spec, point);
-        if (status == GAC_OK && point->outcome == PROBE_DECLINED && all[i].spec.dtype != next) {
-            all[i].spec.dtype = next;
-            status = probe_measure(p, &all[i].spec, point);
+    for (size_t i = 0; i < s->n_gemm && status == GAC_OK; i++) {
+        gac_task_spec *spec = &s->gemm[i].spec;
+        probe_point point;
+        status = probe_measure(s->p, spec, &point);
+        if (status == GAC_OK && point.outcome == PROBE_DECLINED && spec->dtype != next &&
+            next != GAC_DTYPE_COUNT) {
+            spec->dtype = next;
+            status = probe_measure(s->p, spec, &point);
         }
+        s->gemm[i].time_us[round] = point.time_us;
         if (round == 0)
-            judge_pace(p, i + 1, n_all);
-        probe_step(p, (size_t)round * n + i + 1);
+            judge_pace(s->p, i + 1, s->n_all);
+        probe_step(s->p, (size_t)round * s->n_gemm + i + 1);
     }
     return status;
 }
 
-/* As many rounds as there is time for. */
-static gac_status measure_rounds(probe *p, gac_dtype next, exact *all, size_t n, size_t n_all,
-                                 int *n_rounds)
+/* Measures as many rounds as there is time for. */
+static gac_status measure_rounds(shapes *s)
 {
     double start_s = gac_now_s();
     gac_status status = GAC_OK;
-    for (*n_rounds = 0; *n_rounds < MAX_ROUNDS && status == GAC_OK; ++*n_rounds) {
-        double round_s = *n_rounds > 0 ? (gac_now_s() - start_s) / *n_rounds : 0;
-        if (*n_rounds > 0 && gac_now_s() + round_s - p->start_s > p->options->max_time_s)
+    for (s->n_rounds = 0; s->n_rounds < MAX_ROUNDS && status == GAC_OK; s->n_rounds++) {
+        double round_s = s->n_rounds > 0 ? (gac_now_s() - start_s) / s->n_rounds : 0;
+        if (s->n_rounds > 0 && round_s > probe_left_s(s->p))
             break;
-        status = measure_round(p, next, all, n, n_all, *n_rounds);
+        status = measure_round(s, s->n_rounds);
     }
     return status;
 }
@@ -151,9 +88,18 @@ static double time_of(const exact *e, int end)
     double times[MAX_ROUNDS];
     int n = 0;
     for (int i = 0; i < end; i++)
-        if (e->round[i].outcome == PROBE_MEASURED)
-            times[n++] = e->round[i].time_us;
-    return n > 0 ? probe_median(times, n) : NAN;
+        if (!isnan(e->time_us[i]))
+            times[n++] = e->time_us[i];
+    return n > 0 ? gac_median(times, n) : NAN;
+}
+
+/* Whether it was predicted, and measured in every round. */
+static bool is_whole(const exact *e, int n_rounds)
+{
+    bool whole = isfinite(e->predicted_us);
+    for (int r = 0; r < n_rounds; r++)
+        whole = whole && !isnan(e->time_us[r]);
+    return whole;
 }
 
 static bool are_near(int64_t a, int64_t b)
@@ -168,219 +114,238 @@ static bool are_candidates(const exact *a, const exact *b)
            ((s->k == t->k && are_near(s->n, t->n)) || (s->n == t->n && are_near(s->k, t->k)));
 }
 
-/* How those that are apart in every round were predicted, and how those that are in
- * the last lay in the rounds before. */
-static void rank_exact(const exact *all, size_t n, int n_rounds, json_t *out)
+/* Counts pairs of candidates that are apart in every round, and how many of them the contract
+ * ranked right; and pairs that are apart in the last round, and how many of them the rounds
+ * before ranked alike. */
+static void rank_exact(shapes *s)
 {
-    int n_over = 0, n_right = 0, n_last = 0, n_same = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = i + 1; j < n; j++) {
-            const exact *a = &all[i], *b = &all[j];
-            if (!are_candidates(a, b))
+    int n_over = 0, n_right = 0, n_last = 0, n_same = 0, last = s->n_rounds - 1;
+    for (size_t i = 0; i < s->n_gemm; i++)
+        for (size_t j = i + 1; j < s->n_gemm; j++) {
+            const exact *a = &s->gemm[i], *b = &s->gemm[j];
+            if (!are_candidates(a, b) || !is_whole(a, s->n_rounds) || !is_whole(b, s->n_rounds))
                 continue;
-            int last = n_rounds - 1, order = probe_order(&a->round[last], &b->round[last]);
+            int order = probe_order(a->time_us[last], b->time_us[last]);
             bool always = order != 0;
             for (int r = 0; r < last; r++)
-                always = always && probe_order(&a->round[r], &b->round[r]) == order;
+                always = always && probe_order(a->time_us[r], b->time_us[r]) == order;
             n_over += always;
             n_right += always && order * (a->predicted_us - b->predicted_us) > 0;
             n_last += order != 0;
             n_same += order != 0 && (order < 0) == (time_of(a, last) < time_of(b, last));
         }
-    json_object_set_new(out, "predicted", probe_right_json(n_right, n_over));
-    if (n_rounds > 1)
-        json_object_set_new(out, "measured", probe_right_json(n_same, n_last));
+    s->predicted = probe_pairs(n_right, n_over);
+    s->measured = probe_pairs(n_same, n_last);
+    s->judged.predicted = &s->predicted;
+    s->judged.measured = last > 0 ? &s->measured : NULL;
 }
 
-/* What the contract had said of these shapes, and what their times are worth. */
-static gac_status judge_exact(probe *p, const exact *all, size_t n, int n_rounds, json_t **out)
+/* Compares these shapes with what the contract had predicted. */
+static gac_status judge_exact(shapes *s)
 {
-    double *predicted = calloc(n + 1, sizeof *predicted), *times = calloc(n + 1, sizeof *times);
-    exact *kept = calloc(n + 1, sizeof *kept);
-    gac_error_summary e = { 0 };
-    size_t n_kept = 0;
-    gac_status status = predicted && times && kept ? GAC_OK : gac_error_no_memory(p->err);
-    for (size_t i = 0; i < n && status == GAC_OK; i++) {
-        bool whole = isfinite(all[i].predicted_us);
-        for (int r = 0; r < n_rounds; r++)
-            whole = whole && all[i].round[r].outcome == PROBE_MEASURED;
-        if (!whole)
-            continue;
-        predicted[n_kept] = all[i].predicted_us;
-        times[n_kept] = time_of(&all[i], n_rounds);
-        kept[n_kept++] = all[i];
-    }
-    if (status == GAC_OK)
-        status = gac_probe_summarise(predicted, times, (int)n_kept, &e, p->err);
-    if (status == GAC_OK) {
-        *out =
-            json_pack("{s:i, s:i, s:o, s:o}", "n_points", (int)n_kept, "n_rounds", n_rounds,
-                      "median_pct", probe_number(e.median_pct), "p95_pct", probe_number(e.p95_pct));
-        rank_exact(kept, n_kept, n_rounds, *out);
-    }
-    free(predicted);
-    free(times);
-    free(kept);
-    return status;
+    int n = 0;
+    gac_contract_errors e;
+    double *errors_pct = probe_alloc(s->p, s->n_gemm, sizeof *errors_pct);
+    if (!errors_pct)
+        return gac_error_no_memory(s->p->err);
+    for (size_t i = 0; i < s->n_gemm; i++)
+        if (is_whole(&s->gemm[i], s->n_rounds))
+            errors_pct[n++] =
+                100 * (s->gemm[i].predicted_us / time_of(&s->gemm[i], s->n_rounds) - 1);
+    probe_summarise(errors_pct, n, &e);
+    s->judged = (gac_contract_model_errors){
+        .n_points = n, .n_rounds = s->n_rounds, .median_pct = e.median_pct, .p95_pct = e.p95_pct
+    };
+    rank_exact(s);
+    return GAC_OK;
 }
 
-static gac_status measure_gemm(probe *p, const gac_contract *base, gac_dtype dtype,
-                               const gac_gemm_shape *shapes, size_t n, size_t n_all, json_t *points,
-                               json_t **judged)
+static gac_status measure_gemm(shapes *s, const gac_gemm_shape *gemm)
 {
-    gac_dtype next = fallback(base, dtype);
-    int n_rounds = 0;
-    exact *all = calloc(n + 1, sizeof *all);
-    gac_status status = all ? GAC_OK : gac_error_no_memory(p->err);
-    for (size_t i = 0; i < n && status == GAC_OK; i++) {
-        all[i].spec = probe_gemm_spec(dtype, shapes[i].m, shapes[i].n, shapes[i].k);
-        all[i].predicted_us =
-            gac_contract_gemm_us(base, dtype, shapes[i].m, shapes[i].n, shapes[i].k);
+    s->gemm = probe_alloc(s->p, s->n_gemm, sizeof *s->gemm);
+    if (!s->gemm)
+        return gac_error_no_memory(s->p->err);
+    for (size_t i = 0; i < s->n_gemm; i++) {
+        const gac_gemm_shape *g = &gemm[i];
+        s->gemm[i].spec = probe_gemm_spec(s->dtype, g->m, g->n, g->k);
+        s->gemm[i].predicted_us = gac_contract_gemm_us(s->base, s->dtype, g->m, g->n, g->k);
     }
-    if (status == GAC_OK)
-        status = measure_rounds(p, next, all, n, n_all, &n_rounds);
-    for (size_t i = 0; i < n && status == GAC_OK; i++) {
-        double time_us = time_of(&all[i], n_rounds);
-        if (isfinite(time_us))
-            json_array_append_new(
-                points,
-                json_pack("{s:I, s:I, s:I, s:s, s:o}", "m", (json_int_t)shapes[i].m, "n",
-                          (json_int_t)shapes[i].n, "k", (json_int_t)shapes[i].k, "dtype",
-                          gac_dtype_name(all[i].spec.dtype), "time_us", probe_number(time_us)));
-    }
-    if (status == GAC_OK && n > 0)
-        status = judge_exact(p, all, n, n_rounds, judged);
-    free(all);
-    return status;
+    gac_status status = measure_rounds(s);
+    return status == GAC_OK && s->n_gemm > 0 ? judge_exact(s) : status;
 }
 
-/* Points are named by dtype, whatever attention runs in. */
-static gac_status measure_sdpa(probe *p, const gac_contract *base, gac_dtype dtype,
-                               const gac_sdpa_shape *shapes, size_t n, json_t *points)
+static bool has_point(const gac_contract_point *points, size_t n, const gac_contract_point *point)
 {
-    gac_dtype runs = attention(base, dtype);
-    gac_task_spec *specs = calloc(n + 1, sizeof *specs);
-    probe_point *out = calloc(n + 1, sizeof *out);
-    gac_status status = specs && out ? GAC_OK : gac_error_no_memory(p->err);
-    for (size_t i = 0; i < n && status == GAC_OK; i++)
-        specs[i] = probe_sdpa_spec(runs, &shapes[i]);
-    if (status == GAC_OK)
-        status = probe_measure_sdpa(p, specs, (int)n, true, true, out);
-    for (size_t i = 0; i < n && status == GAC_OK; i++)
-        if (out[i].outcome == PROBE_MEASURED)
-            json_array_append_new(points,
-                                  sdpa_json(gac_dtype_name(dtype), &shapes[i], out[i].time_us));
-    free(specs);
-    free(out);
-    return status;
+    for (size_t i = 0; i < n; i++)
+        if (points[i].dtype == point->dtype && points[i].m == point->m && points[i].n == point->n &&
+            points[i].k == point->k)
+            return true;
+    return false;
 }
 
-/* Times of other libraries than the contract's are told: they may not compare. */
-static void tell_other_stack(probe *p, const gac_contract *base)
+/* Takes the new points, and those of base that were not measured again. */
+static gac_status merge_gemm(shapes *s)
 {
-    const gac_device_info *info = gac_device_describe(p->device);
+    const gac_contract *base = s->base;
+    s->points = probe_alloc(s->p, base->n_points + s->n_gemm, sizeof *s->points);
+    if (!s->points)
+        return gac_error_no_memory(s->p->err);
+    for (size_t i = 0; i < s->n_gemm; i++) {
+        const gac_task_spec *spec = &s->gemm[i].spec;
+        gac_contract_point point = { spec->dtype, spec->gemm.m, spec->gemm.n, spec->gemm.k,
+                                     gac_four_digits(time_of(&s->gemm[i], s->n_rounds)) };
+        if (isfinite(point.time_us) && !has_point(s->points, s->n_points, &point))
+            s->points[s->n_points++] = point;
+    }
+    s->n_new = s->n_points;
+    for (size_t i = 0; i < base->n_points; i++)
+        if (!has_point(s->points, s->n_new, &base->points[i]))
+            s->points[s->n_points++] = base->points[i];
+    return GAC_OK;
+}
+
+static bool has_sdpa_point(const gac_contract_sdpa_point *points, size_t n,
+                           const gac_contract_sdpa_point *point)
+{
+    const gac_sdpa_shape *b = &point->shape;
+    for (size_t i = 0; i < n; i++) {
+        const gac_sdpa_shape *a = &points[i].shape;
+        if (points[i].dtype == point->dtype && a->batch == b->batch &&
+            a->n_q_heads == b->n_q_heads && a->n_kv_heads == b->n_kv_heads && a->n_q == b->n_q &&
+            a->n_kv == b->n_kv && a->qk_head == b->qk_head && a->v_head == b->v_head &&
+            a->causal == b->causal)
+            return true;
+    }
+    return false;
+}
+
+/* Likewise. A point names the dtype asked for, whatever dtype attention runs in. */
+static gac_status merge_sdpa(shapes *s, const probe_point *points, size_t n)
+{
+    const gac_contract *base = s->base;
+    s->sdpa_points = probe_alloc(s->p, base->n_sdpa_points + n, sizeof *s->sdpa_points);
+    if (!s->sdpa_points)
+        return gac_error_no_memory(s->p->err);
+    for (size_t i = 0; i < n; i++) {
+        gac_contract_sdpa_point point = { s->dtype, points[i].spec.sdpa.shape,
+                                          gac_four_digits(points[i].time_us) };
+        if (points[i].outcome == PROBE_MEASURED &&
+            !has_sdpa_point(s->sdpa_points, s->n_sdpa_points, &point))
+            s->sdpa_points[s->n_sdpa_points++] = point;
+    }
+    s->n_new_sdpa = s->n_sdpa_points;
+    for (size_t i = 0; i < base->n_sdpa_points; i++)
+        if (!has_sdpa_point(s->sdpa_points, s->n_new_sdpa, &base->sdpa_points[i]))
+            s->sdpa_points[s->n_sdpa_points++] = base->sdpa_points[i];
+    return GAC_OK;
+}
+
+static gac_status measure_sdpa(shapes *s, const gac_sdpa_shape *sdpa, size_t n)
+{
+    const gac_contract_sdpa *rules = s->base->sdpa[s->dtype];
+    bool is_own = !rules || rules->same_as == GAC_DTYPE_COUNT;
+    gac_task_spec *specs = probe_alloc(s->p, n, sizeof *specs);
+    probe_point *points = probe_alloc(s->p, n, sizeof *points);
+    if (!specs || !points)
+        return gac_error_no_memory(s->p->err);
+    for (size_t i = 0; i < n; i++)
+        specs[i] = probe_sdpa_spec(is_own ? s->dtype : rules->same_as, &sdpa[i]);
+    gac_status status = probe_measure_sdpa(s->p, specs, (int)n, true, true, points);
+    return status == GAC_OK ? merge_sdpa(s, points, n) : status;
+}
+
+/* Warns where the libraries are not the contract's: times may not compare. */
+static void warn_of_other_stack(const shapes *s)
+{
+    const gac_device_info *info = gac_device_describe(s->p->device);
     const char *const now[][2] = { { "driver", info->driver },
                                    { "cublas", info->blas },
                                    { "cudnn", info->dnn } };
-    for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
-        const char *then = NULL;
-        for (size_t j = 0; j < base->n_stack; j++)
-            if (strcmp(base->stack[j].key, now[i][0]) == 0)
-                then = base->stack[j].value;
-        if (then && now[i][1][0] && strcmp(then, now[i][1]) != 0)
-            gac_log_write(p->options->log, 0, "the contract is of %s %s, its new points of %s",
-                          now[i][0], then, now[i][1]);
-    }
+    for (size_t i = 0; i < sizeof now / sizeof *now; i++)
+        for (size_t j = 0; j < s->base->n_stack; j++) {
+            const gac_contract_text *then = &s->base->stack[j];
+            if (strcmp(then->key, now[i][0]) == 0 && now[i][1][0] &&
+                strcmp(then->value, now[i][1]) != 0)
+                gac_log_write(s->p->options->log, 0,
+                              "the contract is of %s %s, its new points of %s", now[i][0],
+                              then->value, now[i][1]);
+        }
 }
 
-/* accuracy.model.DTYPE, of the last model that was measured in that dtype. */
-static void keep_judged(json_t *contract, gac_dtype dtype, json_t *judged)
-{
-    json_t *accuracy = json_object_get(contract, "accuracy"), *model;
-    if (!json_is_object(accuracy)) {
-        accuracy = json_object();
-        json_object_set_new(contract, "accuracy", accuracy);
-    }
-    model = json_object_get(accuracy, "model");
-    if (!json_is_object(model)) {
-        model = json_object();
-        json_object_set_new(accuracy, "model", model);
-    }
-    json_object_set(model, gac_dtype_name(dtype), judged);
-}
-
-static gac_status extend(probe *p, const gac_contract *base, json_t *gemm, json_t *sdpa,
-                         json_t *judged, json_t **out)
+static void describe(probe *p, size_t n_gemm, size_t n_sdpa)
 {
     char day[16];
-    time_t now = time(NULL);
-    struct tm utc;
-    size_t i;
-    json_t *note, *contract;
-    gac_status status = probe_contract_json(base, &contract, p->err);
-    if (status != GAC_OK)
-        return status;
-    json_t *sources = json_object_get(contract, "sources");
-    tell_other_stack(p, base);
-    strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &utc));
     const gac_device_info *info = gac_device_describe(p->device);
     probe_note(p,
                "%zu GEMM and %zu attention shapes measured exactly by gac probe %s on %s, %s, "
                "driver %s, cuBLAS %s, cuDNN %s",
-               json_array_size(gemm), json_array_size(sdpa), GAC_VERSION, day, info->name,
-               info->driver, info->blas, info->dnn);
-    json_array_foreach(p->sources, i, note)
-        json_array_append(sources, note);
-    status = merge(contract, "points", gemm, p->err);
-    if (status == GAC_OK && json_array_size(sdpa) > 0)
-        status = merge(contract, "sdpa_points", sdpa, p->err);
-    if (judged)
-        keep_judged(contract, p->options->dtypes[0], judged);
+               n_gemm, n_sdpa, GAC_VERSION, probe_today(day), info->name, info->driver, info->blas,
+               info->dnn);
+}
+
+/* A copy of base with the points, and how well base had predicted them. */
+static gac_status extend(const shapes *s, gac_contract **out)
+{
+    probe *p = s->p;
+    gac_contract all = *s->base;
+    gac_contract_accuracy accuracy = { .held_out = NULL };
+    const char **sources = probe_alloc(p, all.n_sources + PROBE_MAX_SOURCES, sizeof *sources);
+    if (!sources)
+        return gac_error_no_memory(p->err);
+    for (size_t i = 0; i < all.n_sources; i++)
+        sources[i] = all.sources[i];
+    for (int i = 0; i < p->n_sources; i++)
+        sources[all.n_sources++] = p->sources[i];
+    if (all.accuracy)
+        accuracy = *all.accuracy;
+    if (s->n_gemm > 0) {
+        accuracy.model[s->dtype] = &s->judged;
+        all.accuracy = &accuracy;
+    }
+    all.sources = sources;
+    all.points = s->points;
+    all.n_points = s->n_points;
+    all.sdpa_points = s->sdpa_points;
+    all.n_sdpa_points = s->n_sdpa_points;
     if (p->options->name)
-        json_object_set_new(contract, "name", json_string(p->options->name));
+        all.name = p->options->name;
     if (p->options->runtime)
-        json_object_set_new(contract, "runtime", json_deep_copy(p->options->runtime));
-    *out = contract;
-    return status;
+        all.runtime = p->options->runtime;
+    return gac_contract_copy(&all, "the extended contract", out, p->err);
 }
 
 gac_status gac_probe_shapes(gac_device *device, const gac_probe_options *options,
                             const gac_contract *base, const gac_gemm_shape *gemm, size_t n_gemm,
-                            const gac_sdpa_shape *sdpa, size_t n_sdpa, struct json_t **contract,
+                            const gac_sdpa_shape *sdpa, size_t n_sdpa, gac_contract **contract,
                             struct json_t **raw, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, device, options, base, contract);
+    GAC_REFUSE(err, n_gemm > 0 && !gemm, "gemm is NULL");
+    GAC_REFUSE(err, n_sdpa > 0 && !sdpa, "sdpa is NULL");
     const gac_timing_rules careful = GAC_TIMING_RULES_INIT;
     probe p;
-    json_t *points = json_array(), *sdpa_points = json_array(), *judged = NULL, *json = NULL;
-    gac_dtype dtype = options->dtypes[0];
-    gac_contract *check = NULL;
-    gac_status status = probe_start(&p, device, options, raw != NULL, err);
+    gac_status status = probe_check_options(options, err);
+    if (status != GAC_OK)
+        return status;
+    shapes s = { .p = &p, .base = base, .dtype = options->dtypes[0], .n_gemm = n_gemm };
+    s.n_all = n_gemm + n_sdpa;
+    status = probe_start(&p, device, options, raw != NULL, err);
     p.rules = careful;
+    probe_begin(&p, "exact shapes", gac_dtype_name(s.dtype), n_gemm * MAX_ROUNDS + n_sdpa);
     if (status == GAC_OK)
-        status = probe_check_runtime(options->runtime, err);
-    probe_begin(&p, "exact shapes", gac_dtype_name(dtype), n_gemm * MAX_ROUNDS + n_sdpa);
+        status = measure_gemm(&s, gemm);
     if (status == GAC_OK)
-        status = measure_gemm(&p, base, dtype, gemm, n_gemm, n_gemm + n_sdpa, points, &judged);
+        status = merge_gemm(&s);
     if (status == GAC_OK)
-        status = measure_sdpa(&p, base, dtype, sdpa, n_sdpa, sdpa_points);
+        status = measure_sdpa(&s, sdpa, n_sdpa);
     probe_finish(&p);
-    if (status == GAC_OK)
-        status = extend(&p, base, points, sdpa_points, judged, &json);
-    char *text = status == GAC_OK ? gac_probe_text(json) : NULL;
-    if (status == GAC_OK)
-        status = text ? gac_contract_parse(text, strlen(text), "the extended contract", &check, err)
-                      : gac_error_no_memory(err);
     if (status == GAC_OK) {
-        *contract = json_incref(json);
-        if (raw)
-            *raw = probe_raw_json(&p);
+        warn_of_other_stack(&s);
+        describe(&p, s.n_new, s.n_new_sdpa);
+        status = extend(&s, contract);
     }
-    gac_contract_free(check);
-    free(text);
-    json_decref(json);
-    json_decref(points);
-    json_decref(sdpa_points);
-    json_decref(judged);
+    if (status == GAC_OK && raw)
+        *raw = probe_raw_json(&p);
     probe_dispose(&p);
     return status;
 }

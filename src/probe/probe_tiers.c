@@ -1,17 +1,15 @@
 /* From sweeps to tiers: which multiples of a size a GPU tells apart. */
-#include <gac/probe.h>
-
 #include "probe/probe_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MAX_MULTIPLE 256
-#define TIER_GAIN 1.08    /* what makes a tier of its own */
-#define ALIGNED_LOSS 1.10 /* what still counts as the best: at most anchors, */
-#define WORST_LOSS 1.50   /* and at every one: a step, not a cliff */
-#define TILE_MULTIPLE 64  /* from here on tiles and heuristics imitate tiers */
+#define TIER_GAIN 1.08    /* multiples that gain this much are a tier of their own */
+#define ALIGNED_LOSS 1.10 /* an aligned tier loses at most this at most anchors, */
+#define WORST_LOSS 1.50   /* and at most this at every anchor */
+#define TILE_MULTIPLE 64  /* from here on a tile can look like a tier */
 #define NOISE_SIGMAS 4
 
 /* The largest power of two up to MAX_MULTIPLE that divides size. */
@@ -23,28 +21,14 @@ static int64_t power_of(int64_t size)
     return power;
 }
 
-int probe_by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-double probe_median(double *values, int n)
-{
-    if (n == 0)
-        return 0;
-    qsort(values, (size_t)n, sizeof *values, probe_by_value);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-static double time_of(const gac_sweep_point *point)
+static double time_of(const probe_sweep_point *point)
 {
     return point->declined ? INFINITY : point->time_us;
 }
 
 /* The nearest size on one side that is a multiple of half and of nothing
  * larger; NULL when the sweep has none within reach. */
-static const gac_sweep_point *neighbour(const gac_sweep *sweep, int at, int side, int64_t half)
+static const probe_sweep_point *neighbour(const probe_sweep *sweep, int at, int side, int64_t half)
 {
     for (int i = at + side; i >= 0 && i < sweep->n_points; i += side) {
         int64_t distance = llabs(sweep->points[i].size - sweep->points[at].size);
@@ -56,13 +40,13 @@ static const gac_sweep_point *neighbour(const gac_sweep *sweep, int at, int side
     return NULL;
 }
 
-/* How much faster one size is than both its lesser neighbours, noise taken
- * off. False when there is nothing to compare. */
-static bool gain_at(const gac_sweep *sweep, int at, int64_t multiple, double *gain)
+/* How much faster one size is than both its lesser neighbours, less the noise.
+ * False when there is nothing to compare. */
+static bool gain_at(const probe_sweep *sweep, int at, int64_t multiple, double *gain)
 {
-    const gac_sweep_point *point = &sweep->points[at];
-    const gac_sweep_point *left = neighbour(sweep, at, -1, multiple / 2);
-    const gac_sweep_point *right = neighbour(sweep, at, 1, multiple / 2);
+    const probe_sweep_point *point = &sweep->points[at];
+    const probe_sweep_point *left = neighbour(sweep, at, -1, multiple / 2);
+    const probe_sweep_point *right = neighbour(sweep, at, 1, multiple / 2);
     if (!left || !right || point->declined)
         return false;
     double beside = fmin(time_of(left), time_of(right));
@@ -71,10 +55,10 @@ static bool gain_at(const gac_sweep *sweep, int at, int64_t multiple, double *ga
     return true;
 }
 
-/* Whether multiples of a number, and of nothing larger, are better than those
- * of its half in this sweep: most of them gain, and there are at least two,
- * since one may be an outlier. */
-static bool is_tier_in(const gac_sweep *sweep, int64_t multiple, double *gains)
+/* Whether multiples of a number, and of nothing larger, are better in this sweep than
+ * those of its half. Most of them must gain, and there must be two at least, since one
+ * may be an outlier. */
+static bool is_tier_in(const probe_sweep *sweep, int64_t multiple, double *gains)
 {
     int n = 0;
     for (int i = 0; i < sweep->n_points; i++)
@@ -82,17 +66,17 @@ static bool is_tier_in(const gac_sweep *sweep, int64_t multiple, double *gains)
             n++;
     if (n < 2)
         return false;
-    double middle = probe_median(gains, n);
+    double middle = gac_median(gains, n);
     return middle > TIER_GAIN && gains[n / 4] > (1 + TIER_GAIN) / 2;
 }
 
 /* The nearest size of the best tier that is served, or NULL. */
-static const gac_sweep_point *nearest_best(const gac_sweep *sweep, const gac_found_tiers *tiers,
-                                           int64_t size)
+static const probe_sweep_point *nearest_best(const probe_sweep *sweep, const probe_tiers *tiers,
+                                             int64_t size)
 {
-    const gac_sweep_point *best = NULL;
+    const probe_sweep_point *best = NULL;
     for (int i = 0; i < sweep->n_points; i++) {
-        const gac_sweep_point *point = &sweep->points[i];
+        const probe_sweep_point *point = &sweep->points[i];
         if (probe_tier_of(tiers, point->size) == 0 && !point->declined &&
             (!best || llabs(point->size - size) < llabs(best->size - size)))
             best = point;
@@ -100,49 +84,24 @@ static const gac_sweep_point *nearest_best(const gac_sweep *sweep, const gac_fou
     return best;
 }
 
-/* Median of what a tier's sizes take over the best ones beside them; 0 when
- * there are none, infinite when most are declined. */
-static double tier_penalty(const gac_sweep *sweep, const gac_found_tiers *tiers, int tier,
+/* The median, over a tier's sizes, of time over that of the best size beside; 0 when the
+ * tier has no sizes, infinite when most are declined. */
+static double tier_penalty(const probe_sweep *sweep, const probe_tiers *tiers, int tier,
                            double *ratios)
 {
     int n = 0;
     for (int i = 0; i < sweep->n_points; i++) {
-        const gac_sweep_point *best = nearest_best(sweep, tiers, sweep->points[i].size);
+        const probe_sweep_point *best = nearest_best(sweep, tiers, sweep->points[i].size);
         if (best && probe_tier_of(tiers, sweep->points[i].size) == tier)
             ratios[n++] = time_of(&sweep->points[i]) / best->time_us;
     }
-    return probe_median(ratios, n);
+    return gac_median(ratios, n);
 }
 
-static const char *tier_family(const gac_sweep *sweeps, int n_sweeps, const gac_found_tiers *tiers,
-                               int tier)
-{
-    const char *best = NULL;
-    int best_count = 0;
-    for (int s = 0; s < n_sweeps; s++) {
-        for (int i = 0; i < sweeps[s].n_points; i++) {
-            const gac_sweep_point *point = &sweeps[s].points[i];
-            int count = 0;
-            if (!point->family || probe_tier_of(tiers, point->size) != tier)
-                continue;
-            for (int j = 0; j < sweeps[s].n_points; j++) {
-                const gac_sweep_point *other = &sweeps[s].points[j];
-                count += other->family && probe_tier_of(tiers, other->size) == tier &&
-                         strcmp(other->family, point->family) == 0;
-            }
-            if (count > best_count) {
-                best_count = count;
-                best = point->family;
-            }
-        }
-    }
-    return best;
-}
-
-static void judge_tier(const gac_sweep *sweeps, int n_sweeps, gac_found_tiers *out, int t,
+static void judge_tier(const probe_sweep *sweeps, int n_sweeps, probe_tiers *out, int t,
                        double *ratios, double *penalties)
 {
-    gac_found_tier *tier = &out->tier[t];
+    probe_tier *tier = &out->tier[t];
     int n = 0;
     tier->penalty = 1;
     for (int s = 0; s < n_sweeps; s++) {
@@ -152,13 +111,11 @@ static void judge_tier(const gac_sweep *sweeps, int n_sweeps, gac_found_tiers *o
         tier->served = tier->served || (penalty > 0 && !isinf(penalty));
         tier->penalty = fmax(tier->penalty, penalty);
     }
-    tier->aligned = tier->served && probe_median(penalties, n) <= ALIGNED_LOSS &&
+    tier->aligned = tier->served && gac_median(penalties, n) <= ALIGNED_LOSS &&
                     tier->penalty <= WORST_LOSS && (t == 0 || out->tier[t - 1].aligned);
-    tier->family = tier_family(sweeps, n_sweeps, out, t);
 }
 
-/* At some anchor; large multiples at two, where there are two. */
-static bool is_tier(const gac_sweep *sweeps, int n_sweeps, int64_t multiple, double *buffer)
+static bool is_tier(const probe_sweep *sweeps, int n_sweeps, int64_t multiple, double *buffer)
 {
     int n = 0;
     for (int s = 0; s < n_sweeps; s++)
@@ -166,39 +123,30 @@ static bool is_tier(const gac_sweep *sweeps, int n_sweeps, int64_t multiple, dou
     return n >= (multiple >= TILE_MULTIPLE && n_sweeps > 1 ? 2 : 1);
 }
 
-gac_status gac_probe_find_tiers(const gac_sweep *sweeps, int n_sweeps, gac_found_tiers *out,
-                                gac_error *err)
+gac_status probe_find_tiers(const probe_sweep *sweeps, int n_sweeps, probe_tiers *out,
+                            gac_error *err)
 {
-    int n_most = 0;
+    double buffer[PROBE_MAX_SWEEP], penalties[PROBE_MAX_SWEEPS];
     bool served = false;
-    *out = (gac_found_tiers){ 0 };
+    assert(n_sweeps <= PROBE_MAX_SWEEPS);
+    *out = (probe_tiers){ 0 };
     for (int s = 0; s < n_sweeps; s++) {
-        n_most = sweeps[s].n_points > n_most ? sweeps[s].n_points : n_most;
+        assert(sweeps[s].n_points <= PROBE_MAX_SWEEP);
         for (int i = 0; i < sweeps[s].n_points; i++)
             served = served || !sweeps[s].points[i].declined;
     }
     if (!served)
         return gac_error_set(err, GAC_CHECK, "no size of the sweep is served");
-    double *buffer = calloc((size_t)n_most + 1, sizeof *buffer);
-    double *penalties = calloc((size_t)n_sweeps + 1, sizeof *penalties);
-    if (!buffer || !penalties) {
-        free(buffer);
-        free(penalties);
-        return gac_error_no_memory(err);
-    }
     for (int64_t multiple = MAX_MULTIPLE; multiple > 1; multiple /= 2)
         if (is_tier(sweeps, n_sweeps, multiple, buffer))
             out->tier[out->n_tiers++].multiple = multiple;
     out->tier[out->n_tiers++].multiple = 1;
-    out->period = out->tier[0].multiple;
     for (int t = 0; t < out->n_tiers; t++)
         judge_tier(sweeps, n_sweeps, out, t, buffer, penalties);
-    free(buffer);
-    free(penalties);
     return GAC_OK;
 }
 
-int probe_tier_of(const gac_found_tiers *tiers, int64_t size)
+int probe_tier_of(const probe_tiers *tiers, int64_t size)
 {
     int t = 0;
     while (t + 1 < tiers->n_tiers && size % tiers->tier[t].multiple != 0)
@@ -206,13 +154,13 @@ int probe_tier_of(const gac_found_tiers *tiers, int64_t size)
     return t;
 }
 
-/* Beyond what is asked of a size, where it lies within a tile matters: a grid
- * of round sizes would be one of best cases. So sizes are moved down by a few
- * multiples, in turn; powers of two, which models have, stay in the best tier. */
-int64_t probe_grid_size(const gac_found_tiers *tiers, int t, int64_t value, int turn)
+/* Where a size lies within a tile matters too, and a table of round sizes would have
+ * the best cases only. So this moves sizes down by a few multiples, in turn. Powers of
+ * two stay in the best tier, because models have them. */
+int64_t probe_grid_size(const probe_tiers *tiers, int t, int64_t value, int turn)
 {
     enum { TILE = 128 };
-    int64_t best = tiers->period, own = tiers->tier[t].multiple, rounded;
+    int64_t best = tiers->tier[0].multiple, own = tiers->tier[t].multiple, rounded;
     if (!gac_round_up_i64(value, best, &rounded))
         rounded = best;
     if (t == 0 && (value & (value - 1)) == 0)
@@ -224,9 +172,9 @@ int64_t probe_grid_size(const gac_found_tiers *tiers, int t, int64_t value, int 
     return down * 8 <= rounded ? rounded - down : probe_tier_size(tiers, t, value);
 }
 
-int64_t probe_tier_size(const gac_found_tiers *tiers, int t, int64_t value)
+int64_t probe_tier_size(const probe_tiers *tiers, int t, int64_t value)
 {
-    int64_t best = tiers->period, own = tiers->tier[t].multiple, rounded;
+    int64_t best = tiers->tier[0].multiple, own = tiers->tier[t].multiple, rounded;
     if (!gac_round_up_i64(value, best, &rounded))
         rounded = best;
     if (t == 0)
@@ -236,7 +184,7 @@ int64_t probe_tier_size(const gac_found_tiers *tiers, int t, int64_t value)
     return rounded > offset ? rounded - offset : rounded + offset;
 }
 
-int64_t probe_aligned_multiple(const gac_found_tiers *tiers)
+int64_t probe_aligned_multiple(const probe_tiers *tiers)
 {
     int64_t multiple = tiers->tier[0].multiple;
     for (int t = 1; t < tiers->n_tiers && tiers->tier[t].aligned; t++)
@@ -244,7 +192,7 @@ int64_t probe_aligned_multiple(const gac_found_tiers *tiers)
     return multiple;
 }
 
-int probe_n_served(const gac_found_tiers *tiers)
+int probe_n_served(const probe_tiers *tiers)
 {
     int n = 0;
     while (n < tiers->n_tiers && tiers->tier[n].served)

@@ -1,4 +1,4 @@
-/* Writing a checkpoint with other sizes: repair and its undoing. */
+/* Writes a checkpoint with other sizes: repair and undo. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,28 +30,29 @@ gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
     return GAC_OK;
 }
 
-/* As a string in a header, a record must leave room for other metadata within
- * the 16 MiB that our own reader accepts. */
+/* Limit of the record as a string in a header. Our reader accepts 16 MiB of
+ * metadata, and other metadata needs room too. */
 enum { MAX_RECORD_BYTES = 15 << 20 };
 
-/* One rewriting of a checkpoint. */
+/* The state of one repair or undo. */
 typedef struct rewrite {
     gac_checkpoint *checkpoint;
-    const int64_t *sizes;  /* repairing: of the target, per dimension */
-    const history *undone; /* undoing: what was done */
+    const int64_t *sizes;  /* repair: (n_dims) sizes of the target */
+    const history *undone; /* undo: the repairs that are undone */
     const gac_repair_options *options;
     place_list places;
     gac_writer *writer;
-    gac_checkpoint *originals; /* undoing: tensors that were scaled; or NULL */
-    int32_t *kept;             /* (n_tensors) their indices there, else -1; or NULL */
-    json_t *record;            /* what goes into the metadata, or what is undone */
-    uint64_t *hashes;          /* repairing: of the tensors as they were */
-    bool scale;                /* repairing: values change too */
+    gac_checkpoint
+        *originals;   /* undo: checkpoint of the kept originals of scaled tensors; or NULL */
+    int32_t *kept;    /* (n_tensors) index of each tensor's kept original, or -1; or NULL */
+    json_t *record;   /* repair: the record to write; undo: the record that was found */
+    uint64_t *hashes; /* repair: (n_tensors) hashes of the original tensors */
+    bool scale;       /* repair: values of some tensors change too */
     gac_repair_result result;
     gac_error *err;
 } rewrite;
 
-/* The record and its checksum as they go into the first file's metadata. */
+/* Makes the metadata of the first file: the record and its checksum. */
 static gac_status record_metadata(const rewrite *w, json_t **out)
 {
     char sum[17];
@@ -73,7 +74,7 @@ static gac_status record_metadata(const rewrite *w, json_t **out)
     return status;
 }
 
-/* What a file says of itself, without a record. */
+/* Copies a file's metadata without its record. */
 static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
 {
     const json_t *before = gac_checkpoint_metadata(w->checkpoint, file);
@@ -85,7 +86,7 @@ static gac_status file_metadata(const rewrite *w, int32_t file, json_t **out)
     return GAC_OK;
 }
 
-/* Counts a tensor and what becomes of it. */
+/* Adds a tensor to the result's counts. */
 static gac_status count_tensor(const gac_tensor *t, const tensor_map *map,
                                gac_repair_result *result, gac_error *err)
 {
@@ -140,7 +141,7 @@ gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
     return status;
 }
 
-/* From the checkpoint to the target, one way or the other. */
+/* Maps a tensor from the checkpoint to the target, for repair or undo. */
 static gac_status map_tensor(const rewrite *w, int32_t i, tensor_map *map)
 {
     if (!w->undone)
@@ -166,7 +167,7 @@ static gac_status declare(rewrite *w, int32_t i)
     if (status == GAC_OK)
         status = gac_writer_add(w->writer, t->name, t->dtype, t->n_axes, shape, NULL, w->err);
     if (status == GAC_OK && w->options->max_shard_bytes == 0) {
-        /* Tensors come file by file; a file is told its metadata once. */
+        /* Tensors are ordered by file, and each file's metadata is set once. */
         json_t *metadata = NULL;
         if (i == 0 || gac_checkpoint_tensor(w->checkpoint, i - 1)->file != t->file)
             status = file_metadata(w, t->file, &metadata);
@@ -178,7 +179,7 @@ static gac_status declare(rewrite *w, int32_t i)
     return status;
 }
 
-/* Scales the ranges of a tensor that was just written, in pieces. */
+/* Scales ranges of a tensor that was just written, piece by piece. */
 static gac_status scale_tensor(rewrite *w, int32_t tensor, const tensor_scaling *scaling,
                                uint64_t row_bytes)
 {
@@ -206,8 +207,8 @@ static gac_status scale_tensor(rewrite *w, int32_t tensor, const tensor_scaling 
     return status;
 }
 
-/* What undoing cuts away must be the zeros that were put in: a model that was
- * trained on since is not the original any more. */
+/* Checks that undo removes only zeros. Values there mean that the model was
+ * trained further, so it is no longer the original. */
 static gac_status check_pads(const rewrite *w, int32_t i)
 {
     char q[160];
@@ -220,14 +221,14 @@ static gac_status check_pads(const rewrite *w, int32_t i)
     if (status == GAC_OK && !zero)
         status =
             gac_error_set(w->err, GAC_BAD_INPUT,
-                          "tensor \"%s\": values stand where zeros were put in; undoing "
-                          "would lose them",
+                          "tensor \"%s\": inserted zeros are no longer zero; undoing "
+                          "would lose these values",
                           gac_quote(q, sizeof q, gac_checkpoint_tensor(w->checkpoint, i)->name));
     return status;
 }
 
-/* Copies the original of a tensor that had been scaled. */
-static gac_status take_kept(rewrite *w, int32_t i, int32_t kept)
+/* Copies the kept original of a scaled tensor. */
+static gac_status copy_kept(rewrite *w, int32_t i, int32_t kept)
 {
     char q[160];
     tensor_map map;
@@ -255,7 +256,7 @@ static gac_status move_tensor(rewrite *w, int32_t i)
     int32_t kept = w->kept ? w->kept[i] : -1;
     gac_status status = w->undone ? check_pads(w, i) : GAC_OK;
     if (status != GAC_OK || kept >= 0)
-        return status == GAC_OK ? take_kept(w, i, kept) : status;
+        return status == GAC_OK ? copy_kept(w, i, kept) : status;
     gac_tensor_hash *hash = NULL;
     status = map_tensor(w, i, &map);
     if (status == GAC_OK && w->hashes)
@@ -294,8 +295,8 @@ static gac_status move_all(rewrite *w)
     return status;
 }
 
-/* Keeps the tensors that scaling changes, as they were, in a checkpoint of
- * their own inside the new one. */
+/* Writes the originals of the tensors that scaling changes to a checkpoint
+ * inside the new one. */
 static gac_status keep_originals(rewrite *w)
 {
     char *path;
@@ -331,12 +332,13 @@ static gac_status keep_originals(rewrite *w)
     return gac_writer_finish(keeper, w->err);
 }
 
-/* The config as text: new where sizes changed, else NULL to carry the old. */
+/* Copies the other files and adds the config. text is the new config, or NULL
+ * to copy the old one. */
 static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
 {
     const char *const skip[] = { GAC_ORIGINALS_NAME, text ? "config.json" : NULL, NULL };
     gac_status status = gac_writer_carry(w->writer, w->checkpoint, skip, w->err);
-    /* The config beside a file on its own is not carried. */
+    /* gac_writer_carry does not copy the config beside a single file. */
     const json_t *beside = json_object_get(w->record, "config");
     if (!text && !gac_checkpoint_is_directory(w->checkpoint) && json_is_string(beside)) {
         text = json_string_value(beside);
@@ -347,8 +349,8 @@ static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
     return status;
 }
 
-/* Puts the hashes, which are known by now, into the record. */
-static gac_status seal_record(rewrite *w)
+/* Writes the hashes, which are known by now, into the record. */
+static gac_status write_hashes(rewrite *w)
 {
     char sum[17];
     char *text = NULL;
@@ -363,8 +365,8 @@ static gac_status seal_record(rewrite *w)
     return status;
 }
 
-/* From declared tensors to a finished directory; the writer is used up. */
-static gac_status carry_out(rewrite *w, const char *config, size_t config_bytes)
+/* Writes the whole directory and finishes it. The writer is used up. */
+static gac_status write_all(rewrite *w, const char *config, size_t config_bytes)
 {
     gac_status status = GAC_OK;
     for (int32_t i = 0; i < gac_checkpoint_n_tensors(w->checkpoint) && status == GAC_OK; i++)
@@ -374,7 +376,7 @@ static gac_status carry_out(rewrite *w, const char *config, size_t config_bytes)
     if (status == GAC_OK)
         status = move_all(w);
     if (status == GAC_OK && w->hashes)
-        status = seal_record(w);
+        status = write_hashes(w);
     if (status == GAC_OK && w->scale)
         status = keep_originals(w);
     if (status == GAC_OK)
@@ -428,8 +430,8 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
         *result = w->result;
 }
 
-/* A config as text whose numbers are as short as they can be, with a last
- * newline; the caller frees it. */
+/* Writes a config as text with the shortest numbers that read back as the same
+ * values. The caller frees it. */
 static gac_status config_text(const json_t *config, char **out, gac_error *err)
 {
     for (int digits = 6;; digits++) {
@@ -456,7 +458,7 @@ static gac_status config_text(const json_t *config, char **out, gac_error *err)
     }
 }
 
-/* The new config as text, or NULL where nothing changed. */
+/* Makes the new config as text; NULL if nothing changed. */
 static gac_status new_config(const rewrite *w, const gac_model *model, char **out)
 {
     json_t *config = NULL;
@@ -498,13 +500,13 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
         status = begin(&w, out);
     }
     if (status == GAC_OK)
-        status = carry_out(&w, text, text ? strlen(text) : 0);
+        status = write_all(&w, text, text ? strlen(text) : 0);
     free(text);
     end(&w, status, result);
     return status;
 }
 
-/* The checkpoint of kept tensors inside a repaired one. */
+/* Opens the checkpoint of kept originals inside a repaired one. */
 static gac_status open_originals(rewrite *w)
 {
     char *path;
@@ -530,8 +532,8 @@ static gac_status find_kept(rewrite *w, const char *name)
     return GAC_OK;
 }
 
-/* The kept originals of all tensors that were scaled. Records of version 0.1 do not
- * name them: there it is all that are kept. */
+/* Finds the kept originals of all scaled tensors. Records of version 0.1 do not
+ * name these tensors, so all kept ones count. */
 static gac_status find_all_kept(rewrite *w)
 {
     size_t k;
@@ -580,7 +582,7 @@ gac_status gac_repair_undo(gac_checkpoint *checkpoint, const char *out,
     const json_t *config = json_object_get(oldest, "config");
     w.result.n_dims_changed = gac_record_n_dims(oldest);
     if (status == GAC_OK)
-        status = carry_out(&w, json_string_value(config), json_string_length(config));
+        status = write_all(&w, json_string_value(config), json_string_length(config));
     end(&w, status, result);
     gac_history_dispose(&done);
     return status;

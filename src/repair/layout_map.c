@@ -1,4 +1,5 @@
-/* Where the elements of a tensor go when dimensions on its axes change. */
+/* Computes where the elements of a tensor move when dimensions on its axes
+ * change. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,7 @@ void gac_places_dispose(place_list *list)
     free(list->first);
 }
 
-/* Appends a run, or lengthens the last one when it goes on. */
+/* Appends a run, or extends the last one if the new run continues it. */
 static bool add_run(axis_map *axis, int64_t from, int64_t to, int64_t length)
 {
     run *last = axis->n_runs ? &axis->runs[axis->n_runs - 1] : NULL;
@@ -66,7 +67,8 @@ static bool add_run(axis_map *axis, int64_t from, int64_t to, int64_t length)
     return true;
 }
 
-/* A changed place: its slices, each of parts that grow or shrink at their end. */
+/* A place that changes size. Each slice consists of n_parts parts, which grow
+ * or shrink at their ends. */
 typedef struct growth {
     int64_t start, n_slices, from_size, to_size;
     int64_t n_parts;
@@ -87,8 +89,8 @@ static gac_status cannot(const place_list *list, int32_t tensor, gac_status stat
         gac_quote(q, sizeof q, gac_checkpoint_tensor(list->checkpoint, tensor)->name), what);
 }
 
-/* The runs of one axis of n_from indices; *fits is false when places overlap
- * or leave the axis. */
+/* Fills the runs of one axis of n_from indices. *fits is false if places
+ * overlap or leave the axis. */
 static gac_status fill_axis(axis_map *axis, int64_t n_from, growth *list, int32_t n, bool *fits,
                             gac_error *err)
 {
@@ -117,7 +119,7 @@ static gac_status fill_axis(axis_map *axis, int64_t n_from, growth *list, int32_
     return ok ? GAC_OK : gac_error_no_memory(err);
 }
 
-/* Collects what changes on one axis. room has space for all places of the
+/* Collects the changed places of one axis. room has space for all places of the
  * tensor. */
 static gac_status collect(const place_list *list, int32_t tensor, int32_t axis,
                           const int64_t *sizes, growth *room, int32_t *n, gac_error *err)
@@ -135,8 +137,8 @@ static gac_status collect(const place_list *list, int32_t tensor, int32_t axis,
     return GAC_OK;
 }
 
-/* Sub-byte elements move in whole bytes or not at all: every border of a run,
- * times what lies behind the axis, must fall on a byte. */
+/* Checks that elements of less than a byte move in whole bytes. Every boundary
+ * of a run, multiplied by the elements behind the axis, must be at a byte. */
 static gac_status check_bits(const place_list *list, int32_t tensor, const tensor_map *map,
                              gac_error *err)
 {
@@ -147,7 +149,7 @@ static gac_status check_bits(const place_list *list, int32_t tensor, const tenso
         for (int32_t i = 0; i < axis->n_runs && a <= map->last; i++)
             whole = whole && axis->runs[i].from * bits % 8 == 0 &&
                     axis->runs[i].to * bits % 8 == 0 && axis->runs[i].length * bits % 8 == 0;
-        /* Rows of a changed tensor are moved one by one, as bytes. */
+        /* Rows of a changed tensor move one by one, as bytes. */
         if (a > 0 && a <= map->last)
             whole = whole && axis->n_from * bits % 8 == 0 && axis->n_to * bits % 8 == 0;
         bits = axis->n_to % 8 * bits % 8;
@@ -184,7 +186,8 @@ gac_status gac_map_create(const place_list *list, int32_t tensor, const int64_t 
     return status == GAC_OK && out->last >= 0 ? check_bits(list, tensor, out, err) : status;
 }
 
-/* For each run, the parts of it that the next map takes further. */
+/* Composes two maps of an axis: keeps the parts of each run that the next map
+ * moves further. */
 static bool follow_axis(axis_map *axis, const axis_map *next)
 {
     axis_map result = { .n_from = axis->n_from, .n_to = next->n_to };
@@ -240,7 +243,8 @@ bool gac_map_equal(const tensor_map *a, const tensor_map *b)
     for (int32_t i = 0; i < a->n_axes && equal; i++) {
         const axis_map *x = &a->axes[i], *y = &b->axes[i];
         equal = x->n_from == y->n_from && x->n_to == y->n_to && x->n_runs == y->n_runs;
-        /* Runs that go on are one, so equal maps have equal runs. */
+        /* A run that continues another is merged with it, so equal maps have
+         * equal runs. */
         for (int32_t k = 0; k < x->n_runs && equal; k++)
             equal = x->runs[k].from == y->runs[k].from && x->runs[k].to == y->runs[k].to &&
                     x->runs[k].length == y->runs[k].length;

@@ -1,4 +1,4 @@
-/* Is what undoing wrote the original? The record's checksums tell. */
+/* Proves by the record's checksums that undo wrote the original. */
 #include <stdlib.h>
 #include <string.h>
 

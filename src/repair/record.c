@@ -1,15 +1,16 @@
-/* What was done to a checkpoint, kept in the metadata of its files: enough to
- * undo it from the result alone. Places are recorded, not derived again: the
- * shapes of a repaired model may no longer tell which factor comes first. */
+/* The record of a repair, stored in the metadata of the first file. It is
+ * enough to undo the repair from the result alone. It lists places instead of
+ * deriving them again, because the shapes of a repaired model may not show
+ * which factor comes first. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "repair/repair_internal.h"
 
 #define SCHEMA "gac.record/2"
-#define OLD_SCHEMA "gac.record/1" /* without checksums */
+#define OLD_SCHEMA "gac.record/1" /* has no checksums */
 
-/* Repairs of repairs of repairs end somewhere, and so do heads. */
+/* Limits of repeated repairs and of the slices of a place. */
 enum { MAX_CHAIN = 64, MAX_SLICES = 1 << 20 };
 
 static gac_status bad_record(const gac_checkpoint *c, const char *what, gac_error *err)
@@ -41,8 +42,8 @@ static void hex(uint64_t value, char text[17])
     snprintf(text, 17, "%016llx", (unsigned long long)value);
 }
 
-/* Parses the record in a file's metadata, or sets *out to NULL without one. A
- * record that was changed since is refused. */
+/* Parses the record in a file's metadata. *out is NULL if there is none. A
+ * record that was changed later is refused. */
 static gac_status read_text(const gac_checkpoint *c, int32_t file, json_t **out, gac_error *err)
 {
     char sum[17];
@@ -113,7 +114,8 @@ bool gac_record_apply(const json_t *record, const gac_model *model, int64_t *siz
 
 /* ---- Writing a record ---------------------------------------------------- */
 
-/* config.json to the byte, as a string; JSON null without one. */
+/* Reads config.json as a string with its exact bytes; JSON null if there is
+ * none. */
 static gac_status config_text(const gac_checkpoint *c, json_t **out, gac_error *err)
 {
     gac_file *file;
@@ -125,7 +127,7 @@ static gac_status config_text(const gac_checkpoint *c, json_t **out, gac_error *
         *out = json_null();
         return GAC_OK;
     }
-    /* A file on its own is described by the config beside it. */
+    /* The config beside a single file describes it. */
     char *folder = gac_checkpoint_is_directory(c) ? strdup(path)
                    : !slash                       ? strdup(".")
                                                   : strndup(path, (size_t)(slash + 1 - path));
@@ -144,7 +146,7 @@ static gac_status config_text(const gac_checkpoint *c, json_t **out, gac_error *
     return *out ? GAC_OK : gac_error_no_memory(err);
 }
 
-/* [tensor, axis, start, n_slices, n_parts] of each place. */
+/* Lists [tensor, axis, start, n_slices, n_parts] of each place. */
 static json_t *places_json(const gac_model *model, const gac_dim *d)
 {
     json_t *places = json_array();
@@ -173,7 +175,7 @@ static json_t *changed_dims(const gac_model *model, const int64_t *sizes, bool *
     return dims;
 }
 
-/* The names of the tensors whose values are scaled. */
+/* Lists the names of the tensors whose values are scaled. */
 static gac_status scaled_names(const gac_model *model, const int64_t *sizes, json_t **out,
                                gac_error *err)
 {
@@ -202,7 +204,8 @@ gac_widths gac_record_widths(const json_t *record)
     return GAC_WIDTHS_AUTO;
 }
 
-/* One hash of 16 digits for each tensor, by the order of their names. */
+/* Makes a string of zeros: 16 digits for the hash of each tensor, in order of
+ * names. */
 static json_t *hashes_json(int32_t n_tensors)
 {
     size_t n_bytes = (size_t)n_tensors * 16;
@@ -330,7 +333,7 @@ gac_status gac_record_text(const json_t *record, char **text, char sum[17], gac_
 
 /* ---- Reading one back: it is as untrusted as any file -------------------- */
 
-/* An integer of at least minimum and at most 2^31 - 1, or -1. */
+/* Returns an integer from minimum to 2^31 - 1, or -1. */
 static int64_t bounded(const json_t *value, int64_t minimum)
 {
     json_int_t n = json_is_integer(value) ? json_integer_value(value) : -1;
@@ -408,7 +411,7 @@ void gac_history_dispose(history *h)
     free(h->sizes);
 }
 
-/* The original's shape: what it is now less what every repair added. */
+/* Computes the original's shape: the present one minus what every repair added. */
 static bool original_shape(const history *h, const gac_tensor *t, int32_t tensor, int64_t *shape)
 {
     bool ok = true;
@@ -436,7 +439,7 @@ gac_status gac_history_map(const history *h, const gac_checkpoint *checkpoint, i
     for (int32_t i = 0; i < h->n && status == GAC_OK; i++) {
         tensor_map step;
         status = gac_map_create(&h->lists[i], tensor, shape, h->sizes[i], &step, err);
-        if (status == GAC_USAGE) /* nobody asked for these sizes: the record has them */
+        if (status == GAC_USAGE) /* the sizes come from the record, not from the caller */
             status = bad_record(checkpoint, "does not fit its tensors", err);
         for (int32_t a = 0; a < t->n_axes && status == GAC_OK; a++)
             shape[a] = step.axes[a].n_to;

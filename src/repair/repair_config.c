@@ -1,4 +1,5 @@
-/* The config of a repaired model: every key that states a size follows. */
+/* Makes the config of a repaired model. Every key that states a size is
+ * updated. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@ typedef struct config_edit {
     const gac_model *model;
     const int64_t *sizes;
     gac_widths widths;
-    json_t *root; /* the whole config, ours to change */
+    json_t *root; /* a copy of the whole config */
     json_t *text; /* the language model's part of it */
     gac_error *err;
 } config_edit;
@@ -24,8 +25,8 @@ static gac_status set_size(config_edit *e, json_t *object, const char *key, int6
                                                                      : gac_error_no_memory(e->err);
 }
 
-/* The module of a rank: the name of its first tensor up to suffix. NULL when
- * it has none, or no memory. The caller frees it. */
+/* Returns the module of a rank: the name of its first tensor up to suffix. NULL
+ * if there is none, or if memory is short. The caller frees it. */
 static char *module_of(const config_edit *e, const gac_dim *d, const char *suffix)
 {
     for (int32_t i = 0; i < d->n_places; i++) {
@@ -38,8 +39,8 @@ static char *module_of(const config_edit *e, const gac_dim *d, const char *suffi
     return NULL;
 }
 
-/* head_wise_ranks: {module: [rank of each group]}; truncation_ranks:
- * {module: rank}; num_basis_k: rank. */
+/* Updates a rank. The config has head_wise_ranks: {module: [rank of each
+ * group]}, truncation_ranks: {module: rank}, or num_basis_k: rank. */
 static gac_status edit_rank(config_edit *e, int32_t dim)
 {
     const gac_dim *d = gac_model_dim(e->model, dim);
@@ -64,7 +65,7 @@ static gac_status edit_rank(config_edit *e, int32_t dim)
     return status;
 }
 
-/* The layer of a dimension, from its name; -1 when it has none. */
+/* Returns the layer in a dimension's name, or -1. */
 static int32_t layer_of(const gac_dim *d)
 {
     for (const char *c = d->name; *c; c++)
@@ -73,8 +74,8 @@ static int32_t layer_of(const gac_dim *d)
     return -1;
 }
 
-/* Tools that choose sizes layer by layer list them: q_ranks, gate_ranks. A list
- * is followed where it states the size that a layer has. */
+/* Updates a list with a size per layer, such as q_ranks or gate_ranks, if it
+ * states the present size of the layer. */
 static void edit_list(config_edit *e, const char *key, int32_t dim)
 {
     const gac_dim *d = gac_model_dim(e->model, dim);
@@ -101,11 +102,11 @@ static void edit_lists(config_edit *e)
 
 /* Widths of the layers after the repair. */
 typedef struct layer_widths {
-    int64_t *of_layer; /* -1 where a layer has no MLP */
+    int64_t *of_layer; /* (n_layers); -1 if the layer has no MLP */
     int32_t n_layers;
-    int64_t common; /* the most frequent */
+    int64_t common; /* the most frequent width */
     bool uniform;
-    bool wrong; /* the config states something else for some layer */
+    bool wrong; /* the config states another width for some layer */
     const char *key;
 } layer_widths;
 
@@ -143,7 +144,7 @@ static gac_status gather_widths(config_edit *e, layer_widths *w)
     return GAC_OK;
 }
 
-/* The common width as the key, the others as overrides of their layers. */
+/* States the common width under the key, and other widths in per_layer_config. */
 static gac_status state_per_layer(config_edit *e, const layer_widths *w)
 {
     char layer[16];
@@ -172,7 +173,7 @@ static gac_status state_per_layer(config_edit *e, const layer_widths *w)
     return status;
 }
 
-/* A block of DeciLM for a layer that had no such statement. */
+/* Makes a DeciLM block for a layer that has none. */
 static json_t *new_block(const config_edit *e, int32_t layer)
 {
     for (int32_t i = 0; i < gac_model_n_ops(e->model); i++) {
@@ -231,7 +232,7 @@ static gac_status edit_widths(config_edit *e)
                                "the MLP widths differ between layers; a uniform plan makes them "
                                "equal");
     else if (e->widths == GAC_WIDTHS_BLOCK_CONFIGS || blocks)
-        status = state_blocks(e, &w); /* what is there is what runtimes read first */
+        status = state_blocks(e, &w); /* runtimes read block_configs first if it exists */
     else if (w.uniform && !layers)
         status = set_size(e, e->text, w.key, w.common);
     else if (strcmp(w.key, "intermediate_size") != 0)
@@ -246,7 +247,8 @@ done:
     return status;
 }
 
-/* One key for every dimension of a role that states it: they must agree. */
+/* Updates a key that states one size for all dimensions of a role. They must
+ * agree. */
 static gac_status edit_shared(config_edit *e, gac_role role, const char *only)
 {
     int64_t size = -1;
@@ -285,7 +287,7 @@ static gac_status edit_all(config_edit *e)
     return status;
 }
 
-/* Gives large integers their digits back, where the value is as it was. */
+/* Restores the digits of large integers whose value did not change. */
 static void restore_digits(json_t *value, const json_t *exact)
 {
     size_t i;

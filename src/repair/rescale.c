@@ -1,6 +1,6 @@
-/* Dimensions that the runtime itself computes with: head and hidden size. A
- * factor in the weights and a statement in the config make up for the zeros,
- * up to rounding. */
+/* Changes head and hidden sizes, which the runtime itself computes with. A
+ * factor in the weights and a key in the config compensate for the zeros, up to
+ * rounding. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "repair/repair_internal.h"
 #include <gac/model.h>
 
-/* The dimension of that role with a changed size, the same in every layer;
- * -1 when none changes. */
+/* Finds a dimension of a role that changes; -1 if none does. It must have the
+ * same size in every layer. */
 static gac_status changed_dim(const gac_model *model, const int64_t *sizes, gac_role role,
                               int32_t *out, gac_error *err)
 {
@@ -33,7 +33,7 @@ static gac_status changed_dim(const gac_model *model, const int64_t *sizes, gac_
     return GAC_OK;
 }
 
-/* The rotation's frequencies as the config states them. */
+/* The rotary settings of the config. */
 typedef struct rotary {
     double base;
     const char *type; /* default, linear or llama3 */
@@ -58,9 +58,10 @@ static gac_status read_rotary(const json_t *config, rotary *out, gac_error *err)
     return GAC_OK;
 }
 
-/* Stock runtimes derive frequencies from the head size, except for the
- * longrope type, which divides each by a factor of its own: factors that undo
- * the larger size keep the frequencies. Pairs of zeros may turn at any. */
+/* States the frequencies of the old head size. Stock runtimes derive
+ * frequencies from the head size. Only the type longrope also divides each by
+ * its own factor. So factors that undo the larger head size keep the
+ * frequencies. Pairs of zeros may have any frequency. */
 static gac_status state_frequencies(json_t *config, int64_t from, int64_t to, gac_error *err)
 {
     rotary r;
@@ -125,7 +126,10 @@ gac_status gac_rescaled_config(const gac_model *model, const int64_t *sizes, jso
     return state_frequencies(config, gac_model_dim(model, head)->size, sizes[head], err);
 }
 
-/* Scores are a product of q and k, so the root of the factor goes into each. */
+/* Returns the factor of a place. Attention divides scores by the root of the
+ * head size, so they need the root of the growth. Scores are products of q and
+ * k, so each of them gets the fourth root. A norm averages over a larger hidden
+ * size, so its weight gets the root of the inverse growth. */
 static double place_factor(const gac_model *model, int32_t tensor, const place_entry *e, int64_t to)
 {
     const gac_dim *d = gac_model_dim(model, e->dim);
@@ -144,8 +148,8 @@ bool gac_scaling_of(const place_list *list, int32_t tensor, const int64_t *sizes
     out->n_ranges = 0;
     int64_t grown = 0;
     const gac_tensor *t = gac_checkpoint_tensor(list->checkpoint, tensor);
-    /* Ranges in the target: what lies before a place may have grown too, but
-     * only places of the head do on such an axis, in order of start. */
+    /* Find the ranges in the target, in order of start. Places before a range
+     * may have grown too. On such an axis only places of the head grow. */
     for (int pass = 0; pass < GAC_MAX_SCALED_RANGES; pass++) {
         int64_t best = INT64_MAX;
         const place_entry *place = NULL;

@@ -1,4 +1,4 @@
-/* Multiplying stored elements, rounded to nearest as the dtype can. */
+/* Multiplies stored elements and rounds to the nearest value of the dtype. */
 #include "base/floats.h"
 #include "repair/repair_internal.h"
 

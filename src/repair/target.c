@@ -1,4 +1,4 @@
-/* Where a repair may write. */
+/* Checks where a repair may write. */
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
@@ -7,15 +7,15 @@
 
 #include "repair/repair_internal.h"
 
-/* True when a lies in b, or is b; both resolved. */
+/* Returns whether a is b or inside b. Both are resolved paths. */
 static bool lies_in(const char *a, const char *b)
 {
     size_t n = strlen(b);
     return strncmp(a, b, n) == 0 && (a[n] == 0 || a[n] == '/' || (n == 1 && *b == '/'));
 }
 
-/* Where out is, or will be once it is made; false when even its parent is not
- * there. target has room for PATH_MAX and a name. */
+/* Resolves the path of out, which may not exist yet. False if its parent does
+ * not exist either. target has room for PATH_MAX and a name. */
 static bool resolve_target(const char *out, char target[PATH_MAX + NAME_MAX + 2])
 {
     if (realpath(out, target))
@@ -37,7 +37,7 @@ gac_status gac_check_target(const char *from, const char *out, gac_error *err)
         return gac_error_set(err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, from),
                              strerror(errno));
     if (!resolve_target(out, target))
-        return GAC_OK; /* creating it will say what is wrong */
+        return GAC_OK; /* creating it will report the error */
     if (!lies_in(target, input) && !lies_in(input, target))
         return GAC_OK;
     return gac_error_set(err, GAC_USAGE, "%s: the target must lie outside of the input",

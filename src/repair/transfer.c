@@ -1,11 +1,11 @@
-/* Streaming one tensor from a checkpoint through its map into a writer. */
+/* Streams one tensor from a checkpoint through its map into a writer. */
 #include <stdlib.h>
 
 #include "repair/repair_internal.h"
 
-/* Rows of at most ROW_BYTES are gathered in memory, unless their runs are of
- * LONG_RUN_BYTES: these are worth a system call of their own. What goes through
- * memory does so in pieces that a core's own cache holds. */
+/* Rows of at most ROW_BYTES are gathered in memory. Runs of at least
+ * LONG_RUN_BYTES are worth a system call of their own. Pieces in memory fit
+ * into a core's own cache. */
 enum { ROW_BYTES = 4 << 20, LONG_RUN_BYTES = 128 << 10, PIECE_BYTES = 128 << 10 };
 
 typedef struct transfer {
@@ -13,15 +13,15 @@ typedef struct transfer {
     gac_writer *writer;
     int32_t from, to;
     const tensor_map *map;
-    gac_tensor_hash *hash;     /* fed with what is read; or NULL */
+    gac_tensor_hash *hash;     /* hashes the bytes that are read; or NULL */
     uint64_t row_from, row_to; /* bytes */
-    uint64_t at_once;          /* rows that are gathered in memory; 0: runs go one by one */
+    uint64_t at_once;          /* rows that are gathered at once; 0: runs are copied one by one */
     char *source, *target;     /* (at_once rows) each, or source (PIECE_BYTES) */
     uint64_t n_copied;
 } transfer;
 
-/* Copies a run of bytes: straight from file to file, or through memory where it
- * is hashed. */
+/* Copies a run of bytes directly from file to file, or through memory if it is
+ * hashed. */
 static gac_status copy_run(transfer *t, uint64_t from, uint64_t to, uint64_t n_bytes,
                            gac_error *err)
 {
@@ -43,7 +43,7 @@ static gac_status copy_run(transfer *t, uint64_t from, uint64_t to, uint64_t n_b
     return status;
 }
 
-/* The runs of one row; what lies between stays zero. */
+/* Copies the runs of one row. The bytes between them stay zero. */
 static gac_status copy_runs(transfer *t, uint64_t from_row, uint64_t to_row, gac_error *err)
 {
     const axis_map *axis = &t->map->axes[t->map->last];
@@ -82,8 +82,8 @@ static gac_status copy_rows(void *user, uint64_t from_row, uint64_t to_row, uint
     return status;
 }
 
-/* How many rows to gather in memory at once; 0 where their runs are long enough
- * to be copied one by one. */
+/* Returns how many rows to gather at once; 0 if their runs are long enough to
+ * be copied one by one. */
 static uint64_t rows_at_once(const transfer *t)
 {
     const axis_map *axis = &t->map->axes[t->map->last];
@@ -136,7 +136,7 @@ gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_m
     return status;
 }
 
-/* Looking at what a map does not fill. */
+/* The state of checking the bytes that a map does not fill. */
 typedef struct pad_check {
     gac_checkpoint *checkpoint;
     int32_t tensor;

@@ -1,4 +1,4 @@
-/* Is a repaired checkpoint the same model as its original? Here the tensors. */
+/* Verifies the tensors of a repaired checkpoint. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,19 +27,19 @@ static void check_names(comparison *c)
         }
 }
 
-/* Rows of one tensor under comparison. */
+/* The state of comparing the rows of one tensor. */
 typedef struct row_check {
     comparison *c;
     const tensor_map *map;
     const tensor_scaling *scaling; /* or NULL */
     int32_t from, to;
     uint64_t row_from, row_to;
-    uint64_t next_row; /* of the target: rows before it are done */
+    uint64_t next_row; /* row of the target; earlier rows are done */
     bool equal, zero;
     uint64_t where; /* offset of the first difference */
 } row_check;
 
-/* Target rows [from, to) must be zero. */
+/* Checks that target rows [from, to) are zero. */
 static gac_status check_zero_rows(row_check *k, uint64_t from, uint64_t to, gac_error *err)
 {
     uint64_t offset = from * k->row_to, left = (to - from) * k->row_to;
@@ -59,7 +59,7 @@ static gac_status check_zero_rows(row_check *k, uint64_t from, uint64_t to, gac_
     return GAC_OK;
 }
 
-/* Whether a byte of a target row is one that was put in. */
+/* Returns whether a byte of a target row was inserted. */
 static bool is_pad(const tensor_map *map, uint64_t byte)
 {
     const axis_map *axis = &map->axes[map->last];
@@ -71,8 +71,8 @@ static bool is_pad(const tensor_map *map, uint64_t byte)
     return true;
 }
 
-/* Applies the scaling of target rows to the expected bytes. Rows here are of
- * the last changed axis; ranges are of axis 0. */
+/* Scales the expected bytes. Rows here are those of the last changed axis, but
+ * ranges are those of axis 0. */
 static void scale_expected(const row_check *k, char *bytes, uint64_t offset, uint64_t n_bytes)
 {
     uint64_t axis0 = (uint64_t)k->map->axes[0].n_to;
@@ -106,7 +106,7 @@ static void note_difference(row_check *k, uint64_t offset, uint64_t n_bytes)
     k->where = offset + i;
 }
 
-/* Few long rows: their runs one by one, and the gaps between. */
+/* Checks a long row: its runs one by one, and the gaps between them. */
 static gac_status check_long_row(row_check *k, uint64_t from_row, uint64_t to_row, gac_error *err)
 {
     const axis_map *axis = &k->map->axes[k->map->last];
@@ -196,7 +196,7 @@ static bool same_tensor(const gac_tensor *a, const gac_tensor *b)
            memcmp(a->shape, b->shape, (size_t)a->n_axes * sizeof *a->shape) == 0;
 }
 
-/* A tensor that was scaled must have its original kept, to the byte. */
+/* Checks that the original of a scaled tensor was kept, byte for byte. */
 static gac_status check_kept(comparison *c, int32_t tensor)
 {
     const gac_tensor *t = gac_checkpoint_tensor(c->original, tensor);
@@ -224,7 +224,7 @@ static gac_status check_kept(comparison *c, int32_t tensor)
     return status;
 }
 
-/* A tensor that should not have changed: the same bytes, whatever they mean. */
+/* Checks that a tensor has the same bytes as the original. */
 static gac_status check_same(comparison *c, int32_t from, int32_t to)
 {
     const gac_tensor *t = gac_checkpoint_tensor(c->original, from);
@@ -271,7 +271,7 @@ static gac_status check_changed(comparison *c, int32_t i, int32_t to, const tens
     if (!k.equal)
         differ(c->out, name, "differs from the original at byte %lld", (long long)k.where);
     else if (!k.zero)
-        differ(c->out, name, "a byte that was put in is not zero: %lld", (long long)k.where);
+        differ(c->out, name, "an inserted byte is not zero: %lld", (long long)k.where);
     return status == GAC_OK && scaled ? check_kept(c, i) : status;
 }
 
@@ -284,7 +284,7 @@ static gac_status check_tensor(comparison *c, int32_t i)
     if (to < 0)
         return GAC_OK;
     gac_status status = gac_map_create(&c->places, i, t->shape, c->sizes, &map, &why);
-    if (status == GAC_USAGE) { /* a size that its elements cannot have */
+    if (status == GAC_USAGE) { /* its elements do not allow this size */
         c->out->lossless = false;
         gac_differ(c->out, "no repair gives these sizes: %s", why.text);
         status = GAC_OK;
@@ -300,8 +300,8 @@ static gac_status check_tensor(comparison *c, int32_t i)
     return status;
 }
 
-/* Opens the kept originals. Where there are none, or none that can be read, each
- * scaled tensor lacks its own. */
+/* Opens the kept originals. If they are missing or cannot be read, check_kept
+ * reports each scaled tensor. */
 static gac_status open_kept(comparison *c)
 {
     char *path;
@@ -317,7 +317,7 @@ static gac_status open_kept(comparison *c)
                : gac_error_set(c->err, status, "%s", local.text);
 }
 
-/* The hash of an original tensor is made while it is compared. */
+/* Checks a tensor, and hashes its original meanwhile. */
 static gac_status check_hashed(comparison *c, int32_t i)
 {
     uint64_t found = 0;

@@ -1,10 +1,11 @@
-/* Verifying: the config. */
+/* Verifies the config of a repaired checkpoint. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "repair/verify_internal.h"
 
-/* Keys that tools write anew and that change nothing about the model. */
+/* Returns whether a key may differ: tools change it, and it does not concern
+ * the model. */
 static bool may_differ(const char *key)
 {
     return strcmp(key, "transformers_version") == 0 || strcmp(key, "_name_or_path") == 0;
@@ -39,7 +40,8 @@ static void compare_objects(comparison *c, const char *path, const json_t *expec
         }
 }
 
-/* A number, or an integer whose digits are kept. */
+/* Returns whether a value is a number, including integers that keep their
+ * digits. */
 static bool is_number(const json_t *value)
 {
     return json_is_number(value) || gac_json_digits(value);
@@ -51,8 +53,8 @@ static double to_double(const json_t *value)
     return digits ? strtod(digits, NULL) : json_number_value(value);
 }
 
-/* Values are compared, not their spelling: 10000 is 10000.0. Doubles cannot tell
- * large integers apart. */
+/* Compares values, not their spelling: 10000 equals 10000.0. Large integers are
+ * compared as integers, because doubles cannot distinguish them. */
 static void compare_numbers(comparison *c, const char *path, const json_t *expected,
                             const json_t *found)
 {
@@ -92,8 +94,8 @@ static void compare_values(comparison *c, const char *path, const json_t *expect
     }
 }
 
-/* A key that states another size than the tensors have is the repair's fault
- * unless it was so before and the size stayed. */
+/* Checks that config keys agree with the tensors. A key may be wrong only if it
+ * was wrong before and the size did not change. */
 static void check_sizes(comparison *c)
 {
     for (int32_t i = 0; i < gac_model_n_dims(c->repaired_model); i++) {
@@ -110,8 +112,8 @@ static void check_sizes(comparison *c)
     }
 }
 
-/* The original with the sizes that it has after some steps, and the config that it
- * has then, as a model. */
+/* Builds the model of the original with other sizes and another config, as
+ * after some repairs of a chain. */
 static gac_status sketch_model(const comparison *c, const int64_t *sizes, const json_t *config,
                                gac_checkpoint **sketch, gac_model **model, gac_error *err)
 {
@@ -140,7 +142,7 @@ static gac_status sketch_model(const comparison *c, const int64_t *sizes, const 
     return status;
 }
 
-/* The config that a repair makes of a model's, by its record. */
+/* Makes the config that the repair of a record writes for a model. */
 static gac_status config_after(const gac_model *model, const json_t *record, json_t **out,
                                gac_error *err)
 {
@@ -155,8 +157,8 @@ static gac_status config_after(const gac_model *model, const json_t *record, jso
     return status;
 }
 
-/* Works out the config after a record of the chain, and leads sizes, which are the
- * original's at first, to those after it. */
+/* Makes the config after a record of the chain. sizes are those of the original
+ * at first, and those after the record at the end. */
 static gac_status follow_chain(const comparison *c, const json_t *record, int64_t *sizes,
                                json_t **out, gac_error *err)
 {
@@ -178,7 +180,7 @@ static gac_status follow_chain(const comparison *c, const json_t *record, int64_
     return status;
 }
 
-/* What config.json must be. */
+/* Makes the config.json that the repaired checkpoint must have. */
 static gac_status expected_config(const comparison *c, json_t **out, gac_error *err)
 {
     if (!c->step && !c->record && !c->out->n_dims_changed) { /* a plain copy */
@@ -202,7 +204,7 @@ gac_status gac_verify_config(comparison *c)
     json_t *expected = NULL;
     gac_error why = GAC_ERROR_INIT;
     const json_t *found = gac_checkpoint_config_exact(c->repaired);
-    /* Sizes that no repair gives have no config. */
+    /* If no repair gives these sizes, there is no expected config. */
     if (!c->out->lossless)
         return GAC_OK;
     gac_status status = expected_config(c, &expected, &why);

@@ -1,4 +1,4 @@
-/* Verifying: every file but the tensors and the config. */
+/* Verifies all other files of a repaired checkpoint. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +11,9 @@ static void file_differs(comparison *c, const char *path, const char *what)
     gac_differ(c->out, "%s %s", gac_quote(q, sizeof q, path), what);
 }
 
-/* Files that change nothing about the model: the model card, and hidden ones. */
-static bool is_beside_the_point(const char *path)
+/* Returns whether a file does not concern the model: the model card and hidden
+ * files. */
+static bool is_irrelevant(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     return name[0] == '.' || strcmp(path, "README.md") == 0;
@@ -24,7 +25,7 @@ static bool is_kept_original(const char *path)
     return strncmp(path, GAC_ORIGINALS_NAME, n) == 0 && (path[n] == 0 || path[n] == '/');
 }
 
-/* Opens a file of a checkpoint; *out is NULL when it has none of that name. */
+/* Opens a file of a checkpoint. *out is NULL if there is none. */
 static gac_status open_if_there(const gac_checkpoint *c, const char *path, gac_file **out,
                                 gac_error *err)
 {
@@ -58,14 +59,14 @@ static gac_status compare_bytes(comparison *c, const char *path, gac_file *a, ga
     return status;
 }
 
-/* A file of the original must have been carried over. */
+/* Checks that the repaired checkpoint has a file of the original. */
 static gac_status check_carried(void *user, const char *path, gac_entry entry, unsigned mode,
                                 gac_error *err)
 {
     (void)mode;
     comparison *c = user;
     gac_file *before = NULL, *after = NULL;
-    if (entry != GAC_ENTRY_FILE || gac_is_weights(path) || is_beside_the_point(path) ||
+    if (entry != GAC_ENTRY_FILE || gac_is_weights(path) || is_irrelevant(path) ||
         is_kept_original(path) || strcmp(path, "config.json") == 0)
         return GAC_OK;
     gac_status status = gac_checkpoint_open_file(c->original, path, &before, err);
@@ -80,7 +81,7 @@ static gac_status check_carried(void *user, const char *path, gac_entry entry, u
     return status;
 }
 
-/* Whether a file is one of those that make up a checkpoint's tensors. */
+/* Returns whether a file holds or lists a checkpoint's tensors. */
 static bool is_part_of(const gac_checkpoint *checkpoint, const char *name)
 {
     int32_t n_files = gac_checkpoint_n_files(checkpoint);
@@ -92,22 +93,23 @@ static bool is_part_of(const gac_checkpoint *checkpoint, const char *name)
     return !lone && strcmp(name, "model.safetensors.index.json") == 0;
 }
 
-/* Whether the repair itself wrote a file. */
-static bool is_ours(const comparison *c, const char *path)
+/* Returns whether the repair itself wrote a file. */
+static bool is_written_by_repair(const comparison *c, const char *path)
 {
     const char *kept = is_kept_original(path) ? strchr(path, '/') : NULL;
     return is_part_of(c->repaired, path) || strcmp(path, "config.json") == 0 ||
            (kept && c->kept && is_part_of(c->kept, kept + 1));
 }
 
-/* A file of the repaired checkpoint must come from somewhere. */
+/* Checks that a file of the repaired checkpoint was in the original or written
+ * by the repair. */
 static gac_status check_origin(void *user, const char *path, gac_entry entry, unsigned mode,
                                gac_error *err)
 {
     (void)mode;
     comparison *c = user;
     gac_file *before = NULL;
-    if (entry == GAC_ENTRY_FOLDER || is_ours(c, path) || is_beside_the_point(path))
+    if (entry == GAC_ENTRY_FOLDER || is_written_by_repair(c, path) || is_irrelevant(path))
         return GAC_OK;
     gac_status status = GAC_OK;
     if (entry == GAC_ENTRY_FILE && gac_checkpoint_is_directory(c->original) &&
@@ -119,7 +121,7 @@ static gac_status check_origin(void *user, const char *path, gac_entry entry, un
     return status;
 }
 
-/* Only the originals of scaled tensors are kept. */
+/* Checks that only originals of scaled tensors are kept. */
 static void check_kept_tensors(comparison *c)
 {
     char q[160], what[256];
@@ -135,7 +137,7 @@ static void check_kept_tensors(comparison *c)
     }
 }
 
-/* What a tensor file says of itself, apart from the record and its format. */
+/* Returns a file's metadata without the record and the format. */
 static json_t *plain_metadata(const gac_checkpoint *c, int32_t file)
 {
     const json_t *all = gac_checkpoint_metadata(c, file);
@@ -146,7 +148,8 @@ static json_t *plain_metadata(const gac_checkpoint *c, int32_t file)
     return plain;
 }
 
-/* The repair states the format that transformers looks for. */
+/* Returns whether the format is right. The repair may set it to "pt", which
+ * transformers looks for. */
 static bool same_format(const json_t *original, const json_t *repaired)
 {
     const json_t *before = json_object_get(original, "format");
@@ -155,7 +158,7 @@ static bool same_format(const json_t *original, const json_t *repaired)
     return (name && strcmp(name, "pt") == 0) || (!before && !after) || json_equal(before, after);
 }
 
-/* Whether a repaired file says of itself what a file of the original said. */
+/* Returns whether a repaired file has the metadata of a file of the original. */
 static bool same_metadata(const comparison *c, int32_t repaired, int32_t original)
 {
     json_t *before = plain_metadata(c->original, original);
@@ -168,8 +171,8 @@ static bool same_metadata(const comparison *c, int32_t repaired, int32_t origina
     return same;
 }
 
-/* Each file says what the one of its name said, or, where files were divided
- * anew, what the first one said. */
+/* Checks that each file has the metadata of the original's file with the same
+ * name, or of its first file if the tensors were distributed differently. */
 static void check_metadata(comparison *c)
 {
     for (int32_t i = 0; i < gac_checkpoint_n_files(c->repaired); i++) {

@@ -1,4 +1,4 @@
-/* Verifying: the record, and the sizes that it leads to. */
+/* Verifies the record of a repaired checkpoint, and finds the sizes after it. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +21,10 @@ static void record_differs(comparison *c, const char *what)
     gac_differ(c->out, "the record of the repair %s", what);
 }
 
-/* Whether a record tells of a repair of the original: what was done before is what
- * the original itself tells of (own, or NULL), and every dimension that was changed
- * has in it the size it was changed from. */
-static bool starts_here(const comparison *c, const json_t *record, const json_t *own)
+/* Returns whether a record describes a repair of the original: the record
+ * before it is the original's own (or NULL), and every changed dimension had
+ * its size in the original. */
+static bool starts_at_original(const comparison *c, const json_t *record, const json_t *own)
 {
     size_t i;
     json_t *dim;
@@ -41,8 +41,8 @@ static bool starts_here(const comparison *c, const json_t *record, const json_t 
     return true;
 }
 
-/* Sizes after a record and all before it in the chain; each link must start from
- * the sizes that the one before it led to. */
+/* Computes the sizes after a record and all earlier ones of the chain. Each
+ * must start from the sizes after the previous one. */
 static void apply_steps(comparison *c, const json_t *record)
 {
     if (record != c->step)
@@ -51,7 +51,7 @@ static void apply_steps(comparison *c, const json_t *record)
         record_differs(c, "has links that do not fit each other");
 }
 
-/* Without a record the repaired graph tells the sizes. */
+/* Without a record, takes the sizes from the repaired model. */
 static void sizes_by_name(comparison *c)
 {
     for (int32_t i = 0; i < gac_model_n_dims(c->model); i++) {
@@ -61,8 +61,8 @@ static void sizes_by_name(comparison *c)
     }
 }
 
-/* Whether a repair of the original gives these sizes. If none does, the tensors are
- * compared with the original's own. */
+/* Checks that a repair of the original can give these sizes. If not, the
+ * tensors are compared without any change of sizes. */
 static void check_sizes(comparison *c)
 {
     gac_error why = GAC_ERROR_INIT;
@@ -83,7 +83,7 @@ static void check_sizes(comparison *c)
         c->sizes[i] = gac_model_dim(c->model, i)->size;
 }
 
-/* Whether a list has an element that equals value. */
+/* Returns whether a list has an element that equals value. */
 static bool has_equal(const json_t *list, const json_t *value)
 {
     size_t i;
@@ -94,8 +94,8 @@ static bool has_equal(const json_t *list, const json_t *value)
     return false;
 }
 
-/* Whether two lists of different elements have the same ones: the order follows that
- * of the tensors in their files, which says nothing. */
+/* Returns whether two lists without duplicates have the same elements. Their
+ * order does not matter, because it follows the order of tensors in files. */
 static bool same_elements(const json_t *expected, const json_t *found)
 {
     size_t i;
@@ -126,8 +126,8 @@ static bool same_dims(const json_t *expected, const json_t *found)
     return true;
 }
 
-/* The record of the step from the original tells all that was done to it, so it can
- * be made again. */
+/* Compares the record of the original's repair with the record that this repair
+ * must write. */
 static gac_status check_record(comparison *c)
 {
     static const char *const keys[] = { "dims",   "rescaled",    "config",
@@ -143,11 +143,11 @@ static gac_status check_record(comparison *c)
     gac_status status = gac_record_create(c->original, c->model, sizes, gac_record_widths(c->step),
                                           &expected, &why);
     free(sizes);
-    if (status == GAC_USAGE) { /* no repair does this */
+    if (status == GAC_USAGE) { /* no repair gives these sizes */
         record_differs(c, why.text);
         return GAC_OK;
     }
-    /* The last two are new since version 0.1. */
+    /* Records of version 0.1 lack the last two keys. */
     size_t n_keys = sizeof keys / sizeof *keys - (c->out->old_record ? 2 : 0);
     for (size_t i = 0; i < n_keys && status == GAC_OK; i++) {
         const json_t *a = json_object_get(expected, keys[i]);
@@ -173,13 +173,14 @@ gac_status gac_verify_record(comparison *c)
     if (status != GAC_OK)
         return status;
     c->out->has_record = c->record != NULL;
-    /* A repair of a repair has a chain of records; the original may be any link. */
+    /* Repeated repairs have a chain of records. The original may be at any
+     * link. */
     json_t *own = NULL;
     if (c->record)
         status = gac_record_find(c->original, &own, c->err);
     for (const json_t *r = c->record; json_is_object(r) && !c->step && status == GAC_OK;
          r = json_object_get(r, "before"))
-        c->step = starts_here(c, r, own) ? r : NULL;
+        c->step = starts_at_original(c, r, own) ? r : NULL;
     json_decref(own);
     if (status != GAC_OK)
         return status;
@@ -188,7 +189,7 @@ gac_status gac_verify_record(comparison *c)
     else
         sizes_by_name(c);
     if (c->record && !c->step)
-        record_differs(c, "tells of another original");
+        record_differs(c, "describes another original");
     check_sizes(c);
     if (!c->step)
         return GAC_OK;
@@ -203,8 +204,8 @@ gac_status gac_verify_record(comparison *c)
     return status;
 }
 
-/* Whether the records move the elements of an original tensor as its dimensions do. */
-static gac_status compare_maps(comparison *c, const history *told, int32_t tensor, bool *same,
+/* Checks that the records move the elements of a tensor as its dimensions do. */
+static gac_status compare_maps(comparison *c, const history *chain, int32_t tensor, bool *same,
                                gac_error *err)
 {
     tensor_map found = { .last = -1 }, expected = { .last = -1 };
@@ -212,7 +213,7 @@ static gac_status compare_maps(comparison *c, const history *told, int32_t tenso
     int32_t to = gac_checkpoint_find(c->repaired, t->name);
     if (to < 0)
         return GAC_OK;
-    gac_status status = gac_history_map(told, c->repaired, to, &found, err);
+    gac_status status = gac_history_map(chain, c->repaired, to, &found, err);
     if (status == GAC_OK)
         status = gac_map_create(&c->places, tensor, t->shape, c->sizes, &expected, err);
     *same = *same && status == GAC_OK && gac_map_equal(&found, &expected);
@@ -224,14 +225,14 @@ static gac_status compare_maps(comparison *c, const history *told, int32_t tenso
 gac_status gac_verify_chain(comparison *c)
 {
     bool same = true;
-    history told;
+    history chain;
     gac_error local = GAC_ERROR_INIT;
     if (!c->step || c->step == c->record)
         return GAC_OK;
-    gac_status status = gac_history_create(c->record, c->step, c->repaired, &told, &local);
+    gac_status status = gac_history_create(c->record, c->step, c->repaired, &chain, &local);
     for (int32_t i = 0; i < gac_checkpoint_n_tensors(c->original) && status == GAC_OK && same; i++)
-        status = compare_maps(c, &told, i, &same, &local);
-    gac_history_dispose(&told);
+        status = compare_maps(c, &chain, i, &same, &local);
+    gac_history_dispose(&chain);
     if (status != GAC_OK && status != GAC_BAD_INPUT)
         return gac_error_set(c->err, status, "%s", local.text);
     if (status != GAC_OK || !same)

@@ -1,27 +1,13 @@
 #include <gac/timing.h>
 
+#include "base/order_statistics.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_EXACT 400 /* up to so many pairs the rank test is exact */
 #define SIGNIFICANCE 0.01
-
-static int order(const void *a, const void *b)
-{
-    double p = *(const double *)a, q = *(const double *)b;
-    return p < q ? -1 : p > q;
-}
-
-/* Interpolates linearly between the neighbours in n sorted numbers. */
-static double quantile(const double *sorted, int n, double fraction)
-{
-    double position = fraction * (n - 1);
-    int low = (int)position;
-    if (low >= n - 1)
-        return sorted[n - 1];
-    return sorted[low] + (position - low) * (sorted[low + 1] - sorted[low]);
-}
 
 /* For normal samples the standard deviation is spread / 0.6745, and that of the
  * median is 1.2533 / sqrt(n) times as much. Timings have outliers, which hardly
@@ -31,9 +17,9 @@ void gac_timing_summarise(gac_timing *timing)
     double sorted[GAC_MAX_SAMPLES];
     int n = timing->n_samples;
     memcpy(sorted, timing->samples_us, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, order);
-    timing->median_us = quantile(sorted, n, 0.5);
-    timing->spread_us = (quantile(sorted, n, 0.75) - quantile(sorted, n, 0.25)) / 2;
+    qsort(sorted, (size_t)n, sizeof *sorted, gac_by_value);
+    timing->median_us = gac_percentile(sorted, n, 0.5);
+    timing->spread_us = (gac_percentile(sorted, n, 0.75) - gac_percentile(sorted, n, 0.25)) / 2;
     double error_us = 1.2533 / 0.6745 * timing->spread_us / sqrt(n);
     timing->noise = timing->median_us > 0 ? error_us / timing->median_us : 0;
 }
@@ -96,7 +82,7 @@ static double tie_sum(const gac_timing *a, const gac_timing *b)
     int n = a->n_samples + b->n_samples;
     memcpy(all, a->samples_us, (size_t)a->n_samples * sizeof *all);
     memcpy(all + a->n_samples, b->samples_us, (size_t)b->n_samples * sizeof *all);
-    qsort(all, (size_t)n, sizeof *all, order);
+    qsort(all, (size_t)n, sizeof *all, gac_by_value);
     for (int first = 0, next; first < n; first = next) {
         next = first + 1;
         while (next < n && !(all[next] > all[first]))

@@ -21,6 +21,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import shim  # noqa: E402
 import tally  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -602,6 +603,21 @@ class Pytorch(Case):
                 self.assertTrue(wait_for(lambda: not runs(python)))
                 self.assertEqual(list(temporary.iterdir()), [])
                 said.unlink()
+
+    def test_a_signal_while_the_result_is_written(self):
+        with tempfile.TemporaryDirectory() as holder:
+            library = shim.build(holder)
+            before = sorted(os.listdir(self.folder))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                with self.subTest(number.name):
+                    done = subprocess.run(
+                        [options.gac, "experiment", "direct-45", "--quick", "-q", "-o", "r.json"],
+                        cwd=self.folder, capture_output=True, text=True,
+                        env={**shim.environment(library, call="write", at=1, signal=int(number)),
+                             "GAC_BACKEND_PATH": str(options.fake)})
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertIn("interrupted", done.stderr)
+                    self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_a_wrong_output_is_worse_than_a_hole(self):
         checks = [{**SMALL["checks"][0], "native": ["auto", "flash", "math"]}]

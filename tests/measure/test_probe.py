@@ -172,7 +172,7 @@ class Full(Case):
                          [5 * 497 * 7, 5 * 1536 * 2, 2 * 497 * 3, 2 * 1536 * 3])
         self.candidates_are_those_of_a_plan(points, accuracy["ranking"]["F16"]["random_widths"])
         self.assertGreater(accuracy["ranking"]["F16"]["common_widths"]["n_over_5_pct"], 100)
-        self.assertGreater(accuracy["ranking"]["F16"]["common_widths"]["right_pct"], 99)
+        self.assertGreater(accuracy["ranking"]["F16"]["common_widths"]["right_pct"], 95)
         tables = contract["gemm"]["F16"]["grid"]
         self.assertEqual(sum(t["m"] == [1] for t in tables), 9)
         best, other = contract["sdpa"]["F16"]["tiers"]
@@ -210,10 +210,10 @@ class Full(Case):
         contract = self.by_pytorch("")
         with open(self.path("asked")) as stream:
             asked = [json.loads(line) for line in stream]
-        self.assertGreater(len(asked), 4)  # a trial, the curve, beyond, tables, held-out shapes
+        self.assertGreaterEqual(len(asked), 4)  # a trial, the curve, tables, held-out shapes
         self.assertEqual(len({x["pid"] for x in asked}), 1)
-        self.assertEqual([x["names"] for x in asked][:3], [False, True, True])
-        self.assertFalse(any(x["names"] for x in asked[3:]))
+        self.assertEqual([x["names"] for x in asked][:2], [False, True])
+        self.assertFalse(any(x["names"] for x in asked[2:]))
         self.assertEqual({x["settle_us"] for x in asked}, {0})  # --quick waits for no clock
         tier = contract["sdpa"]["F16"]["tiers"][1]
         self.assertEqual((tier["kernel"], tier["family"]), ("flash_fwd_kernel", "fa2"))
@@ -314,7 +314,7 @@ class Quick(Case):
         self.assertLess(gemm["median_pct"], 10)
         self.assertLess(accuracy["sdpa"]["F16"]["median_pct"], 15)
         self.assertGreater(accuracy["ranking"]["F16"]["random_widths"]["right_pct"], 95)
-        self.assertGreater(accuracy["ranking"]["F16"]["random_widths"]["n_over_5_pct"], 30)
+        self.assertGreater(accuracy["ranking"]["F16"]["random_widths"]["n_over_5_pct"], 20)
 
     def test_noise_and_stack_are_stated(self):
         noise = self.contract["noise"]
@@ -563,8 +563,9 @@ class Modes(Case):
         whole = self.probe("--force", "--attention", "own", "--raw", self.path("raw.json"))
         spent = self.load("raw.json")["noise"]["phase_seconds"]
         before = sum(spent[x] for x in ("GEMM tiers", "attention heads", "attention tables", "GEMM cache lines"))
-        short = self.probe("--force", "--attention", "own", "--max-time",
-                           str(before + 0.3 * spent["GEMM tables"]), name="short.json")
+        short = self.probe("--force", "--attention", "own", "--raw", self.path("short.raw.json"),
+                           "--max-time", str(before + 0.3 * spent["GEMM tables"]),
+                           name="short.json")
         self.assertLess(n_cells(short, "every_n"), n_cells(whole, "every_n") * 0.8)
         self.assertLess(short["accuracy"]["gemm"]["F16"]["median_pct"], 5)
         self.assertLess(short["accuracy"]["gemm"]["F16"]["p95_pct"], 25)

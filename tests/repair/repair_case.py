@@ -16,7 +16,7 @@ from small_models import MODELS
 OPTIONS = argparse.Namespace()
 SEED = 20261
 N_ROUNDS = 3
-STRATEGIES = ("minimal", "optimal", "predefined", "tradeoff", "solve")
+STRATEGIES = ("minimal", "multiple-16", "predefined", "tradeoff", "solve")
 DTYPES = (None, "F32", "F64", "F16", "BF16", "F8_E4M3", "I8")
 # Keys that a repair may change; everything else stays, in its order.
 SIZE_KEYS = {"intermediate_size", "ffn_dim", "n_inner", "per_layer_config", "block_configs",

@@ -35,6 +35,9 @@ def write_llama2c(folder, n_layers=2, dim=32, width=48, n_heads=4, n_kv_heads=2,
     return model, tokenizer
 
 
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "tiny")
+
+
 class ShimCase(RepairCase):
     """Cases that watch system calls, or act at one of them."""
 
@@ -86,12 +89,16 @@ class Interrupted(ShimCase):
                         self.assertIn("interrupted", result.stderr)
 
     def test_signals_while_a_file_is_written(self):
-        """gac plan, in the middle of each of its files."""
+        """gac plan and gac eval, in the middle of each of their files."""
         out = self.path("out")
         source = self.checkpoint()
+        with open(self.path("q.jsonl"), "w", encoding="utf-8") as file:
+            file.write('{"goal": "To read", "sol1": "open it", "sol2": "burn it", "label": 0}\n')
         before = sorted(os.listdir(self.folder))
         for job in (("plan", source, "-o", out),
-                    ("plan", source, "--pareto", "--data", out)):
+                    ("plan", source, "--pareto", "--data", out),
+                    ("eval", TINY, "--tasks", "piqa", "--task-data", self.path("q.jsonl"),
+                     "--lm-eval", out)):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 for call, at in (("write", 1), ("write", 2)):
                     with self.subTest(job[2:], signal=number.name, call=call, at=at):

@@ -609,7 +609,7 @@ class Undo(SameModelCase):
                     support.write_tensors(path, {**tensors, name: ("F16", shape, bytes(data))},
                                           metadata)
                     self.refused(3, "repair", self.out, "-o", self.path("back"), "--undo",
-                                 says=(name, "zeros were put in"))
+                                 says=(name, "inserted zeros"))
                     self.nothing_left(["in", "out"])
 
     def test_record_in_new_files(self):

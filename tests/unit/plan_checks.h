@@ -108,7 +108,7 @@ static inline void not_better(compared c, const int64_t *sizes, const char *what
 static inline void check_plain(compared c, const int64_t *least)
 {
     not_better(c, least, "the least growth");
-    for (int s = GAC_STRATEGY_MINIMAL; s <= GAC_STRATEGY_OPTIMAL; s++) {
+    for (int s = GAC_STRATEGY_MINIMAL; s <= GAC_STRATEGY_MULTIPLE_16; s++) {
         gac_plan other;
         gac_plan_options options = c.p->options;
         options.solve = false;

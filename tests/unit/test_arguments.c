@@ -1,5 +1,6 @@
 /* Public functions refuse arguments that make no sense: GAC_USAGE, one line, no
  * crash. tests/house/arguments.py sees to it that every function is here. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -131,6 +132,101 @@ static void null_device(void **state)
     NEEDS(gac_task_check, device, NULL, SOME, 1, SOME, err);
     NEEDS(gac_task_check, spec, SOME, NULL, 1, SOME, err);
     NEEDS(gac_task_check, out, SOME, SOME, 1, NULL, err);
+}
+
+static void null_contract(void **state)
+{
+    (void)state;
+    NEEDS(gac_contract_load_bundled, name, NULL, SOME, err);
+    NEEDS(gac_contract_load_bundled, out, SOME, NULL, err);
+    NEEDS(gac_contract_load, path, NULL, SOME, err);
+    NEEDS(gac_contract_load, out, SOME, NULL, err);
+    NEEDS(gac_contract_parse, text, NULL, 1, SOME, SOME, err);
+    NEEDS(gac_contract_parse, source, SOME, 1, NULL, SOME, err);
+    NEEDS(gac_contract_parse, out, SOME, 1, SOME, NULL, err);
+    NEEDS(gac_contract_write, contract, NULL, SOME, SOME, err);
+    NEEDS(gac_contract_write, text, SOME, NULL, SOME, err);
+    NEEDS(gac_contract_write, n_bytes, SOME, SOME, NULL, err);
+    NEEDS(gac_contract_copy, contract, NULL, SOME, SOME, err);
+    NEEDS(gac_contract_copy, source, SOME, NULL, SOME, err);
+    NEEDS(gac_contract_copy, out, SOME, SOME, NULL, err);
+    NEEDS(gac_contract_load_runtime, path, NULL, SOME, err);
+    NEEDS(gac_contract_load_runtime, out, SOME, NULL, err);
+    NEEDS(gac_contract_judge, contract, NULL, GAC_OP_GEMM_N, GAC_DTYPE_F16, 1, 1, 1, SOME, err);
+    NEEDS(gac_contract_judge, out, SOME, GAC_OP_GEMM_N, GAC_DTYPE_F16, 1, 1, 1, NULL, err);
+}
+
+/* Without a contract, or without room for an answer, there is none. */
+static void contract_of_nothing(void **state)
+{
+    (void)state;
+    gac_contract *contract = NULL;
+    gac_dtype dtype;
+    gac_runtime runtime;
+    double pct;
+    char text[80];
+    static const gac_sdpa_shape shape = { 1, 1, 1, 64, 64, 64, 64, false };
+    assert_null(gac_contract_name(NULL));
+    assert_null(gac_contract_gpu(NULL));
+    assert_false(gac_contract_has_times(NULL, GAC_DTYPE_F16));
+    assert_false(gac_contract_dtype(NULL, GAC_DTYPE_F16, &dtype));
+    assert_int_equal(gac_contract_multiple(NULL, GAC_OP_GEMM_N, GAC_DTYPE_F16), 0);
+    assert_true(isnan(gac_contract_gemm_us(NULL, GAC_DTYPE_F16, 1, 8, 8)));
+    assert_true(isnan(gac_contract_sdpa_us(NULL, GAC_DTYPE_F16, &shape)));
+    assert_false(gac_contract_runtime(NULL, &runtime));
+    assert_false(gac_contract_median_error(NULL, GAC_DTYPE_F16, GAC_OP_GEMM_N, &pct));
+    assert_false(gac_contract_is_rough(NULL, GAC_DTYPE_F16, text, sizeof text));
+    assert_ok(gac_contract_load_bundled("h200", &contract, err));
+    assert_false(gac_contract_dtype(contract, GAC_DTYPE_F16, NULL));
+    assert_true(isnan(gac_contract_sdpa_us(contract, GAC_DTYPE_F16, NULL)));
+    assert_false(gac_contract_runtime(contract, NULL));
+    assert_false(gac_contract_median_error(contract, GAC_DTYPE_F16, GAC_OP_GEMM_N, NULL));
+    assert_false(gac_contract_is_rough(contract, GAC_DTYPE_F16, NULL, 80));
+    gac_contract_free(contract);
+}
+
+static void null_probe(void **state)
+{
+    (void)state;
+    char stack[96];
+    NEEDS(gac_probe_run, device, NULL, SOME, SOME, SOME, err);
+    NEEDS(gac_probe_run, options, SOME, NULL, SOME, SOME, err);
+    NEEDS(gac_probe_run, contract, SOME, SOME, NULL, SOME, err);
+    NEEDS(gac_probe_shapes, device, NULL, SOME, SOME, SOME, 1, SOME, 1, SOME, SOME, err);
+    NEEDS(gac_probe_shapes, options, SOME, NULL, SOME, SOME, 1, SOME, 1, SOME, SOME, err);
+    NEEDS(gac_probe_shapes, base, SOME, SOME, NULL, SOME, 1, SOME, 1, SOME, SOME, err);
+    NEEDS(gac_probe_shapes, contract, SOME, SOME, SOME, SOME, 1, SOME, 1, NULL, SOME, err);
+    NEEDS(gac_probe_shapes, gemm, SOME, SOME, SOME, NULL, 1, SOME, 1, SOME, SOME, err);
+    NEEDS(gac_probe_shapes, sdpa, SOME, SOME, SOME, SOME, 1, NULL, 1, SOME, SOME, err);
+    NEEDS(gac_probe_ask_pytorch, context, NULL, SOME, 1, false, SOME, stack, err);
+    NEEDS(gac_probe_ask_pytorch, specs, SOME, NULL, 1, false, SOME, stack, err);
+    NEEDS(gac_probe_ask_pytorch, out, SOME, SOME, 1, false, NULL, stack, err);
+    NEEDS(gac_probe_ask_pytorch, stack, SOME, SOME, 1, false, SOME, NULL, err);
+    assert_fails(gac_probe_ask_pytorch(SOME, SOME, -1, false, SOME, stack, err), GAC_USAGE,
+                 "negative");
+}
+
+static void ranges_probe(void **state)
+{
+    (void)state;
+    static const gac_dtype f16 = GAC_DTYPE_F16, none = GAC_DTYPE_COUNT;
+    static const gac_probe_options zero;
+    const gac_runtime nameless = { .basis = "measured" };
+    gac_probe_options options = GAC_PROBE_OPTIONS_INIT;
+    gac_contract *out = NULL;
+    assert_fails(gac_probe_run(SOME, &zero, &out, NULL, err), GAC_USAGE, "dtypes");
+    assert_fails(gac_probe_shapes(SOME, &zero, SOME, NULL, 0, NULL, 0, &out, NULL, err), GAC_USAGE,
+                 "dtypes");
+    options.dtypes = &none;
+    options.n_dtypes = 1;
+    assert_fails(gac_probe_run(SOME, &options, &out, NULL, err), GAC_USAGE, "no such dtype");
+    options.dtypes = &f16;
+    options.max_time_s = 0;
+    assert_fails(gac_probe_run(SOME, &options, &out, NULL, err), GAC_USAGE, "time");
+    options.max_time_s = 1;
+    options.runtime = &nameless;
+    assert_fails(gac_probe_run(SOME, &options, &out, NULL, err), GAC_USAGE, "runtime");
+    assert_null(out);
 }
 
 static void null_model(void **state)
@@ -510,6 +606,8 @@ static void frees_take_null(void **state)
     gac_writer_discard(NULL);
     gac_model_free(NULL);
     gac_contract_free(NULL);
+    gac_contract_free_runtime(NULL);
+    gac_probe_end_pytorch(NULL);
     gac_plan_dispose(NULL);
     gac_plan_shapes_dispose(NULL);
     gac_front_dispose(NULL);
@@ -551,14 +649,26 @@ static void version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(null_base),         cmocka_unit_test(null_checkpoint),
-        cmocka_unit_test(null_device),       cmocka_unit_test(null_model),
-        cmocka_unit_test(null_timing),       cmocka_unit_test(null_plan),
-        cmocka_unit_test(null_inspect),      cmocka_unit_test(null_tokenizer),
-        cmocka_unit_test(null_engine),       cmocka_unit_test(null_repair),
-        cmocka_unit_test(ranges_checkpoint), cmocka_unit_test(ranges_rest),
-        cmocka_unit_test(ranges_engine),     cmocka_unit_test(zero_options),
-        cmocka_unit_test(frees_take_null),   cmocka_unit_test(names_of_nothing),
+        cmocka_unit_test(null_base),
+        cmocka_unit_test(null_checkpoint),
+        cmocka_unit_test(null_device),
+        cmocka_unit_test(null_contract),
+        cmocka_unit_test(contract_of_nothing),
+        cmocka_unit_test(null_probe),
+        cmocka_unit_test(ranges_probe),
+        cmocka_unit_test(null_model),
+        cmocka_unit_test(null_timing),
+        cmocka_unit_test(null_plan),
+        cmocka_unit_test(null_inspect),
+        cmocka_unit_test(null_tokenizer),
+        cmocka_unit_test(null_engine),
+        cmocka_unit_test(null_repair),
+        cmocka_unit_test(ranges_checkpoint),
+        cmocka_unit_test(ranges_rest),
+        cmocka_unit_test(ranges_engine),
+        cmocka_unit_test(zero_options),
+        cmocka_unit_test(frees_take_null),
+        cmocka_unit_test(names_of_nothing),
         cmocka_unit_test(version),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);

@@ -37,13 +37,13 @@ static int free_contracts(void **state)
     return 0;
 }
 
-static gac_judgement judge(const gac_contract *contract, gac_op_axis seen, int64_t size,
+static gac_judgement judge(const gac_contract *contract, gac_op_axis axis, int64_t size,
                            int64_t n_rows, int64_t other)
 {
     gac_judgement judgement;
     gac_error err = GAC_ERROR_INIT;
     gac_status status =
-        gac_contract_judge(contract, seen, GAC_DTYPE_F16, size, n_rows, other, &judgement, &err);
+        gac_contract_judge(contract, axis, GAC_DTYPE_F16, size, n_rows, other, &judgement, &err);
     if (status != GAC_OK)
         fail_msg("judge: %s", err.text);
     return judgement;
@@ -105,12 +105,12 @@ static void dtypes_stand_in(void **state)
 static void tiers_follow_multiples(void **state)
 {
     (void)state;
-    for (int seen = 0; seen < GAC_OP_AXIS_COUNT; seen++) {
-        assert_int_equal(gac_contract_multiple(h200, (gac_op_axis)seen, GAC_DTYPE_F16), 8);
-        assert_int_equal(gac_contract_multiple(a100, (gac_op_axis)seen, GAC_DTYPE_F16), 8);
+    for (int axis = 0; axis < GAC_OP_AXIS_COUNT; axis++) {
+        assert_int_equal(gac_contract_multiple(h200, (gac_op_axis)axis, GAC_DTYPE_F16), 8);
+        assert_int_equal(gac_contract_multiple(a100, (gac_op_axis)axis, GAC_DTYPE_F16), 8);
         for (int64_t size = 1; size <= 5000; size++) {
-            gac_judgement on_h200 = judge(h200, (gac_op_axis)seen, size, 2048, 4096);
-            gac_judgement on_a100 = judge(a100, (gac_op_axis)seen, size, 2048, 4096);
+            gac_judgement on_h200 = judge(h200, (gac_op_axis)axis, size, 2048, 4096);
+            gac_judgement on_a100 = judge(a100, (gac_op_axis)axis, size, 2048, 4096);
             assert_int_equal(on_h200.aligned, size % 8 == 0);
             assert_int_equal(on_a100.aligned, size % 8 == 0);
             if (size % 8 == 0)
@@ -261,7 +261,7 @@ static void sdpa_times(void **state)
 static void measured_agrees_with_peers(void **state)
 {
     static const struct {
-        gac_op_axis seen;
+        gac_op_axis axis;
         int64_t size, n_rows;
         double penalty;
     } peers[] = {
@@ -274,7 +274,7 @@ static void measured_agrees_with_peers(void **state)
     (void)state;
     assert_true(!measured->provisional);
     for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
-        gac_judgement j = judge(measured, peers[i].seen, peers[i].size, peers[i].n_rows, 4096);
+        gac_judgement j = judge(measured, peers[i].axis, peers[i].size, peers[i].n_rows, 4096);
         assert_false(j.aligned);
         assert_string_equal(j.basis, "measured");
         assert_between(j.penalty, peers[i].penalty / 1.2, peers[i].penalty * 1.2);
@@ -393,6 +393,47 @@ static void written_is_what_was_read(void **state)
 }
 
 /* Names without case, spaces and vendor; aliases of the same chip. */
+/* A contract that a program fills is checked, sorted and copied. */
+static void made_is_copied(void **state)
+{
+    static const gac_contract_point points[] = { { GAC_DTYPE_F16, 2, 8, 8, 3.5 },
+                                                 { GAC_DTYPE_F16, 1, 8, 8, 2.25 } };
+    gac_contract made = *h200, *copy = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    (void)state;
+    made.points = points;
+    made.n_points = 2;
+    assert_int_equal(gac_contract_copy(&made, "made", &copy, &err), GAC_OK);
+    assert_ptr_not_equal(copy->points, points);
+    assert_int_equal(copy->n_points, 2);
+    assert_true(gemm(copy, 1, 8, 8) == 2.25 && gemm(copy, 2, 8, 8) == 3.5);
+    assert_string_equal(copy->name, h200->name);
+    gac_contract_free(copy);
+    copy = NULL;
+    made.gpu = "";
+    assert_int_equal(gac_contract_copy(&made, "made", &copy, &err), GAC_BAD_INPUT);
+    assert_non_null(strstr(err.text, "made"));
+    assert_non_null(strstr(err.text, "$.gpu"));
+    assert_null(copy);
+}
+
+static void runtime_is_read(void **state)
+{
+    gac_runtime *runtime = NULL;
+    gac_error err = GAC_ERROR_INIT;
+    (void)state;
+    const char *path = "experiments/validation/advice/runtime.h200.json";
+    assert_int_equal(gac_contract_load_runtime(path, &runtime, &err), GAC_OK);
+    assert_true(runtime->layer_us > 0 && runtime->name[0] && runtime->torch[0]);
+    gac_contract_free_runtime(runtime);
+    runtime = NULL;
+    path = "tests/data/contracts/small.json";
+    assert_int_equal(gac_contract_load_runtime(path, &runtime, &err), GAC_BAD_INPUT);
+    assert_non_null(strstr(err.text, "small.json"));
+    assert_non_null(strstr(err.text, "$.basis"));
+    assert_null(runtime);
+}
+
 static void bundled_have_aliases(void **state)
 {
     static const char *const names[][2] = {
@@ -650,6 +691,8 @@ int main(void)
         cmocka_unit_test(measured_agrees_with_peers),
         cmocka_unit_test(judge_refuses),
         cmocka_unit_test(written_is_what_was_read),
+        cmocka_unit_test(made_is_copied),
+        cmocka_unit_test(runtime_is_read),
         cmocka_unit_test(bundled_have_aliases),
         cmocka_unit_test(assumed_contracts_only_judge),
         cmocka_unit_test(one_row_has_its_own_kernel),

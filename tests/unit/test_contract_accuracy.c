@@ -71,7 +71,7 @@ static void median_errors_are_read(void **state)
     static const struct {
         const char *accuracy;
         gac_dtype dtype;
-        gac_op_axis seen;
+        gac_op_axis axis;
         double error_pct; /* negative: none is stated */
     } cases[] = {
         { "{\"gemm\":{\"F16\":{\"median_pct\":3.5}}}", GAC_DTYPE_F16, GAC_OP_GEMM_N, 3.5 },
@@ -92,7 +92,7 @@ static void median_errors_are_read(void **state)
         double error_pct = -1;
         gac_contract *contract = with_accuracy(cases[i].accuracy);
         bool stated =
-            gac_contract_median_error(contract, cases[i].dtype, cases[i].seen, &error_pct);
+            gac_contract_median_error(contract, cases[i].dtype, cases[i].axis, &error_pct);
         if (stated != (cases[i].error_pct >= 0) || error_pct != cases[i].error_pct)
             fail_msg("%s: %g", cases[i].accuracy, error_pct);
         gac_contract_free(contract);

@@ -419,6 +419,87 @@ static void near_times_leave_a_share_ambiguous(void **state)
     }
 }
 
+/* The calls of a result: k = 8, 9, 16 took k, 100 k and k microseconds. */
+static json_t *recorded(const gac_experiment *e)
+{
+    exp_plan plan;
+    json_t *calls = json_array();
+    assert_int_equal(exp_plan_build(e, GAC_STACK_NATIVE, false, &plan, NULL), GAC_OK);
+    for (int i = 0; i < plan.n_jobs; i++) {
+        double k = (double)plan.jobs[i].spec.gemm.k, us = k == 9 ? 900 : k;
+        json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:f, s:f, s:f, s:[f]}}", "call",
+                                               plan.jobs[i].key, "state", "measured", "timing",
+                                               "median_us", us, "spread_us", us / 100, "noise",
+                                               0.01, "samples_us", us));
+    }
+    exp_plan_dispose(&plan);
+    return json_pack("{s:s, s:s, s:s, s:o}", "schema", "gac.experiment/1", "id", "X", "stack",
+                     "native", "calls", calls);
+}
+
+/* The object of a result that has a figure: a claim, or the cell of the first case. */
+static json_t *figures_of(const json_t *result, const char *list, size_t claim)
+{
+    json_t *all = json_object_get(result, list);
+    if (strcmp(list, "claims") == 0)
+        return json_array_get(all, claim);
+    return json_object_get(json_object_get(json_array_get(all, 0), "variants"), "v");
+}
+
+/* Judges a copy of the record that has value as a figure, and takes value. The copy must be
+ * accepted with this very value, or refused. */
+static void judge_figure(const gac_experiment *e, const json_t *record, const char *list,
+                         size_t claim, const char *key, json_t *value, bool accepted)
+{
+    gac_error err = GAC_ERROR_INIT;
+    json_t *copy = json_deep_copy(record);
+    json_object_set(figures_of(copy, list, claim), key, value);
+    gac_status status = gac_experiment_judge(e, copy, &err);
+    if (status != (accepted ? GAC_OK : GAC_BAD_INPUT))
+        fail_msg("%s of %s: status %d: %s", key, list, (int)status, err.text);
+    if (accepted)
+        assert_true(json_equal(json_object_get(figures_of(copy, list, claim), key), value));
+    else
+        assert_non_null(strstr(err.text, "does not follow from the calls"));
+    json_decref(copy);
+    json_decref(value);
+}
+
+/* A record has rounded figures. Larger differences, and a number instead of null or null
+ * instead of a number, do not follow from its calls. */
+static void figures_on_record_follow_from_the_calls(void **state)
+{
+    static const char *const figures[][2] = { { "claims", "ours" },
+                                              { "claims", "noise" },
+                                              { "claims", "published" },
+                                              { "cases", "time_us" },
+                                              { "cases", "spread_us" } };
+    gac_error err = GAC_ERROR_INIT;
+    (void)state;
+    gac_experiment *e = load(HEAD SWEEP "'claims':[{'id':'c','says':'s','published':'p','of':{"
+                                        "'mean':'time'}},{'id':'d','says':'s','of':{'mean':"
+                                        "'time'}}]}",
+                             FIGURES);
+    json_t *record = recorded(e);
+    if (gac_experiment_judge(e, record, &err) != GAC_OK)
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        const char *list = figures[i][0], *key = figures[i][1];
+        const json_t *figure = json_object_get(figures_of(record, list, 0), key);
+        assert_true(json_is_number(figure));
+        double value = json_number_value(figure), unit = 1e-6 * fmax(1, fabs(value));
+        judge_figure(e, record, list, 0, key, json_real(value + 0.5 * unit), true);
+        judge_figure(e, record, list, 0, key, json_real(value - 0.5 * unit), true);
+        judge_figure(e, record, list, 0, key, json_real(value + 2 * unit), false);
+        judge_figure(e, record, list, 0, key, json_real(value - 2 * unit), false);
+        judge_figure(e, record, list, 0, key, json_null(), false);
+    }
+    judge_figure(e, record, "claims", 1, "published", json_real(75), false);
+    judge_figure(e, record, "claims", 1, "ours", json_real(1), false);
+    json_decref(record);
+    gac_experiment_free(e);
+}
+
 static void families_by_their_share(void **state)
 {
     exp_job job = { .key = "" };
@@ -528,6 +609,7 @@ int main(void)
         cmocka_unit_test(noise_adds_up),
         cmocka_unit_test(quick_runs_lack_cases),
         cmocka_unit_test(near_times_leave_a_share_ambiguous),
+        cmocka_unit_test(figures_on_record_follow_from_the_calls),
         cmocka_unit_test(families_by_their_share),
         cmocka_unit_test(all_twelve_are_bundled),
         cmocka_unit_test(counters_are_read_from_csv),

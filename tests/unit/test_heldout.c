@@ -11,7 +11,8 @@
 #include <jansson.h>
 
 #include <gac/contract.h>
-#include <gac/probe.h>
+
+#include "probe/probe_internal.h"
 
 /* The aims. A median and a 95th percentile of errors, as docs/contract.md states
  * them; and of pairs of candidates that are over 5 % apart the share in the right
@@ -45,26 +46,25 @@ static double column(const json_t *row, size_t i)
 static void check_errors(const json_t *rows, gac_dtype dtype, bool is_gemm)
 {
     size_t n = json_array_size(rows);
-    double *predicted = calloc(n + 1, sizeof *predicted), *times = calloc(n + 1, sizeof *times);
-    gac_error_summary e;
-    assert_true(n >= 100 && predicted && times);
+    double *errors_pct = calloc(n + 1, sizeof *errors_pct);
+    gac_contract_errors e;
+    assert_true(n >= 100 && errors_pct);
     for (size_t i = 0; i < n; i++) {
         const json_t *row = json_array_get(rows, i);
         int64_t c[7];
         for (size_t j = 0; j < 7; j++)
             c[j] = (int64_t)column(row, j);
         gac_sdpa_shape shape = { c[0], c[1], c[2], c[3], c[4], c[5], c[5], c[6] != 0 };
-        predicted[i] = is_gemm ? gac_contract_gemm_us(measured, dtype, c[0], c[1], c[2])
-                               : gac_contract_sdpa_us(measured, dtype, &shape);
-        times[i] = column(row, is_gemm ? 3 : 7);
+        double predicted_us = is_gemm ? gac_contract_gemm_us(measured, dtype, c[0], c[1], c[2])
+                                      : gac_contract_sdpa_us(measured, dtype, &shape);
+        errors_pct[i] = 100 * (predicted_us / column(row, is_gemm ? 3 : 7) - 1);
     }
-    assert_int_equal(gac_probe_summarise(predicted, times, (int)n, &e, NULL), GAC_OK);
+    probe_summarise(errors_pct, (int)n, &e);
     print_message("%s %s: %zu shapes, median error %.1f %%, 95th percentile %.1f %%\n",
                   gac_dtype_name(dtype), is_gemm ? "GEMM" : "attention", n, e.median_pct,
                   e.p95_pct);
     assert_true(e.median_pct <= AIM_MEDIAN_PCT && e.p95_pct <= AIM_P95_PCT);
-    free(predicted);
-    free(times);
+    free(errors_pct);
 }
 
 static double predict(const json_t *row, gac_dtype dtype)

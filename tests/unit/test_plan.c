@@ -23,7 +23,7 @@ static int64_t apply(gac_strategy strategy, int64_t size, double limit)
 static void strategies_have_names(void **state)
 {
     (void)state;
-    static const char *const names[] = { "minimal", "optimal", "predefined", "tradeoff" };
+    static const char *const names[] = { "minimal", "multiple-16", "predefined", "tradeoff" };
     gac_strategy strategy;
     assert_int_equal(GAC_STRATEGY_COUNT, 4);
     for (int i = 0; i < GAC_STRATEGY_COUNT; i++) {
@@ -31,6 +31,8 @@ static void strategies_have_names(void **state)
         assert_true(gac_strategy_parse(names[i], &strategy));
         assert_int_equal(strategy, i);
     }
+    assert_true(gac_strategy_parse("optimal", &strategy)); /* as in version 0.1 */
+    assert_int_equal(strategy, GAC_STRATEGY_MULTIPLE_16);
     assert_false(gac_strategy_parse("", &strategy));
     assert_false(gac_strategy_parse("Minimal", &strategy));
     assert_false(gac_strategy_parse("solve", &strategy));
@@ -43,17 +45,17 @@ static void published_examples_hold(void **state)
         gac_strategy strategy;
         int64_t from, to;
     } cases[] = {
-        { GAC_STRATEGY_MINIMAL, 107, 112 },    { GAC_STRATEGY_MINIMAL, 121, 128 },
-        { GAC_STRATEGY_OPTIMAL, 107, 112 },    { GAC_STRATEGY_OPTIMAL, 114, 128 },
-        { GAC_STRATEGY_OPTIMAL, 120, 128 },    { GAC_STRATEGY_OPTIMAL, 112, 112 },
-        { GAC_STRATEGY_PREDEFINED, 1, 32 },    { GAC_STRATEGY_PREDEFINED, 33, 64 },
-        { GAC_STRATEGY_PREDEFINED, 65, 96 },   { GAC_STRATEGY_PREDEFINED, 97, 112 },
-        { GAC_STRATEGY_PREDEFINED, 107, 112 }, { GAC_STRATEGY_PREDEFINED, 113, 128 },
-        { GAC_STRATEGY_PREDEFINED, 129, 160 }, { GAC_STRATEGY_PREDEFINED, 161, 192 },
-        { GAC_STRATEGY_PREDEFINED, 193, 224 }, { GAC_STRATEGY_PREDEFINED, 225, 256 },
-        { GAC_STRATEGY_PREDEFINED, 256, 256 }, { GAC_STRATEGY_PREDEFINED, 257, 272 },
-        { GAC_STRATEGY_PREDEFINED, 273, 288 }, { GAC_STRATEGY_PREDEFINED, 2388, 2400 },
-        { GAC_STRATEGY_TRADEOFF, 107, 112 },   { GAC_STRATEGY_TRADEOFF, 1638, 1640 },
+        { GAC_STRATEGY_MINIMAL, 107, 112 },     { GAC_STRATEGY_MINIMAL, 121, 128 },
+        { GAC_STRATEGY_MULTIPLE_16, 107, 112 }, { GAC_STRATEGY_MULTIPLE_16, 114, 128 },
+        { GAC_STRATEGY_MULTIPLE_16, 120, 128 }, { GAC_STRATEGY_MULTIPLE_16, 112, 112 },
+        { GAC_STRATEGY_PREDEFINED, 1, 32 },     { GAC_STRATEGY_PREDEFINED, 33, 64 },
+        { GAC_STRATEGY_PREDEFINED, 65, 96 },    { GAC_STRATEGY_PREDEFINED, 97, 112 },
+        { GAC_STRATEGY_PREDEFINED, 107, 112 },  { GAC_STRATEGY_PREDEFINED, 113, 128 },
+        { GAC_STRATEGY_PREDEFINED, 129, 160 },  { GAC_STRATEGY_PREDEFINED, 161, 192 },
+        { GAC_STRATEGY_PREDEFINED, 193, 224 },  { GAC_STRATEGY_PREDEFINED, 225, 256 },
+        { GAC_STRATEGY_PREDEFINED, 256, 256 },  { GAC_STRATEGY_PREDEFINED, 257, 272 },
+        { GAC_STRATEGY_PREDEFINED, 273, 288 },  { GAC_STRATEGY_PREDEFINED, 2388, 2400 },
+        { GAC_STRATEGY_TRADEOFF, 107, 112 },    { GAC_STRATEGY_TRADEOFF, 1638, 1640 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(apply(cases[i].strategy, cases[i].from, 10), cases[i].to);
@@ -94,9 +96,9 @@ static void strategies_check_their_size(void **state)
                      "9223372036854775807");
     }
     assert_int_equal(apply(GAC_STRATEGY_MINIMAL, INT64_MAX - 7, 10), INT64_MAX - 7);
-    assert_int_equal(apply(GAC_STRATEGY_OPTIMAL, INT64_MAX - 15, 10), INT64_MAX - 15);
-    assert_fails(gac_strategy_apply(GAC_STRATEGY_OPTIMAL, INT64_MAX - 14, 10, &out, err), GAC_USAGE,
-                 "overflow");
+    assert_int_equal(apply(GAC_STRATEGY_MULTIPLE_16, INT64_MAX - 15, 10), INT64_MAX - 15);
+    assert_fails(gac_strategy_apply(GAC_STRATEGY_MULTIPLE_16, INT64_MAX - 14, 10, &out, err),
+                 GAC_USAGE, "overflow");
 }
 
 static void tradeoff_stays_under_its_limit(void **state)
@@ -401,7 +403,7 @@ static void groups_and_gpus_multiply(void **state)
             assert_string_equal(s->rule, cases[i].rule);
         else
             assert_null(s->rule);
-        /* Groups run along k, where the vocabulary is never seen. */
+        /* Groups run along k, where the vocabulary is never appears. */
         if (cases[i].n_gpus == 1)
             assert_null(advice_on(a, "vocab")->rule);
         advised_free(a);
@@ -531,8 +533,8 @@ static void kv_heads_are_shared_out(void **state)
             const gac_op *op = gac_model_op(a->m.model, k);
             if (op->kind != GAC_OP_SDPA)
                 continue;
-            gac_sdpa_shape seen = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
-            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &seen);
+            gac_sdpa_shape call = { 16, cases[i].n_q, cases[i].n_kv, 1, 4096, 64, 64, false };
+            double us = gac_contract_sdpa_us(a->contract, GAC_DTYPE_F16, &call);
             double ms = gac_plan_op_ms(a->m.model, &a->target, phase, op, NULL);
             assert_true(ms > 0 && fabs(ms - us / 1e3) < 1e-12);
             assert_true(i == 3 || ms < 0.9 * last_ms);
@@ -640,6 +642,80 @@ static void overhead_multiplies_axes(void **state)
     advised_free(a);
 }
 
+/* Writes and opens a model of three layers with these MLP widths. */
+static small_model open_widths(const char *name, const int64_t widths[3])
+{
+    scratch_tensor tensors[128];
+    small_llama shape = SMALL_LLAMA_INIT;
+    shape.n_layers = 3;
+    memcpy(tensors, small_tensors(&shape), sizeof tensors);
+    for (int i = 0; tensors[i].name; i++) {
+        int layer = 0;
+        if (strstr(tensors[i].name, ".mlp.") &&
+            sscanf(tensors[i].name, "model.layers.%d.", &layer) == 1)
+            tensors[i].shape[strstr(tensors[i].name, ".down_") ? 1 : 0] = widths[layer];
+    }
+    scratch_outline(name, small_config(&shape), GAC_DTYPE_F16, tensors);
+    return small_open(name);
+}
+
+/* A group may keep its present size only if all its members have the same one. */
+static void only_equal_sizes_may_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t widths[3], first;
+    } cases[] = {
+        { { 173, 173, 173 }, 173 }, { { 169, 171, 173 }, 176 }, { { 173, 171, 169 }, 176 },
+        { { 173, 169, 173 }, 176 }, { { 169, 173, 173 }, 176 }, { { 173, 173, 169 }, 176 },
+    };
+    gac_contract *contract = NULL;
+    gac_workload workload;
+    assert_ok(gac_contract_load("tests/data/contracts/by_rates.json", &contract, err));
+    assert_ok(gac_workload_parse(GAC_DEFAULT_WORKLOAD, &workload, err));
+    gac_plan_options options = GAC_PLAN_OPTIONS_INIT;
+    options.target.contract = contract;
+    options.target.dtype = GAC_DTYPE_F16;
+    options.workload = &workload;
+    options.uniform = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[16];
+        plan_groups groups;
+        snprintf(name, sizeof name, "w%zu", i);
+        small_model m = open_widths(name, cases[i].widths);
+        assert_ok(gac_plan_groups(m.model, &options, &groups, err));
+        int32_t width = small_dim(m.model, "layers.0.mlp.width");
+        const plan_group *group = &groups.groups[groups.group_of[width]];
+        assert_int_equal(group->n_dims, 3);
+        assert_int_equal(group->sizes[0], cases[i].first);
+        gac_plan_groups_dispose(&groups);
+        small_close(&m);
+    }
+    gac_contract_free(contract);
+}
+
+/* Plans of version 0.1 call multiple-16 optimal. Any other text is kept. */
+static void old_plans_get_the_new_name(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = { { "optimal", "multiple-16" },
+                                            { "solve", "solve" },
+                                            { "by hand", "by hand" } };
+    small_llama shape = SMALL_LLAMA_INIT;
+    small_llama_outline("old", &shape);
+    small_model m = small_open("old");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        gac_plan plan;
+        json_t *json =
+            json_pack("{s:s, s:s, s:[]}", "schema", "gac.plan/1", "strategy", names[i][0], "dims");
+        assert_ok(gac_plan_from_json(json, m.model, "plan.json", &plan, err));
+        assert_string_equal(plan.strategy, names[i][1]);
+        gac_plan_dispose(&plan);
+        json_decref(json);
+    }
+    small_close(&m);
+}
+
 #define in_scratch(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
 /* The published overheads of the 512 heads, 3.72 % and 7.20 %, come from one
@@ -658,7 +734,7 @@ static void published_overheads_of_512_heads(void **state)
         before += (double)(heads[i].size * heads[i].count);
         for (int s = 0; s < 2; s++) {
             int64_t to;
-            assert_ok(gac_strategy_apply(s ? GAC_STRATEGY_OPTIMAL : GAC_STRATEGY_MINIMAL,
+            assert_ok(gac_strategy_apply(s ? GAC_STRATEGY_MULTIPLE_16 : GAC_STRATEGY_MINIMAL,
                                          heads[i].size, 0, &to, err));
             after[s] += (double)(to * heads[i].count);
         }
@@ -697,6 +773,8 @@ int main(void)
         in_scratch(a_runtime_adds_its_own_time),
         in_scratch(overhead_counts_every_place),
         in_scratch(overhead_multiplies_axes),
+        in_scratch(only_equal_sizes_may_stay),
+        in_scratch(old_plans_get_the_new_name),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@
  *
  * Heads above 256 use another kernel (flash_wide.cuh). It handles up to 256 columns of v
  * per launch and loads q and K in chunks of columns. It is slower than the unfused path
- * (GAC_SDPA_MATH) at every measured head size above 256 (experiments/large-heads). Its
+ * (GAC_SDPA_MATH) at every measured head size above 256 (notes/large-heads). Its
  * only advantage is that it needs no memory for the scores. */
 #include "flash_kernel.cuh"
 #include "flash_wide.cuh"

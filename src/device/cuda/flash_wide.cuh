@@ -1,7 +1,7 @@
 /* flash_wide: the attention kernel for heads above 256.
  *
  * It is slower than the unfused path (GAC_SDPA_MATH) at every measured head size above 256
- * (experiments/large-heads). Its only advantage is that it needs no memory for the scores.
+ * (notes/large-heads). Its only advantage is that it needs no memory for the scores.
  *
  * A launch handles at most 256 columns of v and out. So the scores are computed again for
  * each part of v. q and K pass through shared memory in chunks of 128 columns. q is
