@@ -68,7 +68,8 @@ static gac_status take_choices(void *member, const char *text, gac_error *err)
         while (i < 4 && (strlen(names[i].name) != n || strncmp(names[i].name, at, n) != 0))
             i++;
         if (i == 4)
-            return gac_error_set(err, GAC_USAGE, "\"%s\" is not a list of dense, rank, width, heads",
+            return gac_error_set(err, GAC_USAGE,
+                                 "\"%s\" is not a list of dense, rank, width, heads",
                                  gac_quote(q, sizeof q, text));
         *out |= names[i].bit;
         at += n + (at[n] == ',');
@@ -123,10 +124,10 @@ static json_t *modules_json(const gac_compress_result *r)
     json_t *list = json_array();
     for (int32_t i = 0; i < r->n_modules; i++) {
         const gac_compress_module *m = &r->modules[i];
-        json_array_append_new(
-            list, json_pack("{s:s, s:s, s:I, s:I, s:f}", "name", m->name, "choice",
-                            gac_compress_choice_name(m->choice), "size", (json_int_t)m->size,
-                            "params", (json_int_t)m->n_params, "loss", m->loss));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:f}", "name", m->name,
+                                              "choice", gac_compress_choice_name(m->choice), "size",
+                                              (json_int_t)m->size, "params",
+                                              (json_int_t)m->n_params, "loss", m->loss));
     }
     return list;
 }
@@ -241,11 +242,5 @@ const command cmd_compress = {
              "parameters are shared out so that the sum of losses is least. All sizes are ones "
              "that the GPU serves well.",
     .example = "./smollm2 -o ./smaller --ratio 0.2 --text wiki.valid.txt",
-    .options = options,
-    .least = 1,
-    .most = 1,
-    .takes = "one directory",
-    .size = sizeof initial,
-    .initial = &initial,
-    .run = run,
+    COMMAND_RUNS(1, 1, "one directory"),
 };

@@ -61,16 +61,16 @@ typedef struct gac_compress_options {
     int32_t n_exclude;
     const int32_t *ids; /* (n_ids), the text for calibration */
     size_t n_ids;
-    int64_t n_tokens;       /* of the text to use; 0: 131072, or all if there are fewer */
-    const char *device;     /* "cpu", "cuda" */
-    int n_threads;          /* 0: one for each core */
-    const char *work;       /* folder in which measured layers stay, for other ratios too; NULL:
-                             * OUT.work, which is removed in the end */
-    bool resume;            /* OUT.work stays if the job does not end, and is used again */
-    bool dry_run;           /* choose, and write nothing */
-    bool replace, no_sync;  /* as in gac_writer_options */
-    gac_progress *progress; /* NULL: none */
-    const gac_log *log;     /* NULL: silent */
+    int64_t n_tokens;           /* of the text to use; 0: 131072, or all if there are fewer */
+    const char *device;         /* "cpu", "cuda" */
+    int n_threads;              /* 0: one for each core */
+    const char *work;           /* folder in which measured layers stay, for other ratios too; NULL:
+                                 * OUT.work, which is removed in the end */
+    bool resume;                /* OUT.work stays if the job does not end, and is used again */
+    bool dry_run;               /* choose, and write nothing */
+    bool replace, no_sync;      /* as in gac_writer_options */
+    gac_progress *progress;     /* NULL: none */
+    const gac_log *log;         /* NULL: silent */
     const volatile int *cancel; /* set from outside to stop; NULL: never */
 } gac_compress_options;
 
@@ -102,14 +102,14 @@ typedef struct gac_compress_module {
 typedef struct gac_compress_result {
     gac_compress_module *modules;
     int32_t n_modules;
-    int64_t budget_params;                /* of the blocks' linear weights; 0: a time was asked */
-    int64_t params_before, params_after;  /* of the blocks' linear weights */
-    int64_t total_before, total_after;    /* of the whole model */
-    bool optimal;                         /* no choice of these sizes has a smaller sum of losses */
-    double objective, bound;              /* that sum, and what no choice can be below */
-    int32_t n_sizes, n_aligned;           /* sizes of modules, and those the contract calls aligned */
-    double dense_ms, compressed_ms;       /* predicted for workload; NaN: not known */
-    int64_t n_tokens, window;             /* of the text that were used, and in one sequence */
+    int64_t budget_params;               /* of the blocks' linear weights; 0: a time was asked */
+    int64_t params_before, params_after; /* of the blocks' linear weights */
+    int64_t total_before, total_after;   /* of the whole model */
+    bool optimal;                        /* no choice of these sizes has a smaller sum of losses */
+    double objective, bound;             /* that sum, and what no choice can be below */
+    int32_t n_sizes, n_aligned;     /* sizes of modules, and those the contract calls aligned */
+    double dense_ms, compressed_ms; /* predicted for workload; NaN: not known */
+    int64_t n_tokens, window;       /* of the text that were used, and in one sequence */
 } gac_compress_result;
 
 /* Compresses the model of checkpoint to the directory out. Call gac_compress_dispose on

@@ -313,18 +313,18 @@ typedef enum gac_factor_kind {
 typedef struct gac_factor_job {
     gac_factor_kind kind;
     int64_t n_out, n_in;
-    const float *weight; /* (n_out, n_in) */
-    const double *gram;  /* (n_in, n_in), symmetric; NULL: the identity */
-    double *energy;      /* SPECTRUM: (min(n_out, n_in)), falling */
-    float *basis;        /* SPECTRUM: U (n_out, min(n_out, n_in)), an output; PROJECT: an input */
+    const float *weight;  /* (n_out, n_in) */
+    const double *gram;   /* (n_in, n_in), symmetric; NULL: the identity */
+    double *energy;       /* SPECTRUM: (min(n_out, n_in)), falling */
+    float *basis;         /* SPECTRUM: U (n_out, min(n_out, n_in)), an output; PROJECT: an input */
     int64_t basis_stride; /* PROJECT: floats between rows of basis */
-    int64_t block;       /* CHANNELS: inputs in a group; divides n_in */
-    int32_t *order;      /* CHANNELS: (n_in / block) groups */
-    double *loss;        /* CHANNELS: (n_in / block + 1) */
-    const int32_t *kept; /* REFIT: (n_kept) inputs */
-    int64_t n_kept;      /* PROJECT, REFIT */
-    float *made;         /* PROJECT: (n_kept, n_in); REFIT: (n_out, n_kept) */
-    const char *name; /* for messages */
+    int64_t block;        /* CHANNELS: inputs in a group; divides n_in */
+    int32_t *order;       /* CHANNELS: (n_in / block) groups */
+    double *loss;         /* CHANNELS: (n_in / block + 1) */
+    const int32_t *kept;  /* REFIT: (n_kept) inputs */
+    int64_t n_kept;       /* PROJECT, REFIT */
+    float *made;          /* PROJECT: (n_kept, n_in); REFIT: (n_out, n_kept) */
+    const char *name;     /* for messages */
 } gac_factor_job;
 
 typedef struct gac_compute_memory {

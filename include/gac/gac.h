@@ -14,6 +14,7 @@
  *   repair      applying sizes, undoing and verifying that
  *   tokenizer   text to tokens and back
  *   engine      running a model
+ *   compress    making a smaller model
  *   device, timing, probe   measuring a GPU and writing its contract
  *
  * examples/ has programs that use them.
@@ -45,6 +46,7 @@
 
 #include <gac/base.h>
 #include <gac/checkpoint.h>
+#include <gac/compress.h>
 #include <gac/contract.h>
 #include <gac/device.h>
 #include <gac/engine.h>

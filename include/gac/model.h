@@ -175,11 +175,11 @@ const char *gac_model_note(const gac_model *model, int32_t index);
 #define GAC_MODELING_FILE "modeling_gac.py"
 
 /* Whether there is modelling code for a family. */
-bool gac_model_has_code(const char *family);
+bool gac_model_has_code(const char *stated);
 /* Adds to a config what lets transformers, and through it vLLM and SGLang, load a model of
  * that family in which the layers of modules differ from the stock ones, and sets *code to the
  * text of GAC_MODELING_FILE, which says how modules is written. The caller frees *code. */
-gac_status gac_model_add_code(const char *family, struct json_t *modules, struct json_t *config,
+gac_status gac_model_add_code(const char *stated, struct json_t *modules, struct json_t *config,
                               char **code, gac_error *err);
 
 /* ---- Rotary embeddings ------------------------------------------------- */

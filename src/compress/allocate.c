@@ -133,8 +133,7 @@ static int64_t cut_params(const layer_stats *l, const block *b, int64_t n_groups
 }
 
 /* Adds the choices that keep fewer channels or heads. */
-static gac_status add_cuts(const compression *c, const layer_stats *l, const block *b,
-                           options *all)
+static gac_status add_cuts(const compression *c, const layer_stats *l, const block *b, options *all)
 {
     const channel_stats *s = &l->channels[b->kind];
     size_t n = 0;
@@ -210,9 +209,10 @@ static gac_status share_evenly(compression *c, gac_compress_result *result)
     for (int32_t l = 0; l < c->n_layers; l++)
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
             const matrix_stats *m = &c->layers[l].matrix[p];
-            int64_t rank = m->energy ? (int64_t)(keep * (double)(m->n_out * m->n_in) /
-                                                 (double)(m->n_out + m->n_in))
-                                     : 0;
+            int64_t rank =
+                m->energy
+                    ? (int64_t)(keep * (double)(m->n_out * m->n_in) / (double)(m->n_out + m->n_in))
+                    : 0;
             rank = compress_round_down(c, rank);
             if (m->energy && rank < 1)
                 return gac_error_set(c->err, GAC_USAGE,

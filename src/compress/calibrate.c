@@ -236,8 +236,8 @@ static gac_status add_spectrum(compression *c, matrix_stats *m, gac_projection p
     float *weight = NULL;
     m->energy = calloc((size_t)m->n, sizeof *m->energy);
     m->basis = malloc((size_t)(m->n_out * m->n) * sizeof *m->basis);
-    gac_status status = m->energy && m->basis ? compress_read_weight(c, m, &weight)
-                                              : gac_error_no_memory(c->err);
+    gac_status status =
+        m->energy && m->basis ? compress_read_weight(c, m, &weight) : gac_error_no_memory(c->err);
     *job = (gac_factor_job){ .kind = GAC_FACTOR_SPECTRUM,
                              .n_out = m->n_out,
                              .n_in = m->n_in,
@@ -298,9 +298,9 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
     for (int kind = 0; kind < CHANNELS_COUNT && status == GAC_OK; kind++) {
         if (!may_cut(c, l, kind))
             continue;
-        status = add_channels(c, &l->channels[kind], &l->matrix[through[kind]],
-                              &sums[gac_projection_input(through[kind])], names[kind],
-                              &jobs[n_jobs]);
+        status =
+            add_channels(c, &l->channels[kind], &l->matrix[through[kind]],
+                         &sums[gac_projection_input(through[kind])], names[kind], &jobs[n_jobs]);
         n_jobs++;
     }
     for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
@@ -328,8 +328,7 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
 static gac_status read_sums(compression *c, int32_t layer, input_sums *sums)
 {
     static const gac_projection one[GAC_INPUT_COUNT] = { GAC_PROJECTION_Q, GAC_PROJECTION_O,
-                                                         GAC_PROJECTION_GATE,
-                                                         GAC_PROJECTION_DOWN };
+                                                         GAC_PROJECTION_GATE, GAC_PROJECTION_DOWN };
     gac_status status = GAC_OK;
     for (int i = 0; i < GAC_INPUT_COUNT && status == GAC_OK; i++) {
         const size_t n = (size_t)c->layers[layer].matrix[one[i]].n_in;

@@ -161,8 +161,8 @@ static uint64_t count_steps(const compression *c)
     for (int32_t l = 0; l < c->n_layers && c->options->method == GAC_COMPRESS_GAC; l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
-            n_cuts += !c->layers[l].matrix[p].excluded &&
-                      (c->options->choices & GAC_CHOOSE_RANK) != 0;
+            n_cuts +=
+                !c->layers[l].matrix[p].excluded && (c->options->choices & GAC_CHOOSE_RANK) != 0;
         n_cuts += (c->options->choices & GAC_CHOOSE_WIDTH) != 0;
         n_cuts += (c->options->choices & GAC_CHOOSE_HEADS) != 0;
         n += (uint64_t)(n_cuts * c->n_probe_windows * (c->n_layers - l));
@@ -192,8 +192,9 @@ static gac_status set_budget(const compression *c, gac_compress_result *r)
     for (int32_t l = 0; l < c->n_layers; l++)
         r->params_before += compress_layer_params(&c->layers[l], &dense);
     r->total_before = gac_checkpoint_n_params(c->checkpoint);
-    double budget = o->ratio > 0 ? (1 - o->ratio) * (double)r->params_before
-                                 : (double)r->params_before - o->total_ratio * (double)r->total_before;
+    double budget = o->ratio > 0
+                        ? (1 - o->ratio) * (double)r->params_before
+                        : (double)r->params_before - o->total_ratio * (double)r->total_before;
     if (budget < 1)
         return gac_error_set(c->err, GAC_USAGE,
                              "%.3g of the whole model is more than the blocks' linear weights, "
@@ -219,8 +220,8 @@ static void list_block(const compression *c, int32_t l, gac_compress_result *r, 
     const channel_stats *channels = &s->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS];
     gac_compress_module whole = { .choice = mlp ? GAC_CHOICE_WIDTH : GAC_CHOICE_HEADS,
                                   .size = size,
-                                  .loss = choice->block_loss[mlp ? CHANNELS_WIDTH
-                                                                 : CHANNELS_HEADS] };
+                                  .loss =
+                                      choice->block_loss[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS] };
     snprintf(whole.name, sizeof whole.name, "layers.%d.%s", l, mlp ? "mlp" : "self_attn");
     for (int p = first; p <= last; p++) {
         const matrix_stats *m = &s->matrix[p];
@@ -243,8 +244,7 @@ static void list_block(const compression *c, int32_t l, gac_compress_result *r, 
 
 static gac_status list_modules(const compression *c, gac_compress_result *r)
 {
-    r->modules =
-        calloc((size_t)c->n_layers * GAC_PROJECTION_COUNT + 1, sizeof *r->modules);
+    r->modules = calloc((size_t)c->n_layers * GAC_PROJECTION_COUNT + 1, sizeof *r->modules);
     if (!r->modules)
         return gac_error_no_memory(c->err);
     for (int32_t l = 0; l < c->n_layers; l++) {

@@ -58,11 +58,11 @@ typedef struct compression {
     float *residual; /* (n_windows + n_probe_windows, window, hidden), before the layer at work */
     /* The dense model's output at sampled positions of the probe windows: */
     int64_t first_sample, sample_step, n_samples; /* in each window */
-    float *probabilities; /* (n_probe_windows, n_samples, vocab) */
-    double *entropy;      /* (n_probe_windows): sums of p log p over a window's samples */
-    char *work;           /* folder for measured layers */
-    bool keeps_work;      /* layers that are there are used, and they stay if the job fails */
-    char fingerprint[20]; /* of the model, the text and the options, for a resumed job */
+    float *probabilities;                         /* (n_probe_windows, n_samples, vocab) */
+    double *entropy;          /* (n_probe_windows): sums of p log p over a window's samples */
+    char *work;               /* folder for measured layers */
+    bool keeps_work;          /* layers that are there are used, and they stay if the job fails */
+    char fingerprint[20];     /* of the model, the text and the options, for a resumed job */
     uint64_t n_done, n_steps; /* progress */
 } compression;
 

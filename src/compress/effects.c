@@ -97,8 +97,8 @@ static gac_status cut_channels(compression *c, int32_t layer, int kind, gac_proj
     int32_t *kept = compress_kept_inputs(s, n_groups);
     float *weight = NULL, *made = malloc((size_t)(m->n_out * n_kept) * sizeof *made);
     float *whole = calloc((size_t)(m->n_out * m->n_in), sizeof *whole);
-    gac_status status = kept && made && whole ? compress_read_weight(c, m, &weight)
-                                              : gac_error_no_memory(c->err);
+    gac_status status =
+        kept && made && whole ? compress_read_weight(c, m, &weight) : gac_error_no_memory(c->err);
     gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
                            .n_out = m->n_out,
                            .n_in = m->n_in,

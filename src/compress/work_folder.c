@@ -40,9 +40,9 @@ static gac_status find_fingerprint(compression *c)
     }
     for (int32_t i = 0; i < o->n_exclude; i++)
         hash = hash * 31 + gac_hash_bytes(o->exclude[i], strlen(o->exclude[i]));
-    snprintf(text, sizeof text, "%016llx %d %u %lld %lld %lld %s %s",
-             (unsigned long long)hash, (int)o->method, o->choices, (long long)c->window,
-             (long long)c->n_windows, (long long)c->n_probe_windows, o->device, GAC_VERSION);
+    snprintf(text, sizeof text, "%016llx %d %u %lld %lld %lld %s %s", (unsigned long long)hash,
+             (int)o->method, o->choices, (long long)c->window, (long long)c->n_windows,
+             (long long)c->n_probe_windows, o->device, GAC_VERSION);
     snprintf(c->fingerprint, sizeof c->fingerprint, "%016llx",
              (unsigned long long)gac_hash_bytes(text, strlen(text)));
     return status;
@@ -153,8 +153,8 @@ gac_status compress_save_layer(compression *c, int32_t layer)
     gac_status status =
         metadata ? gac_writer_create(path, &how, &writer, c->err) : gac_error_no_memory(c->err);
     for (int i = 0; i < n && status == GAC_OK; i++)
-        status = gac_writer_add(writer, parts[i].name, parts[i].dtype, 2, parts[i].shape, NULL,
-                                c->err);
+        status =
+            gac_writer_add(writer, parts[i].name, parts[i].dtype, 2, parts[i].shape, NULL, c->err);
     if (status == GAC_OK)
         status = gac_writer_layout(writer, c->err);
     for (int i = 0; i < n && status == GAC_OK; i++) {

@@ -21,8 +21,8 @@ typedef struct tensor_plan {
     fate fate;
     int32_t layer;
     gac_projection projection;
-    int64_t size;             /* rank, or rows or columns that stay */
-    int32_t *rows;            /* FATE_ROWS: (size) */
+    int64_t size;              /* rank, or rows or columns that stay */
+    int32_t *rows;             /* FATE_ROWS: (size) */
     int32_t written, written2; /* indices in the writer; FATE_FACTORS has both */
 } tensor_plan;
 
@@ -72,8 +72,9 @@ static gac_status plan_projection(writing *w, int32_t layer, gac_projection proj
             w->plans[bias].fate = FATE_RENAME;
     } else if (groups && is_last) {
         plan->fate = FATE_REFIT;
-        plan->size = m->n_in / c->layers[layer].channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS]
-                                   .n_groups * groups;
+        plan->size = m->n_in /
+                     c->layers[layer].channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS].n_groups *
+                     groups;
     } else if (groups) {
         tensor_plan *both[] = { plan, bias >= 0 ? &w->plans[bias] : NULL };
         for (int i = 0; i < 2 && both[i]; i++) {
@@ -113,8 +114,8 @@ static gac_status declare(writing *w, int32_t index)
     if (plan->fate == FATE_FACTORS) {
         const int64_t first[] = { plan->size, shape[1] }, second[] = { shape[0], plan->size };
         put_inside(t->name, "BLinear", name, sizeof name);
-        gac_status status = gac_writer_add(w->writer, name, t->dtype, 2, first, &plan->written,
-                                           w->c->err);
+        gac_status status =
+            gac_writer_add(w->writer, name, t->dtype, 2, first, &plan->written, w->c->err);
         put_inside(t->name, "ALinear", name, sizeof name);
         return status == GAC_OK ? gac_writer_add(w->writer, name, t->dtype, 2, second,
                                                  &plan->written2, w->c->err)
@@ -175,9 +176,9 @@ static gac_status write_factors(writing *w, const gac_checkpoint *file, const ga
     const void *mapped = NULL;
     float *weight = NULL, *first = malloc((size_t)(rank * m->n_in) * sizeof *first);
     float *second = malloc((size_t)(m->n_out * rank) * sizeof *second);
-    gac_status status = first && second ? map_part(w->c, file, "basis", (int)plan->projection,
-                                                   &mapped)
-                                        : gac_error_no_memory(w->c->err);
+    gac_status status = first && second
+                            ? map_part(w->c, file, "basis", (int)plan->projection, &mapped)
+                            : gac_error_no_memory(w->c->err);
     const float *basis = mapped;
     if (status == GAC_OK)
         status = compress_read_weight(w->c, m, &weight);
@@ -214,10 +215,9 @@ static gac_status write_refit(writing *w, const gac_checkpoint *file, const gac_
     const void *gram = NULL;
     int32_t *kept = compress_kept_inputs(s, plan->size / s->block);
     float *weight = NULL, *made = malloc((size_t)(m->n_out * plan->size) * sizeof *made);
-    gac_status status = kept && made
-                            ? map_part(w->c, file, "gram", mlp ? CHANNELS_WIDTH : CHANNELS_HEADS,
-                                       &gram)
-                            : gac_error_no_memory(w->c->err);
+    gac_status status =
+        kept && made ? map_part(w->c, file, "gram", mlp ? CHANNELS_WIDTH : CHANNELS_HEADS, &gram)
+                     : gac_error_no_memory(w->c->err);
     if (status == GAC_OK)
         status = compress_read_weight(w->c, m, &weight);
     gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
@@ -245,9 +245,9 @@ static gac_status write_rows(writing *w, int32_t index, const gac_tensor *t,
     const uint64_t row_bytes = t->size_bytes / (uint64_t)t->shape[0];
     gac_status status = GAC_OK;
     for (int64_t i = 0; i < plan->size && status == GAC_OK; i++)
-        status = gac_writer_copy(w->writer, plan->written, (uint64_t)i * row_bytes,
-                                 w->c->checkpoint, index, (uint64_t)plan->rows[i] * row_bytes,
-                                 row_bytes, w->c->err);
+        status =
+            gac_writer_copy(w->writer, plan->written, (uint64_t)i * row_bytes, w->c->checkpoint,
+                            index, (uint64_t)plan->rows[i] * row_bytes, row_bytes, w->c->err);
     return status;
 }
 
@@ -333,8 +333,8 @@ static gac_status write_text(writing *w, const char *name, const json_t *json)
 {
     char *text = NULL;
     size_t n_bytes = 0;
-    gac_status status = gac_json_text(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17), &text,
-                                      &n_bytes, w->c->err);
+    gac_status status =
+        gac_json_text(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17), &text, &n_bytes, w->c->err);
     if (status == GAC_OK)
         status = gac_writer_add_file(w->writer, name, text, n_bytes, w->c->err);
     free(text);

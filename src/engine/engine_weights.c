@@ -116,12 +116,18 @@ gac_status gac_engine_load_group(gac_engine *e, int32_t layer, gac_engine_input 
         const gac_module *modules[MAX_MODULES];
         gac_axis axes[MAX_MODULES];
     } groups[GAC_INPUT_COUNT] = {
-        [GAC_INPUT_QKV] = { GAC_PROJECTION_Q, 3, hidden, { n->q, n->k, n->v },
+        [GAC_INPUT_QKV] = { GAC_PROJECTION_Q,
+                            3,
+                            hidden,
+                            { n->q, n->k, n->v },
                             { { n->n_q_heads, n->qk_size, qk },
                               { n->n_kv_heads, n->qk_size, qk },
                               { n->n_kv_heads, n->v_size, v } } },
         [GAC_INPUT_O] = { GAC_PROJECTION_O, 1, heads, { n->o }, { hidden } },
-        [GAC_INPUT_GATE_UP] = { GAC_PROJECTION_GATE, 2, hidden, { n->gate, n->up },
+        [GAC_INPUT_GATE_UP] = { GAC_PROJECTION_GATE,
+                                2,
+                                hidden,
+                                { n->gate, n->up },
                                 { width, width } },
         [GAC_INPUT_DOWN] = { GAC_PROJECTION_DOWN, 1, width, { n->down }, { hidden } },
     };
@@ -278,8 +284,8 @@ static gac_status load_layer(gac_engine *e, int32_t layer, gac_error *err)
     l->qk_stored = c->ops->stored(c->state, GAC_SIZE_HEAD, n->qk_size);
     l->v_stored = c->ops->stored(c->state, GAC_SIZE_HEAD, n->v_size);
     for (int input = 0; input < GAC_INPUT_COUNT && status == GAC_OK; input++)
-        status = gac_engine_load_group(e, layer, (gac_engine_input)input, NULL, &l->matrix[input],
-                                       err);
+        status =
+            gac_engine_load_group(e, layer, (gac_engine_input)input, NULL, &l->matrix[input], err);
     if (status == GAC_OK)
         status = load_vector(e, n->attention_norm, &l->attention_norm, err);
     if (status == GAC_OK)

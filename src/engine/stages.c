@@ -188,8 +188,7 @@ gac_status gac_engine_replace(gac_engine *e, int32_t layer, gac_projection proje
 
 void gac_engine_restore(gac_engine *e, int32_t layer, gac_projection projection)
 {
-    if (!e || layer < 0 || layer >= e->net.n_layers ||
-        (unsigned)projection >= GAC_PROJECTION_COUNT)
+    if (!e || layer < 0 || layer >= e->net.n_layers || (unsigned)projection >= GAC_PROJECTION_COUNT)
         return;
     loaded_layer *l = &e->layers[layer];
     const gac_engine_input input = gac_projection_input(projection);

@@ -1,4 +1,5 @@
 /* What transformers needs to load a model whose layers differ from the stock ones. */
+#include "base/arguments.h"
 #include "model/bundled_modeling.h"
 #include "model/model_internal.h"
 
@@ -45,6 +46,7 @@ bool gac_model_has_code(const char *stated)
 gac_status gac_model_add_code(const char *stated, struct json_t *modules, struct json_t *config,
                               char **code, gac_error *err)
 {
+    GAC_REFUSE_NULL(err, stated, modules, config, code);
     static const struct {
         const char *key, *suffix;
     } classes[] = { { "AutoConfig", "Config" },
@@ -68,6 +70,5 @@ gac_status gac_model_add_code(const char *stated, struct json_t *modules, struct
     json_array_append_new(architectures, json_string(text));
     json_object_set_new(config, "architectures", architectures);
     json_object_set_new(config, "auto_map", map);
-    return json_object_set(config, "gac_modules", modules) == 0 ? GAC_OK
-                                                                : gac_error_no_memory(err);
+    return json_object_set(config, "gac_modules", modules) == 0 ? GAC_OK : gac_error_no_memory(err);
 }

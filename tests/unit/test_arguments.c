@@ -30,6 +30,20 @@ static gac_status visit(void *user, const char *path, gac_entry entry, unsigned 
     return GAC_OK;
 }
 
+static void null_compress(void **state)
+{
+    (void)state;
+    NEEDS(gac_compress_run, checkpoint, NULL, SOME, SOME, SOME, SOME, err);
+    NEEDS(gac_compress_run, model, SOME, NULL, SOME, SOME, SOME, err);
+    NEEDS(gac_compress_run, out, SOME, SOME, NULL, SOME, SOME, err);
+    NEEDS(gac_compress_run, options, SOME, SOME, SOME, NULL, SOME, err);
+    NEEDS(gac_compress_run, result, SOME, SOME, SOME, SOME, NULL, err);
+    NEEDS(gac_model_add_code, stated, NULL, SOME, SOME, SOME, err);
+    NEEDS(gac_model_add_code, modules, SOME, NULL, SOME, SOME, err);
+    NEEDS(gac_model_add_code, config, SOME, SOME, NULL, SOME, err);
+    NEEDS(gac_model_add_code, code, SOME, SOME, SOME, NULL, err);
+}
+
 static void null_base(void **state)
 {
     (void)state;
@@ -310,6 +324,24 @@ static void null_engine(void **state)
     NEEDS(gac_engine_forward, ids, SOME, NULL, 1, 1, 1, SOME, err);
     NEEDS(gac_engine_check_text, engine, NULL, SOME, 1, err);
     NEEDS(gac_engine_logits, engine, NULL, 1, 1, SOME, err);
+    NEEDS(gac_engine_embed, engine, NULL, SOME, 1, err);
+    NEEDS(gac_engine_embed, ids, SOME, NULL, 1, err);
+    NEEDS(gac_engine_read_residual, engine, NULL, SOME, err);
+    NEEDS(gac_engine_read_residual, out, SOME, NULL, err);
+    NEEDS(gac_engine_write_residual, engine, NULL, SOME, 1, err);
+    NEEDS(gac_engine_write_residual, in, SOME, NULL, 1, err);
+    NEEDS(gac_engine_run_layers, engine, NULL, 0, 1, err);
+    NEEDS(gac_engine_sample_logits, engine, NULL, 0, 1, 1, SOME, SOME, err);
+    NEEDS(gac_engine_sample_logits, logits, SOME, 0, 1, 1, NULL, SOME, err);
+    NEEDS(gac_engine_sample_logits, log_sums, SOME, 0, 1, 1, SOME, NULL, err);
+    NEEDS(gac_engine_collect, engine, NULL, 0, err);
+    NEEDS(gac_engine_read_sums, engine, NULL, GAC_INPUT_O, SOME, SOME, err);
+    NEEDS(gac_engine_read_sums, matrix, SOME, GAC_INPUT_O, NULL, SOME, err);
+    NEEDS(gac_engine_read_sums, magnitude, SOME, GAC_INPUT_O, SOME, NULL, err);
+    NEEDS(gac_engine_replace, engine, NULL, 0, GAC_PROJECTION_O, NULL, SOME, err);
+    NEEDS(gac_engine_replace, second, SOME, 0, GAC_PROJECTION_O, NULL, NULL, err);
+    NEEDS(gac_engine_factor, engine, NULL, SOME, 1, err);
+    NEEDS(gac_engine_factor, jobs, SOME, NULL, 1, err);
     NEEDS(gac_engine_losses, engine, NULL, SOME, 1, SOME, err);
     NEEDS(gac_engine_losses, ids, SOME, NULL, 1, SOME, err);
     NEEDS(gac_engine_losses, losses, SOME, SOME, 1, NULL, err);
@@ -649,27 +681,17 @@ static void version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(null_base),
-        cmocka_unit_test(null_checkpoint),
-        cmocka_unit_test(null_device),
-        cmocka_unit_test(null_contract),
-        cmocka_unit_test(contract_of_nothing),
-        cmocka_unit_test(null_probe),
-        cmocka_unit_test(ranges_probe),
-        cmocka_unit_test(null_model),
-        cmocka_unit_test(null_timing),
-        cmocka_unit_test(null_plan),
-        cmocka_unit_test(null_inspect),
-        cmocka_unit_test(null_tokenizer),
-        cmocka_unit_test(null_engine),
-        cmocka_unit_test(null_repair),
-        cmocka_unit_test(ranges_checkpoint),
-        cmocka_unit_test(ranges_rest),
-        cmocka_unit_test(ranges_engine),
-        cmocka_unit_test(zero_options),
-        cmocka_unit_test(frees_take_null),
-        cmocka_unit_test(names_of_nothing),
-        cmocka_unit_test(version),
+        cmocka_unit_test(null_base),        cmocka_unit_test(null_compress),
+        cmocka_unit_test(null_checkpoint),  cmocka_unit_test(null_device),
+        cmocka_unit_test(null_contract),    cmocka_unit_test(contract_of_nothing),
+        cmocka_unit_test(null_probe),       cmocka_unit_test(ranges_probe),
+        cmocka_unit_test(null_model),       cmocka_unit_test(null_timing),
+        cmocka_unit_test(null_plan),        cmocka_unit_test(null_inspect),
+        cmocka_unit_test(null_tokenizer),   cmocka_unit_test(null_engine),
+        cmocka_unit_test(null_repair),      cmocka_unit_test(ranges_checkpoint),
+        cmocka_unit_test(ranges_rest),      cmocka_unit_test(ranges_engine),
+        cmocka_unit_test(zero_options),     cmocka_unit_test(frees_take_null),
+        cmocka_unit_test(names_of_nothing), cmocka_unit_test(version),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }

@@ -75,14 +75,24 @@ static void test_spectrum(void **state)
         double *energy = lab_alloc(n, 8), *v = lab_alloc(c.n_out * c.n_in, 8);
         double zero = lost(&c, v), tail = 0;
         float *basis = lab_floats(c.n_out * n), *first = lab_floats(n * c.n_in);
-        gac_factor_job job = { .kind = GAC_FACTOR_SPECTRUM, .n_out = c.n_out, .n_in = c.n_in,
-                               .weight = c.weight, .gram = c.gram, .energy = energy,
-                               .basis = basis, .name = "w" };
+        gac_factor_job job = { .kind = GAC_FACTOR_SPECTRUM,
+                               .n_out = c.n_out,
+                               .n_in = c.n_in,
+                               .weight = c.weight,
+                               .gram = c.gram,
+                               .energy = energy,
+                               .basis = basis,
+                               .name = "w" };
         run_job(&compute, &job);
         for (int64_t rank = n; rank >= 1; rank--) {
-            gac_factor_job project = { .kind = GAC_FACTOR_PROJECT, .n_out = c.n_out,
-                                       .n_in = c.n_in, .weight = c.weight, .basis = basis,
-                                       .basis_stride = n, .n_kept = rank, .made = first,
+            gac_factor_job project = { .kind = GAC_FACTOR_PROJECT,
+                                       .n_out = c.n_out,
+                                       .n_in = c.n_in,
+                                       .weight = c.weight,
+                                       .basis = basis,
+                                       .basis_stride = n,
+                                       .n_kept = rank,
+                                       .made = first,
                                        .name = "w" };
             run_job(&compute, &project);
             for (int64_t o = 0; o < c.n_out; o++)
@@ -129,7 +139,9 @@ static double kept_loss(const weight_case *c, const bool *kept)
  * more than are updated together. */
 static void test_channels(void **state)
 {
-    static const int64_t sizes[][3] = { { 12, 80, 1 }, { 20, 33, 1 }, { 12, 48, 8 }, { 9, 30, 10 } };
+    static const int64_t sizes[][3] = {
+        { 12, 80, 1 }, { 20, 33, 1 }, { 12, 48, 8 }, { 9, 30, 10 }
+    };
     (void)state;
     gac_compute compute = open_cpu();
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -138,9 +150,15 @@ static void test_channels(void **state)
         int32_t order[MAX_N];
         double loss[MAX_N + 1];
         bool kept[MAX_N] = { false };
-        gac_factor_job job = { .kind = GAC_FACTOR_CHANNELS, .n_out = c.n_out, .n_in = c.n_in,
-                               .weight = c.weight, .gram = c.gram, .block = block, .order = order,
-                               .loss = loss, .name = "w" };
+        gac_factor_job job = { .kind = GAC_FACTOR_CHANNELS,
+                               .n_out = c.n_out,
+                               .n_in = c.n_in,
+                               .weight = c.weight,
+                               .gram = c.gram,
+                               .block = block,
+                               .order = order,
+                               .loss = loss,
+                               .name = "w" };
         run_job(&compute, &job);
         double whole = kept_loss(&c, kept);
         assert_true(fabs(loss[0] - whole) <= 1e-6 * whole);
@@ -175,9 +193,15 @@ static void test_refit(void **state)
     bool kept[24] = { false };
     float made[10 * N_KEPT];
     double *v = lab_alloc(c.n_out * c.n_in, 8);
-    gac_factor_job job = { .kind = GAC_FACTOR_REFIT, .n_out = c.n_out, .n_in = c.n_in,
-                           .weight = c.weight, .gram = c.gram, .kept = inputs, .n_kept = N_KEPT,
-                           .made = made, .name = "w" };
+    gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
+                           .n_out = c.n_out,
+                           .n_in = c.n_in,
+                           .weight = c.weight,
+                           .gram = c.gram,
+                           .kept = inputs,
+                           .n_kept = N_KEPT,
+                           .made = made,
+                           .name = "w" };
     run_job(&compute, &job);
     for (int i = 0; i < N_KEPT; i++) {
         kept[inputs[i]] = true;
@@ -206,8 +230,14 @@ static void test_not_finite(void **state)
     double energy[8];
     float basis[64];
     gac_error err = GAC_ERROR_INIT;
-    gac_factor_job job = { .kind = GAC_FACTOR_SPECTRUM, .n_out = 8, .n_in = 8, .weight = c.weight,
-                           .gram = c.gram, .energy = energy, .basis = basis, .name = "q_proj" };
+    gac_factor_job job = { .kind = GAC_FACTOR_SPECTRUM,
+                           .n_out = 8,
+                           .n_in = 8,
+                           .weight = c.weight,
+                           .gram = c.gram,
+                           .energy = energy,
+                           .basis = basis,
+                           .name = "q_proj" };
     c.gram[3] = NAN;
     assert_int_equal(compute.ops->factor(compute.state, &job, 1, &err), GAC_BAD_INPUT);
     assert_string_equal(err.text, "q_proj: a weight or an activation is not finite");
@@ -227,12 +257,23 @@ static void test_dead_inputs(void **state)
     float basis[96];
     int32_t order[8];
     memset(c.gram, 0, 64 * sizeof *c.gram);
-    gac_factor_job jobs[] = {
-        { .kind = GAC_FACTOR_CHANNELS, .n_out = 12, .n_in = 8, .weight = c.weight, .gram = c.gram,
-          .block = 1, .order = order, .loss = loss, .name = "w" },
-        { .kind = GAC_FACTOR_SPECTRUM, .n_out = 12, .n_in = 8, .weight = c.weight, .gram = c.gram,
-          .energy = energy, .basis = basis, .name = "w" }
-    };
+    gac_factor_job jobs[] = { { .kind = GAC_FACTOR_CHANNELS,
+                                .n_out = 12,
+                                .n_in = 8,
+                                .weight = c.weight,
+                                .gram = c.gram,
+                                .block = 1,
+                                .order = order,
+                                .loss = loss,
+                                .name = "w" },
+                              { .kind = GAC_FACTOR_SPECTRUM,
+                                .n_out = 12,
+                                .n_in = 8,
+                                .weight = c.weight,
+                                .gram = c.gram,
+                                .energy = energy,
+                                .basis = basis,
+                                .name = "w" } };
     run_job(&compute, &jobs[0]);
     run_job(&compute, &jobs[1]);
     for (int i = 0; i < 8; i++)

@@ -83,8 +83,8 @@ static gac_status spectrum_of_outputs(const gac_lapack *lapack, const gac_factor
     const int64_t n = job->n_out, k = job->n_in;
     double *product = job->gram ? new_numbers(n, k) : NULL;
     double *square = new_numbers(n, n), *values = new_numbers(n, 1);
-    gac_status status = square && values && (product || !job->gram) ? GAC_OK
-                                                                    : gac_error_no_memory(err);
+    gac_status status =
+        square && values && (product || !job->gram) ? GAC_OK : gac_error_no_memory(err);
     if (status == GAC_OK) {
         if (job->gram)
             gac_lapack_gemm(lapack, false, false, n, k, k, 1, w, job->gram, 0, product);
@@ -494,15 +494,15 @@ gac_status gac_cpu_factor(void *state, const gac_factor_job *jobs, int n_jobs, g
     char quoted[200];
     factor_run run = { &lapack, jobs, calloc((size_t)n_jobs + 1, sizeof *run.errors),
                        calloc((size_t)n_jobs + 1, sizeof *run.statuses) };
-    gac_status status = run.errors && run.statuses ? gac_lapack_find(&lapack, err)
-                                                   : gac_error_no_memory(err);
+    gac_status status =
+        run.errors && run.statuses ? gac_lapack_find(&lapack, err) : gac_error_no_memory(err);
     if (status == GAC_OK)
         gac_pool_run(compute->pool, n_jobs, run_job, &run);
     for (int i = 0; i < n_jobs && status == GAC_OK; i++)
         if (run.statuses[i] != GAC_OK)
-            status = gac_error_set(err, run.statuses[i], "%s: %s",
-                                   gac_quote(quoted, sizeof quoted, jobs[i].name),
-                                   run.errors[i].text);
+            status =
+                gac_error_set(err, run.statuses[i], "%s: %s",
+                              gac_quote(quoted, sizeof quoted, jobs[i].name), run.errors[i].text);
     free(run.errors);
     free(run.statuses);
     return status;

@@ -49,8 +49,8 @@ gac_status gac_lapack_eigen(const gac_lapack *lapack, int64_t n, double *a, doub
         lapack->syevd("V", "U", &size, a, &size, values, work, &n_work, integers, &n_integers,
                       &info);
     if (status == GAC_OK && info != 0)
-        status = gac_error_set(err, GAC_FAILED, "the eigenvalues do not converge (dsyevd: %d)",
-                               info);
+        status =
+            gac_error_set(err, GAC_FAILED, "the eigenvalues do not converge (dsyevd: %d)", info);
     free(work);
     free(integers);
     return status;

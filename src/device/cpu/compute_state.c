@@ -359,10 +359,10 @@ static gac_status finish(void *state, gac_error *err)
     .matrix_create = gac_cpu_matrix_create, .matrix_free = gac_cpu_matrix_free, \
     .vector_create = vector_create, .vector_free = vector_free, .rows_create = rows_create, \
     .rows_within = rows_within, .rows_free = rows_free, .rows_read = rows_read, \
-    .rows_write = rows_write, .cache_create = cache_create, .cache_shape = cache_shape, .cache_free = cache_free, \
-    .begin = begin, .embed = embed, .linear = gac_cpu_linear, .attend = gac_cpu_attend, \
-    .logits = gac_cpu_logits, .logits_read = logits_read, .losses = gac_cpu_losses, \
-    .finish = finish
+    .rows_write = rows_write, .cache_create = cache_create, .cache_shape = cache_shape, \
+    .cache_free = cache_free, .begin = begin, .embed = embed, .linear = gac_cpu_linear, \
+    .attend = gac_cpu_attend, .logits = gac_cpu_logits, .logits_read = logits_read, \
+    .losses = gac_cpu_losses, .finish = finish
 
 const gac_compute_ops gac_compute_reference_ops = { .name = "reference",
                                                     .open = open_reference,
