@@ -1,4 +1,5 @@
 #include "engine_args.h"
+#include "plan_args.h"
 
 #include <gac/compress.h>
 
@@ -89,6 +90,8 @@ static const opt options[] = {
       OPT_REAL, AT(options.ratio), .min = 0, .above = true, .max = 0.99 },
     { "total-ratio", 0, "R", "share to remove of the whole model, embeddings included", OPT_REAL,
       AT(options.total_ratio), .min = 0, .above = true, .max = 0.99 },
+    { "target-ms", 0, "T", "the least loss with the workload within T milliseconds, as predicted",
+      OPT_REAL, AT(options.max_time_ms), .min = 0, .above = true },
     { "method", 0, "M",
       "gac (the default); or for comparison svd, asvd, svd-llm: the same share of every matrix",
       OPT_CHOICE, AT(options.method), .choices = method_choices },
@@ -104,6 +107,9 @@ static const opt options[] = {
     { "gpu", 0, "NAME", "which GPU (default " CLI_DEFAULT_GPU "; gac contract list)", OPT_TEXT,
       AT(gpu) },
     { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract_file) },
+    { "workload", 0, "W",
+      "what the model will do, for the predicted time (default " GAC_DEFAULT_WORKLOAD ")", OPT_TEXT,
+      AT(workload_text) },
     { "device", 0, "D", "where the model runs: cpu (the default), cuda or cuda:N", OPT_CALL,
       AT(options.device), .take = cli_take_device },
     { "threads", 0, "N", "CPUs to use (default: all)", OPT_INT, AT(n_threads), .least = 1,
@@ -119,46 +125,86 @@ static const opt options[] = {
     { 0 }
 };
 
-static json_t *modules_json(const gac_compress_result *r)
+/* What the contract says of the model before and after. */
+typedef struct judged {
+    double dense_ms, compressed_ms, aligned_pct; /* NaN: not known */
+    const char *gpu;
+} judged;
+
+/* The predicted time of the workload, or NaN. */
+static double predict(const compress_command *o, const gac_model *model)
 {
-    json_t *list = json_array();
-    for (int32_t i = 0; i < r->n_modules; i++) {
-        const gac_compress_module *m = &r->modules[i];
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:f}", "name", m->name,
-                                              "choice", gac_compress_choice_name(m->choice), "size",
-                                              (json_int_t)m->size, "params",
-                                              (json_int_t)m->n_params, "loss", m->loss));
-    }
-    return list;
+    gac_target target = GAC_TARGET_INIT;
+    double sum = 0;
+    target.contract = o->options.contract;
+    if (!gac_contract_dtype(target.contract, gac_model_dtype(model), &target.dtype) ||
+        !gac_contract_has_times(target.contract, target.dtype))
+        return NAN;
+    for (int i = 0; i < o->workload.n_phases; i++)
+        sum += o->workload.phases[i].weight *
+               gac_plan_time_ms(model, &target, &o->workload.phases[i], NULL, NULL);
+    return sum;
 }
 
-static gac_status report_json(cli *c, const compress_command *o, const gac_compress_result *r)
+/* Judges the directory that was written. */
+static gac_status judge(cli *c, const compress_command *o, const gac_model *dense, judged *out)
 {
-    static const char *const aligns[] = { "gac", "none", "round" };
+    gac_checkpoint *checkpoint = NULL;
+    gac_model *model = NULL;
+    gac_target target = GAC_TARGET_INIT;
+    *out = (judged){ predict(o, dense), NAN, NAN, gac_contract_gpu(o->options.contract) };
+    if (o->options.dry_run)
+        return GAC_OK;
+    gac_status status = cli_open_model(c, o->out, &checkpoint, &model);
+    target.contract = o->options.contract;
+    if (status == GAC_OK) {
+        int32_t n = gac_model_n_dims(model), n_aligned = 0;
+        gac_dim_advice *advice = calloc((size_t)n + 1, sizeof *advice);
+        status = advice ? GAC_OK : gac_error_no_memory(&c->error);
+        if (status == GAC_OK &&
+            gac_contract_dtype(target.contract, gac_model_dtype(model), &target.dtype))
+            status = gac_plan_advise(model, &target, &o->workload, advice, &c->error);
+        for (int32_t i = 0; i < n && status == GAC_OK; i++)
+            n_aligned += advice[i].aligned;
+        free(advice);
+        out->compressed_ms = predict(o, model);
+        out->aligned_pct = n ? 100.0 * n_aligned / n : 100;
+    }
+    gac_model_free(model);
+    gac_checkpoint_close(checkpoint);
+    return status;
+}
+
+/* Adds what the contract says of the model that was written. */
+static gac_status add_judgement(cli *c, const compress_command *o, const judged *j, json_t *result)
+{
+    json_object_set_new(result, "aligned_pct", cli_number_or_null(j->aligned_pct));
+    json_object_set_new(result, "predicted",
+                        json_pack("{s:s, s:o, s:o}", "workload", o->workload_text, "now_ms",
+                                  cli_number_or_null(j->dense_ms), "compressed_ms",
+                                  cli_number_or_null(j->compressed_ms)));
+    return gac_json_print(stdout, result, &c->error);
+}
+
+static gac_status report_json(cli *c, const compress_command *o, const gac_compress_result *r,
+                              const judged *j)
+{
     json_t *result = gac_json_result("gac.compress/1", c->argc, c->argv);
-    json_t *body = json_pack(
-        "{s:s, s:s, s:{s:f, s:f, s:f}, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:I, s:o}", "method",
-        gac_compress_method_name(o->options.method), "align", aligns[o->align.align], "ratio",
-        "asked", o->options.ratio, "reached",
-        1 - (double)r->params_after / (double)r->params_before, "reached_total",
-        1 - (double)r->total_after / (double)r->total_before, "budget_params",
-        (json_int_t)r->budget_params, "params_before", (json_int_t)r->params_before, "params_after",
-        (json_int_t)r->params_after, "total_before", (json_int_t)r->total_before, "total_after",
-        (json_int_t)r->total_after, "optimal", r->optimal, "objective", r->objective, "bound",
-        r->bound, "calibration_tokens", (json_int_t)r->n_tokens, "modules", modules_json(r));
+    json_t *body = gac_compress_to_json(r, &o->options);
     json_object_update(result, body);
     json_decref(body);
-    gac_status status = gac_json_print(stdout, result, &c->error);
+    gac_status status = add_judgement(c, o, j, result);
     json_decref(result);
     return status;
 }
 
-static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r)
+static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r,
+                         const judged *j)
 {
     int n[GAC_CHOICE_HEADS + 1] = { 0 };
     char before[32], after[32];
     if (c->json)
-        return report_json(c, o, r);
+        return report_json(c, o, r, j);
     for (int32_t i = 0; i < r->n_modules; i++)
         n[r->modules[i].choice]++;
     printf("blocks     %s of %s parameters in linear weights: %.1f %% removed\n",
@@ -175,8 +221,11 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
                r->optimal ? ", the least for these sizes (proved)" : "");
     printf("text       %lld tokens in windows of %lld\n", (long long)r->n_tokens,
            (long long)r->window);
+    if (isfinite(j->compressed_ms))
+        printf("predicted  %.3f ms, %.3f ms before: %s on %s\n", j->compressed_ms, j->dense_ms,
+               o->workload_text, j->gpu);
     if (!o->options.dry_run)
-        printf("written    %s\n", o->out);
+        printf("written    %s, %.1f %% of its sizes aligned\n", o->out, j->aligned_pct);
     return GAC_OK;
 }
 
@@ -187,8 +236,11 @@ static gac_status check(cli *c, const compress_command *o)
         why = "compress needs -o DIR; see gac compress --help";
     else if (!o->text)
         why = "compress needs --text FILE: it shows which weights matter";
-    else if ((o->options.ratio > 0) == (o->options.total_ratio > 0))
-        why = "compress needs one of --ratio and --total-ratio";
+    else if ((o->options.ratio > 0) + (o->options.total_ratio > 0) + (o->options.max_time_ms > 0) !=
+             1)
+        why = "compress needs one of --ratio, --total-ratio and --target-ms";
+    else if (o->options.max_time_ms > 0 && o->options.method != GAC_COMPRESS_GAC)
+        why = "--target-ms goes with --method gac";
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
@@ -200,8 +252,11 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     gac_contract *contract = NULL;
     gac_compress_result result = { 0 };
     int32_t *ids = NULL;
+    judged found;
     (void)n;
     gac_status status = check(c, o);
+    if (status == GAC_OK)
+        status = gac_workload_parse(o->workload_text, &o->workload, &c->error);
     if (status == GAC_OK)
         status = cli_contract(c, o->gpu, o->contract_file, &contract);
     if (status == GAC_OK)
@@ -211,6 +266,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     if (status == GAC_OK)
         status = cli_read_tokens(c, model.tokenizer, o->text, &ids, &how->n_ids);
     how->ids = ids;
+    how->workload = &o->workload;
     how->contract = contract;
     how->align = o->align.align;
     how->multiple = o->align.multiple;
@@ -224,7 +280,9 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
         status = gac_compress_run(model.checkpoint, model.model, o->out, how, &result, &c->error);
     }
     if (status == GAC_OK)
-        status = report(c, o, &result);
+        status = judge(c, o, model.model, &found);
+    if (status == GAC_OK)
+        status = report(c, o, &result, &found);
     gac_compress_dispose(&result);
     free(ids);
     gac_contract_free(contract);

@@ -55,9 +55,9 @@ typedef struct gac_compress_options {
     double ratio;                 /* share of the blocks' linear weights to remove; 0: none */
     double total_ratio;           /* share of the whole model to remove, instead; 0: none */
     double max_time_ms;           /* longest predicted time of workload, instead; 0: none */
-    const gac_workload *workload;
-    unsigned choices;           /* GAC_CHOOSE_... ; dense is always one */
-    const char *const *exclude; /* patterns of modules that stay, as layers.0.* */
+    const gac_workload *workload; /* with max_time_ms */
+    unsigned choices;             /* GAC_CHOOSE_... ; dense is always one */
+    const char *const *exclude;   /* patterns of modules that stay, as layers.0.* */
     int32_t n_exclude;
     const int32_t *ids; /* (n_ids), the text for calibration */
     size_t n_ids;
@@ -107,9 +107,7 @@ typedef struct gac_compress_result {
     int64_t total_before, total_after;   /* of the whole model */
     bool optimal;                        /* no choice of these sizes has a smaller sum of losses */
     double objective, bound;             /* that sum, and what no choice can be below */
-    int32_t n_sizes, n_aligned;     /* sizes of modules, and those the contract calls aligned */
-    double dense_ms, compressed_ms; /* predicted for workload; NaN: not known */
-    int64_t n_tokens, window;       /* of the text that were used, and in one sequence */
+    int64_t n_tokens, window;            /* of the text that were used, and in one sequence */
 } gac_compress_result;
 
 /* Compresses the model of checkpoint to the directory out. Call gac_compress_dispose on
@@ -120,6 +118,11 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
                             const gac_compress_options *options, gac_compress_result *result,
                             gac_error *err);
 void gac_compress_dispose(gac_compress_result *result); /* NULL is fine */
+
+/* The result as {"method", "align", "ratio", ..., "modules": [...]}; the output directory has it
+ * as gac.json. NULL when out of memory. The caller owns it. */
+struct json_t *gac_compress_to_json(const gac_compress_result *result,
+                                    const gac_compress_options *options);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

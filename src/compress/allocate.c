@@ -12,7 +12,7 @@ enum { MAX_MATRICES = 4 };
 
 /* One choice for a block. */
 typedef struct option {
-    int64_t cost; /* parameters */
+    int64_t cost; /* see costs.c */
     double loss;
     int64_t rank[MAX_MATRICES]; /* 0: dense */
     double rank_loss[MAX_MATRICES];
@@ -81,13 +81,15 @@ static gac_status matrix_options(const compression *c, const matrix_stats *m, in
         free(ranks);
         return gac_error_no_memory(c->err);
     }
-    out->items[out->n++] = (option){ .cost = m->n_out * m->n_in };
+    const int64_t dense = compress_matrix_cost(c, m->n_out, m->n_in);
+    out->items[out->n++] = (option){ .cost = dense };
     for (size_t i = 0; i < n; i++) {
         option *o = &out->items[out->n];
-        if (ranks[i] * (m->n_out + m->n_in) >= m->n_out * m->n_in)
+        const int64_t cost = compress_matrix_cost(c, ranks[i], m->n_in) +
+                             compress_matrix_cost(c, m->n_out, ranks[i]);
+        if (cost >= dense)
             continue;
-        *o = (option){ .cost = ranks[i] * (m->n_out + m->n_in),
-                       .loss = m->scale * compress_rank_loss(m, ranks[i]) };
+        *o = (option){ .cost = cost, .loss = m->scale * compress_rank_loss(m, ranks[i]) };
         o->rank[index] = ranks[i];
         o->rank_loss[index] = o->loss;
         out->n++;
@@ -121,21 +123,42 @@ static gac_status combine(const compression *c, options *a, const options *b)
     return GAC_OK;
 }
 
-/* Parameters of a block that keeps some of its groups. */
+/* The sizes of a block's matrix if the block keeps some of its groups: outputs of all but the
+ * last one go, and inputs of the last one. */
+static void cut_sizes(const layer_stats *l, const block *b, int index, int64_t n_groups,
+                      int64_t *n_out, int64_t *n_in)
+{
+    const matrix_stats *m = &l->matrix[b->first + (gac_projection)index];
+    const int64_t all = l->channels[b->kind].n_groups;
+    const bool is_last = index == b->n_matrices - 1;
+    *n_out = is_last ? m->n_out : m->n_out / all * n_groups;
+    *n_in = is_last ? m->n_in / all * n_groups : m->n_in;
+}
+
 static int64_t cut_params(const layer_stats *l, const block *b, int64_t n_groups)
 {
-    int64_t sum = 0;
+    int64_t sum = 0, n_out, n_in;
     for (int i = 0; i < b->n_matrices; i++) {
-        const matrix_stats *m = &l->matrix[b->first + (gac_projection)i];
-        sum += m->n_out * m->n_in / l->channels[b->kind].n_groups * n_groups;
+        cut_sizes(l, b, i, n_groups, &n_out, &n_in);
+        sum += n_out * n_in;
     }
     return sum;
 }
 
-/* Adds the choices that keep fewer channels or heads. */
-static gac_status add_cuts(const compression *c, const layer_stats *l, const block *b, options *all)
+static int64_t cut_cost(const compression *c, int32_t layer, const block *b, int64_t n_groups)
 {
-    const channel_stats *s = &l->channels[b->kind];
+    int64_t sum = 0, n_out, n_in;
+    for (int i = 0; i < b->n_matrices; i++) {
+        cut_sizes(&c->layers[layer], b, i, n_groups, &n_out, &n_in);
+        sum += compress_matrix_cost(c, n_out, n_in);
+    }
+    return sum + (b->kind == CHANNELS_HEADS ? compress_attention_cost(c, layer, n_groups) : 0);
+}
+
+/* Adds the choices that keep fewer channels or heads. */
+static gac_status add_cuts(const compression *c, int32_t layer, const block *b, options *all)
+{
+    const channel_stats *s = &c->layers[layer].channels[b->kind];
     size_t n = 0;
     if (!s->order)
         return GAC_OK;
@@ -153,7 +176,7 @@ static gac_status add_cuts(const compression *c, const layer_stats *l, const blo
     }
     all->items = more;
     for (size_t i = 0; i < n; i++)
-        all->items[all->n++] = (option){ .cost = cut_params(l, b, sizes[i]),
+        all->items[all->n++] = (option){ .cost = cut_cost(c, layer, b, sizes[i]),
                                          .loss = s->scale * compress_channel_loss(s, sizes[i]),
                                          .groups = sizes[i] };
     free(sizes);
@@ -161,9 +184,12 @@ static gac_status add_cuts(const compression *c, const layer_stats *l, const blo
     return GAC_OK;
 }
 
-static gac_status block_options(const compression *c, const layer_stats *l, const block *b,
-                                options *out)
+static gac_status block_options(const compression *c, int32_t layer, const block *b, options *out)
 {
+    const layer_stats *l = &c->layers[layer];
+    const int64_t n_heads = l->channels[CHANNELS_HEADS].n_groups;
+    const int64_t attention =
+        b->kind == CHANNELS_HEADS ? compress_attention_cost(c, layer, n_heads) : 0;
     gac_status status = matrix_options(c, &l->matrix[b->first], 0, out);
     for (int i = 1; i < b->n_matrices && status == GAC_OK; i++) {
         options next = { 0 };
@@ -172,7 +198,9 @@ static gac_status block_options(const compression *c, const layer_stats *l, cons
             status = combine(c, out, &next);
         free(next.items);
     }
-    return status == GAC_OK ? add_cuts(c, l, b, out) : status;
+    for (size_t i = 0; i < out->n && status == GAC_OK; i++)
+        out->items[i].cost += attention;
+    return status == GAC_OK ? add_cuts(c, layer, b, out) : status;
 }
 
 static void take(const option *o, const block *b, layer_choice *choice)
@@ -226,13 +254,28 @@ static gac_status share_evenly(compression *c, gac_compress_result *result)
     return GAC_OK;
 }
 
+/* Says what can be reached. */
+static gac_status refuse_budget(const compression *c, int64_t budget, int64_t least,
+                                const gac_compress_result *result)
+{
+    if (c->options->max_time_ms > 0)
+        return gac_error_set(
+            c->err, GAC_USAGE, "%.3f ms are asked for, but the fastest choices take %.3f",
+            c->options->max_time_ms, c->options->max_time_ms + (double)(least - budget) / 1e6);
+    return gac_error_set(
+        c->err, GAC_USAGE,
+        "%lld parameters of the blocks' linear weights are asked for, but the smallest choices "
+        "have %lld: a ratio of at most %.3f can be reached",
+        (long long)budget, (long long)least, 1 - (double)least / (double)result->params_before);
+}
+
 static gac_status solve(compression *c, const options *all, int32_t n, gac_compress_result *result)
 {
     gac_choice_class *classes = calloc((size_t)n, sizeof *classes);
     int32_t *picks = calloc((size_t)n, sizeof *picks);
     gac_choice *choices = NULL;
     size_t n_choices = 0;
-    int64_t least = 0;
+    int64_t least = 0, budget = result->budget_params;
     gac_solution solution = { 0 };
     for (int32_t i = 0; i < n; i++) {
         n_choices += all[i].n;
@@ -246,15 +289,12 @@ static gac_status solve(compression *c, const options *all, int32_t n, gac_compr
         for (size_t k = 0; k < all[i].n; k++)
             *next++ = (gac_choice){ all[i].items[k].cost, all[i].items[k].loss };
     }
-    if (status == GAC_OK && least > result->budget_params)
-        status = gac_error_set(
-            c->err, GAC_USAGE,
-            "%lld parameters of the blocks' linear weights are asked for, but the smallest choices "
-            "have %lld: a ratio of at most %.3f can be reached",
-            (long long)result->budget_params, (long long)least,
-            1 - (double)least / (double)result->params_before);
+    if (status == GAC_OK && c->options->max_time_ms > 0)
+        status = compress_time_budget(c, &budget);
+    if (status == GAC_OK && least > budget)
+        status = refuse_budget(c, budget, least, result);
     if (status == GAC_OK)
-        status = gac_solve(classes, n, result->budget_params, NULL, picks, &solution, c->err);
+        status = gac_solve(classes, n, budget, NULL, picks, &solution, c->err);
     for (int32_t i = 0; i < n && status == GAC_OK; i++)
         take(&all[i].items[picks[i]], &blocks[i % N_BLOCKS], &c->choices[i / N_BLOCKS]);
     result->optimal = solution.optimal;
@@ -274,7 +314,7 @@ gac_status compress_allocate(compression *c, gac_compress_result *result)
     options *all = calloc((size_t)n, sizeof *all);
     gac_status status = all ? GAC_OK : gac_error_no_memory(c->err);
     for (int32_t i = 0; i < n && status == GAC_OK; i++)
-        status = block_options(c, &c->layers[i / N_BLOCKS], &blocks[i % N_BLOCKS], &all[i]);
+        status = block_options(c, i / N_BLOCKS, &blocks[i % N_BLOCKS], &all[i]);
     if (status == GAC_OK)
         status = solve(c, all, n, result);
     for (int32_t i = 0; all && i < n; i++)

@@ -5,7 +5,6 @@
 #include "base/floats.h"
 
 #include <fnmatch.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,8 +84,7 @@ static gac_status describe_matrix(const compression *c, int32_t layer, gac_proje
     return GAC_OK;
 }
 
-/* The heads of a layer. */
-static const gac_op *attention_of(const gac_model *model, int32_t layer)
+const gac_op *compress_attention_of(const gac_model *model, int32_t layer)
 {
     for (int32_t i = 0; i < gac_model_n_ops(model); i++) {
         const gac_op *op = gac_model_op(model, i);
@@ -105,7 +103,7 @@ static gac_status describe_layers(compression *c)
         return gac_error_no_memory(c->err);
     for (int32_t l = 0; l < c->n_layers && status == GAC_OK; l++) {
         layer_stats *s = &c->layers[l];
-        const gac_op *op = attention_of(c->model, l);
+        const gac_op *op = compress_attention_of(c->model, l);
         for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++)
             status = describe_matrix(c, l, (gac_projection)p, &s->matrix[p]);
         s->channels[CHANNELS_WIDTH].n_groups = s->matrix[GAC_PROJECTION_DOWN].n_in;
@@ -125,6 +123,10 @@ static gac_status check_options(const gac_compress_options *o, gac_error *err)
     GAC_REFUSE(err, !(o->ratio < 1 && o->total_ratio < 1), "a ratio must be below 1");
     GAC_REFUSE(err, o->align == GAC_ALIGN_CONTRACT && !o->contract,
                "aligned sizes need a contract");
+    GAC_REFUSE(err, o->max_time_ms > 0 && (!o->contract || !o->workload),
+               "a time needs a contract and a workload");
+    GAC_REFUSE(err, o->max_time_ms > 0 && o->method != GAC_COMPRESS_GAC,
+               "the published methods know ratios only");
     GAC_REFUSE(err, o->align == GAC_ALIGN_ROUND && o->multiple < 1, "round to what multiple?");
     GAC_REFUSE(err, !o->device, "options name no device");
     GAC_REFUSE(err, !o->ids || o->n_ids == 0, "there is no text");
@@ -192,6 +194,8 @@ static gac_status set_budget(const compression *c, gac_compress_result *r)
     for (int32_t l = 0; l < c->n_layers; l++)
         r->params_before += compress_layer_params(&c->layers[l], &dense);
     r->total_before = gac_checkpoint_n_params(c->checkpoint);
+    if (o->max_time_ms > 0)
+        return GAC_OK;
     double budget = o->ratio > 0
                         ? (1 - o->ratio) * (double)r->params_before
                         : (double)r->params_before - o->total_ratio * (double)r->total_before;
@@ -255,7 +259,6 @@ static gac_status list_modules(const compression *c, gac_compress_result *r)
     r->total_after = r->total_before - r->params_before + r->params_after;
     r->n_tokens = c->n_windows * c->window;
     r->window = c->window;
-    r->dense_ms = r->compressed_ms = NAN;
     return GAC_OK;
 }
 
@@ -291,8 +294,12 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
                       .model = model,
                       .options = options,
                       .err = err,
-                      .n_layers = gac_model_n_layers(model) };
+                      .n_layers = gac_model_n_layers(model),
+                      .dtype = GAC_DTYPE_COUNT };
     gac_status status = check_options(options, err);
+    if (status == GAC_OK && options->contract &&
+        !gac_contract_dtype(options->contract, gac_model_dtype(model), &c.dtype))
+        c.dtype = GAC_DTYPE_COUNT;
     if (status == GAC_OK)
         status = describe_layers(&c);
     if (status == GAC_OK)

@@ -51,6 +51,7 @@ typedef struct compression {
     gac_error *err;
     gac_engine *engine;
     int32_t n_layers;
+    gac_dtype dtype; /* whose rules in the contract serve the model; GAC_DTYPE_COUNT: none */
     int64_t hidden, vocab;
     layer_stats *layers;   /* (n_layers) */
     layer_choice *choices; /* (n_layers) */
@@ -109,6 +110,17 @@ void compress_end_work(compression *c, bool keep);
 gac_status compress_allocate(compression *c, gac_compress_result *result);
 /* Parameters of a layer's linear weights with these choices. */
 int64_t compress_layer_params(const layer_stats *s, const layer_choice *choice);
+
+/* ---- costs.c ---- */
+
+/* What a plain weight costs: parameters, or nanoseconds if a time is asked for. */
+int64_t compress_matrix_cost(const compression *c, int64_t n_out, int64_t n_in);
+/* Nanoseconds of a layer's attention with so many heads of keys; 0 if no time is asked for. */
+int64_t compress_attention_cost(const compression *c, int32_t layer, int64_t n_kv_heads);
+/* Nanoseconds that are left for the blocks if a time is asked for. */
+gac_status compress_time_budget(const compression *c, int64_t *budget);
+/* The attention operator of a layer, or NULL. */
+const gac_op *compress_attention_of(const gac_model *model, int32_t layer);
 
 /* ---- sizes.c ---- */
 

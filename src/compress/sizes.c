@@ -17,13 +17,12 @@ static int64_t step_at(int64_t size)
 static bool is_aligned(const compression *c, int64_t size)
 {
     static const gac_op_axis axes[] = { GAC_OP_GEMM_N, GAC_OP_GEMM_K };
-    gac_dtype dtype;
-    if (!gac_contract_dtype(c->options->contract, gac_model_dtype(c->model), &dtype))
+    if (c->dtype == GAC_DTYPE_COUNT)
         return true;
     for (int i = 0; i < 2; i++) {
         gac_judgement judgement;
-        if (gac_contract_judge(c->options->contract, axes[i], dtype, size, 1024, 4096, &judgement,
-                               NULL) != GAC_OK ||
+        if (gac_contract_judge(c->options->contract, axes[i], c->dtype, size, 1024, 4096,
+                               &judgement, NULL) != GAC_OK ||
             !judgement.aligned)
             return false;
     }

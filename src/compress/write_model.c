@@ -363,13 +363,26 @@ static gac_status write_config(writing *w)
     return status;
 }
 
+/* Writes gac.json: what was chosen, and all that is needed to do it again. */
+static gac_status write_record(writing *w, const gac_compress_result *result)
+{
+    json_t *body = gac_compress_to_json(result, w->c->options);
+    json_t *record = json_pack("{s:s, s:s, s:s}", "schema", "gac.compress/1", "tool",
+                               "gac " GAC_VERSION, "device", w->c->options->device);
+    json_object_update(record, body);
+    gac_status status =
+        body && record ? write_text(w, "gac.json", record) : gac_error_no_memory(w->c->err);
+    json_decref(body);
+    json_decref(record);
+    return status;
+}
+
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result)
 {
-    static const char *const skip[] = { "config.json", GAC_MODELING_FILE, NULL };
+    static const char *const skip[] = { "config.json", "gac.json", GAC_MODELING_FILE, NULL };
     const int32_t n = gac_checkpoint_n_tensors(c->checkpoint);
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
     writing w = { .c = c, .plans = calloc((size_t)n + 1, sizeof *w.plans) };
-    (void)result;
     how.replace = c->options->replace;
     how.no_sync = c->options->no_sync;
     how.like = c->checkpoint;
@@ -390,6 +403,8 @@ gac_status compress_write(compression *c, const char *out, const gac_compress_re
         status = gac_writer_carry(w.writer, c->checkpoint, skip, c->err);
     if (status == GAC_OK)
         status = write_config(&w);
+    if (status == GAC_OK)
+        status = write_record(&w, result);
     if (status == GAC_OK)
         status = gac_writer_finish(w.writer, c->err);
     else

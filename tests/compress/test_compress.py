@@ -185,7 +185,7 @@ class Compress(unittest.TestCase):
         self.refused(2, "the text has", "--ratio", 0.2, text=short)
         self.refused(2, "the text has", "--ratio", 0.2, "--calib-tokens", 10 ** 9)
         self.refused(2, "--ratio", "--ratio", 1.5)
-        self.refused(2, "one of --ratio and --total-ratio")
+        self.refused(2, "one of --ratio, --total-ratio and --target-ms")
         self.refused(2, "is none of gac, none and round:N", "--ratio", 0.2, "--align", "some")
         self.refused(2, "dense, rank, width, heads", "--ratio", 0.2, "--choices", "holes")
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")

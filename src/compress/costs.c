@@ -1,0 +1,75 @@
+/* What a choice costs: parameters, or predicted nanoseconds of the workload. */
+#include "compress/compress_internal.h"
+
+#include <math.h>
+
+static bool by_time(const compression *c)
+{
+    return c->options->max_time_ms > 0;
+}
+
+/* Rows of a GEMM in a phase. */
+static int64_t rows_of(const gac_phase *phase)
+{
+    return phase->decode ? phase->batch : phase->batch * phase->length;
+}
+
+int64_t compress_matrix_cost(const compression *c, int64_t n_out, int64_t n_in)
+{
+    double sum_us = 0;
+    if (!by_time(c))
+        return n_out * n_in;
+    for (int i = 0; i < c->options->workload->n_phases; i++) {
+        const gac_phase *phase = &c->options->workload->phases[i];
+        sum_us += phase->weight *
+                  gac_contract_gemm_us(c->options->contract, c->dtype, rows_of(phase), n_out, n_in);
+    }
+    return (int64_t)llround(1e3 * sum_us);
+}
+
+int64_t compress_attention_cost(const compression *c, int32_t layer, int64_t n_kv_heads)
+{
+    const gac_op *op = compress_attention_of(c->model, layer);
+    double sum_us = 0;
+    for (int i = 0; by_time(c) && op && i < c->options->workload->n_phases; i++) {
+        const gac_phase *phase = &c->options->workload->phases[i];
+        const gac_sdpa_shape shape = {
+            .batch = phase->batch,
+            .n_q_heads = op->n_q_heads / op->n_kv_heads * n_kv_heads,
+            .n_kv_heads = n_kv_heads,
+            .n_q = phase->decode ? 1 : phase->length,
+            .n_kv = phase->length,
+            .qk_head = gac_model_dim(c->model, op->qk_dim)->size,
+            .v_head = gac_model_dim(c->model, op->v_dim)->size,
+            .causal = !phase->decode,
+        };
+        sum_us += phase->weight * gac_contract_sdpa_us(c->options->contract, c->dtype, &shape);
+    }
+    return (int64_t)llround(1e3 * sum_us);
+}
+
+gac_status compress_time_budget(const compression *c, int64_t *budget)
+{
+    const gac_target target = { c->options->contract, c->dtype, 1, 0 };
+    double all_ms = 0;
+    int64_t blocks_ns = 0;
+    for (int i = 0; i < c->options->workload->n_phases; i++)
+        all_ms += c->options->workload->phases[i].weight *
+                  gac_plan_time_ms(c->model, &target, &c->options->workload->phases[i], NULL, NULL);
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        const layer_stats *s = &c->layers[l];
+        blocks_ns += compress_attention_cost(c, l, s->channels[CHANNELS_HEADS].n_groups);
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+            blocks_ns += compress_matrix_cost(c, s->matrix[p].n_out, s->matrix[p].n_in);
+    }
+    const double rest_ns = 1e6 * all_ms - (double)blocks_ns;
+    *budget = (int64_t)(1e6 * c->options->max_time_ms - rest_ns);
+    if (!isfinite(all_ms))
+        return gac_error_set(c->err, GAC_USAGE, "contract %s predicts no times for this model",
+                             gac_contract_name(c->options->contract));
+    if (*budget < 1)
+        return gac_error_set(c->err, GAC_USAGE,
+                             "%.3f ms are asked for, but all that cannot be compressed takes %.3f",
+                             c->options->max_time_ms, rest_ns / 1e6);
+    return GAC_OK;
+}
