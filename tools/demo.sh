@@ -61,6 +61,19 @@ show generate "$small-fit" "The file system" --max-tokens 40 --temperature 0.7 -
 echo
 
 echo
+echo "--- Compress: 30 % of the linear weights removed, every size aligned, beside SVD-LLM"
+rm -rf "$out/smaller" "$out/peer"
+half=$(($(wc -c <"$text") / 2))
+head -c "$half" "$text" >"$out/calibration.txt"
+tail -c "$half" "$text" >"$out/test.txt"
+show compress models/tiny -o "$out/smaller" --ratio 0.3 --text "$out/calibration.txt" -q
+show compress models/tiny -o "$out/peer" --ratio 0.3 --method svd-llm --align none \
+    --text "$out/calibration.txt" -q
+for model in models/tiny "$out/smaller" "$out/peer"; do
+    show eval "$model" --perplexity "$out/test.txt" -q
+done
+
+echo
 echo "--- In your CI: exit 5 when a size is misaligned"
 status=0
 "$gac" inspect "$out/svdllm-llama3-8b" --fail-on misaligned >/dev/null || status=$?

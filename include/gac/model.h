@@ -138,7 +138,7 @@ const char *gac_model_family(const gac_model *model);
 /* Returns false if config.json states an unknown model_type, so that only the
  * tensor names showed the family. */
 bool gac_model_family_is_stated(const gac_model *model);
-/* One of dense, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
+/* One of dense, gac, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
  * pruned, direct, block-configs. */
 const char *gac_model_compressor(const gac_model *model);
 int32_t gac_model_n_layers(const gac_model *model);

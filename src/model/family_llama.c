@@ -28,6 +28,16 @@ static int64_t width_from_multiple(double multiple, int64_t hidden)
     return n % 256 ? n + 256 - n % 256 : n;
 }
 
+/* Returns the width that gac_modules states for a layer, or NULL. */
+static const json_t *module_width(const builder *b, int32_t layer)
+{
+    char name[48];
+    snprintf(name, sizeof name, "layers.%d.mlp.up_proj", layer);
+    const json_t *module = json_object_get(json_object_get(b->config, "gac_modules"), name);
+    const json_t *width = json_array_get(json_object_get(module, "linear"), 0);
+    return json_is_integer(width) ? width : NULL;
+}
+
 /* Finds the MLP width that the config states for a layer. *chosen: a per-layer
  * key states it. */
 static gac_status declared_width(builder *b, int32_t layer, int64_t *width, bool *chosen,
@@ -47,6 +57,10 @@ static gac_status declared_width(builder *b, int32_t layer, int64_t *width, bool
     }
     if (status == GAC_OK && json_object_get(overrides, "intermediate_size")) {
         status = config_size(b, overrides, "intermediate_size", width, err);
+        *chosen = true;
+    }
+    if (status == GAC_OK && module_width(b, layer)) {
+        *width = json_integer_value(module_width(b, layer));
         *chosen = true;
     }
     if (status == GAC_OK && ffn) {

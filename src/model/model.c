@@ -403,7 +403,7 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
     m->config = b->config;
     m->family = b->family;
     m->family_known = b->family_known;
-    m->compressor = compressor_name(b->found);
+    m->compressor = json_object_get(b->config, "gac_modules") ? "gac" : compressor_name(b->found);
     m->dtype = main_dtype(m->checkpoint);
     m->dim_names = b->dim_names;
     memset(&b->dim_names, 0, sizeof b->dim_names);

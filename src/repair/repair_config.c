@@ -269,6 +269,44 @@ static gac_status edit_shared(config_edit *e, gac_role role, const char *only)
     return any ? set_size(e, e->text, key, size) : GAC_OK;
 }
 
+/* Returns the new size of a tensor's axis. */
+static int64_t new_size(const config_edit *e, int32_t tensor, int32_t axis)
+{
+    int64_t size = gac_checkpoint_tensor(gac_model_checkpoint(e->model), tensor)->shape[axis];
+    for (int32_t i = 0; i < gac_model_n_dims(e->model); i++) {
+        const gac_dim *d = gac_model_dim(e->model, i);
+        for (int32_t k = 0; k < d->n_places && changed(e, i); k++)
+            if (d->places[k].tensor == tensor && d->places[k].axis == axis)
+                size += d->places[k].n_slices * (e->sizes[i] - d->size);
+    }
+    return size;
+}
+
+/* Updates gac_modules, the list of changed layers that modelling code reads. */
+static gac_status edit_modules(config_edit *e, json_t *modules)
+{
+    const char *name;
+    json_t *spec;
+    gac_status status = GAC_OK;
+    json_object_foreach(modules, name, spec) {
+        const gac_module *m = gac_model_find_module(e->model, name);
+        json_t *sizes = NULL;
+        if (!m || m->n_parts != 1)
+            continue;
+        const int32_t last = m->parts[0].weight;
+        if (m->first < 0 && json_object_get(spec, "linear"))
+            sizes = json_pack("[I, I]", (json_int_t)new_size(e, last, 0),
+                              (json_int_t)new_size(e, last, 1));
+        else if (m->first >= 0 && json_object_get(spec, "factors"))
+            sizes = json_pack("[I, I, I]", (json_int_t)new_size(e, last, 0),
+                              (json_int_t)new_size(e, m->first, 0),
+                              (json_int_t)new_size(e, m->first, 1));
+        if (sizes && json_object_set_new(spec, m->first < 0 ? "linear" : "factors", sizes) != 0)
+            status = gac_error_no_memory(e->err);
+    }
+    return status;
+}
+
 static gac_status edit_all(config_edit *e)
 {
     gac_status status = GAC_OK;
@@ -276,8 +314,9 @@ static gac_status edit_all(config_edit *e)
         if (changed(e, i) && gac_model_dim(e->model, i)->role == GAC_ROLE_RANK)
             status = edit_rank(e, i);
     edit_lists(e);
+    json_t *modules = json_object_get(e->text, "gac_modules");
     if (status == GAC_OK)
-        status = edit_widths(e);
+        status = modules ? edit_modules(e, modules) : edit_widths(e);
     if (status == GAC_OK)
         status = edit_shared(e, GAC_ROLE_EXPERT_WIDTH, NULL);
     if (status == GAC_OK)
