@@ -13,10 +13,15 @@ typedef struct align_arg {
     int64_t multiple;
 } align_arg;
 
+typedef struct layer_range {
+    int32_t first, n;
+} layer_range;
+
 typedef struct compress_command {
     const char *out, *text, *gpu, *contract_file, *workload_text;
     align_arg align;
-    int64_t n_threads;
+    layer_range layers;
+    int64_t n_threads, seed;
     opt_list exclude;
     gac_compress_options options;
     gac_workload workload;
@@ -80,6 +85,20 @@ static gac_status take_choices(void *member, const char *text, gac_error *err)
     return GAC_OK;
 }
 
+/* 3-20 */
+static gac_status take_layers(void *member, const char *text, gac_error *err)
+{
+    layer_range *out = member;
+    char q[80], *middle, *end;
+    long long first = strtoll(text, &middle, 10);
+    long long last = *middle == '-' ? strtoll(middle + 1, &end, 10) : -1;
+    if (middle == text || first < 0 || last < first || last > 1 << 20 || *end)
+        return gac_error_set(err, GAC_USAGE, "\"%s\" is not a range of layers, as 3-20",
+                             gac_quote(q, sizeof q, text));
+    *out = (layer_range){ (int32_t)first, (int32_t)(last - first + 1) };
+    return GAC_OK;
+}
+
 #define AT(member) .at = offsetof(compress_command, member)
 static const opt options[] = {
     { "output", 'o', "DIR", "the new directory", OPT_TEXT, AT(out) },
@@ -100,10 +119,14 @@ static const opt options[] = {
       AT(align), .take = take_align },
     { "choices", 0, "LIST", "what a module may become: dense,rank,width,heads (default: all)",
       OPT_CALL, AT(options.choices), .take = take_choices },
+    { "layers", 0, "A-B", "only layers A to B may change, counted from 0", OPT_CALL, AT(layers),
+      .take = take_layers },
     { "exclude", 0, "NAME", "modules that stay dense, as layers.0.*; may be repeated", OPT_LIST,
       AT(exclude) },
     { "calib-tokens", 0, "N", "tokens of the text to use (default 131072)", OPT_INT,
       AT(options.n_tokens), .least = 1 },
+    { "seed", 0, "S", "draws parts of the text at random (default 0: its beginning)", OPT_INT,
+      AT(seed) },
     { "gpu", 0, "NAME", "which GPU (default " CLI_DEFAULT_GPU "; gac contract list)", OPT_TEXT,
       AT(gpu) },
     { "contract", 0, "FILE", "a contract of your own instead", OPT_TEXT, AT(contract_file) },
@@ -270,6 +293,9 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     how->contract = contract;
     how->align = o->align.align;
     how->multiple = o->align.multiple;
+    how->seed = (uint64_t)o->seed;
+    how->first_layer = o->layers.first;
+    how->n_layers = o->layers.n;
     how->exclude = o->exclude.items;
     how->n_exclude = o->exclude.n;
     how->n_threads = (int)o->n_threads;

@@ -59,9 +59,11 @@ typedef struct gac_compress_options {
     unsigned choices;             /* GAC_CHOOSE_... ; dense is always one */
     const char *const *exclude;   /* patterns of modules that stay, as layers.0.* */
     int32_t n_exclude;
-    const int32_t *ids; /* (n_ids), the text for calibration */
+    int32_t first_layer, n_layers; /* only these may change; n_layers 0: all from first_layer on */
+    const int32_t *ids;            /* (n_ids), the text for calibration */
     size_t n_ids;
     int64_t n_tokens;           /* of the text to use; 0: 131072, or all if there are fewer */
+    uint64_t seed;              /* draws the windows of the text; 0: the first ones */
     const char *device;         /* "cpu", "cuda" */
     int n_threads;              /* 0: one for each core */
     const char *work;           /* folder in which measured layers stay, for other ratios too; NULL:
@@ -76,8 +78,8 @@ typedef struct gac_compress_options {
 
 #define GAC_COMPRESS_OPTIONS_INIT \
     { \
-        GAC_COMPRESS_GAC, GAC_ALIGN_CONTRACT, 0, NULL, 0, 0, 0, NULL, GAC_CHOOSE_ALL, NULL, 0, \
-            NULL, 0, 0, "cpu", 0, NULL, false, false, false, false, NULL, NULL, NULL \
+        GAC_COMPRESS_GAC, GAC_ALIGN_CONTRACT, 0, NULL, 0, 0, 0, NULL, GAC_CHOOSE_ALL, NULL, 0, 0, \
+            0, NULL, 0, 0, 0, "cpu", 0, NULL, false, false, false, false, NULL, NULL, NULL \
     }
 
 typedef enum gac_compress_choice {

@@ -2,6 +2,8 @@
  * layer's linear modules. Only one layer's sums are in memory at a time. */
 #include "compress/compress_internal.h"
 
+#include "base/splitmix.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,25 @@ static gac_status count_windows(compression *c)
     c->n_windows = n_all - c->n_probe_windows;
     gac_log_write(o->log, 0, "the text has %lld tokens; calibration uses %lld of them",
                   (long long)n_ids, (long long)(c->n_windows * c->window));
+    return GAC_OK;
+}
+
+/* Orders the windows of the text: as they are, or shuffled by the seed. */
+static gac_status order_windows(compression *c)
+{
+    const int64_t n = (int64_t)c->options->n_ids / c->window;
+    uint64_t state = c->options->seed;
+    c->order = calloc((size_t)n + 1, sizeof *c->order);
+    if (!c->order)
+        return gac_error_no_memory(c->err);
+    for (int64_t i = 0; i < n; i++)
+        c->order[i] = i;
+    for (int64_t i = n - 1; i > 0 && c->options->seed; i--) {
+        const int64_t j = (int64_t)(gac_splitmix64(&state) % (uint64_t)(i + 1));
+        const int64_t swap = c->order[i];
+        c->order[i] = c->order[j];
+        c->order[j] = swap;
+    }
     return GAC_OK;
 }
 
@@ -152,7 +173,9 @@ gac_status compress_start_calibration(compression *c)
         return status;
     choose_samples(c);
     const int64_t n = c->n_windows + c->n_probe_windows;
-    status = gac_engine_check_text(c->engine, c->options->ids, (size_t)(n * c->window), c->err);
+    status = order_windows(c);
+    if (status == GAC_OK)
+        status = gac_engine_check_text(c->engine, c->options->ids, c->options->n_ids, c->err);
     if (status == GAC_OK && gac_mul_i64(n * c->window, c->hidden, &numbers))
         c->residual = malloc((size_t)numbers * sizeof *c->residual);
     if (status == GAC_OK && !c->residual)
@@ -160,7 +183,8 @@ gac_status compress_start_calibration(compression *c)
                              "no memory for the activations of %lld tokens; fewer tokens need less",
                              (long long)(n * c->window));
     for (int64_t w = 0; w < n && status == GAC_OK; w++) {
-        status = gac_engine_embed(c->engine, c->options->ids + w * c->window, c->window, c->err);
+        status = gac_engine_embed(c->engine, c->options->ids + c->order[w] * c->window, c->window,
+                                  c->err);
         if (status == GAC_OK)
             status = gac_engine_read_residual(c->engine, residual_of(c, w), c->err);
     }

@@ -76,11 +76,13 @@ static gac_status describe_matrix(const compression *c, int32_t layer, gac_proje
         return gac_error_set(c->err, GAC_BAD_INPUT,
                              "%s: %s is not one plain weight; gac compresses dense models",
                              gac_quote(q, sizeof q, gac_checkpoint_path(c->checkpoint)), name);
+    const int32_t first = c->options->first_layer, n = c->options->n_layers;
+    const bool outside = layer < first || (n > 0 && layer >= first + n);
     *out = (matrix_stats){ .tensor = module->parts[0].weight,
                            .n_out = module->n_out,
                            .n_in = module->n_in,
                            .n = module->n_out < module->n_in ? module->n_out : module->n_in,
-                           .excluded = is_excluded(c->options, name) };
+                           .excluded = outside || is_excluded(c->options, name) };
     return GAC_OK;
 }
 
@@ -128,6 +130,7 @@ static gac_status check_options(const gac_compress_options *o, gac_error *err)
     GAC_REFUSE(err, o->max_time_ms > 0 && o->method != GAC_COMPRESS_GAC,
                "the published methods know ratios only");
     GAC_REFUSE(err, o->align == GAC_ALIGN_ROUND && o->multiple < 1, "round to what multiple?");
+    GAC_REFUSE(err, o->first_layer < 0 || o->n_layers < 0, "layers before the first one");
     GAC_REFUSE(err, !o->device, "options name no device");
     GAC_REFUSE(err, !o->ids || o->n_ids == 0, "there is no text");
     return GAC_OK;
@@ -280,6 +283,7 @@ static void dispose(compression *c, bool keep_work)
     free(c->layers);
     free(c->choices);
     free(c->residual);
+    free(c->order);
     free(c->probabilities);
     free(c->entropy);
 }

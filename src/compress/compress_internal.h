@@ -56,6 +56,7 @@ typedef struct compression {
     layer_stats *layers;   /* (n_layers) */
     layer_choice *choices; /* (n_layers) */
     int64_t window, n_windows, n_probe_windows;
+    int64_t *order;  /* (all windows of the text): those that are used come first */
     float *residual; /* (n_windows + n_probe_windows, window, hidden), before the layer at work */
     /* The dense model's output at sampled positions of the probe windows: */
     int64_t first_sample, sample_step, n_samples; /* in each window */
@@ -133,5 +134,11 @@ int64_t compress_round_down(const compression *c, int64_t size);
 /* ---- write_model.c ---- */
 
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result);
+
+/* ---- model_card.c ---- */
+
+/* The text of README.md; the caller frees it. */
+gac_status compress_card(const compression *c, const gac_compress_result *result, char **out,
+                         size_t *n_bytes);
 
 #endif

@@ -363,6 +363,17 @@ static gac_status write_config(writing *w)
     return status;
 }
 
+static gac_status write_card(writing *w, const gac_compress_result *result)
+{
+    char *text = NULL;
+    size_t n_bytes = 0;
+    gac_status status = compress_card(w->c, result, &text, &n_bytes);
+    if (status == GAC_OK)
+        status = gac_writer_add_file(w->writer, "README.md", text, n_bytes, w->c->err);
+    free(text);
+    return status;
+}
+
 /* Writes gac.json: what was chosen, and all that is needed to do it again. */
 static gac_status write_record(writing *w, const gac_compress_result *result)
 {
@@ -379,7 +390,8 @@ static gac_status write_record(writing *w, const gac_compress_result *result)
 
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result)
 {
-    static const char *const skip[] = { "config.json", "gac.json", GAC_MODELING_FILE, NULL };
+    static const char *const skip[] = { "config.json", "gac.json", "README.md", GAC_MODELING_FILE,
+                                        NULL };
     const int32_t n = gac_checkpoint_n_tensors(c->checkpoint);
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
     writing w = { .c = c, .plans = calloc((size_t)n + 1, sizeof *w.plans) };
@@ -405,6 +417,8 @@ gac_status compress_write(compression *c, const char *out, const gac_compress_re
         status = write_config(&w);
     if (status == GAC_OK)
         status = write_record(&w, result);
+    if (status == GAC_OK)
+        status = write_card(&w, result);
     if (status == GAC_OK)
         status = gac_writer_finish(w.writer, c->err);
     else
