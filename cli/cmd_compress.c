@@ -305,10 +305,13 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
         how->cancel = cli_catch_signals();
         status = gac_compress_run(model.checkpoint, model.model, o->out, how, &result, &c->error);
     }
-    if (status == GAC_OK)
+    if (status == GAC_OK) {
         status = judge(c, o, model.model, &found);
-    if (status == GAC_OK)
-        status = report(c, o, &result, &found);
+        if (status == GAC_OK)
+            status = report(c, o, &result, &found);
+        if (status != GAC_OK && !how->dry_run)
+            cli_report_failed(c, o->out, status);
+    }
     gac_compress_dispose(&result);
     free(ids);
     gac_contract_free(contract);

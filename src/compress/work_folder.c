@@ -49,17 +49,27 @@ static gac_status find_fingerprint(compression *c)
 }
 
 /* Removes the files that a job makes in its work folder, and the folder if nothing else is
- * in it. */
-static void remove_work(const compression *c)
+ * in it. Returns false if one of the files cannot be removed. */
+static bool remove_work(const compression *c)
 {
     char path[4096];
+    bool removed = true;
     for (int32_t i = 0; i < c->n_layers; i++) {
         layer_path(c, i, FILE_NAME, path, sizeof path);
-        unlink(path);
+        removed = (unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR) && removed;
         layer_path(c, i, NULL, path, sizeof path);
-        rmdir(path);
+        removed = (rmdir(path) == 0 || errno == ENOENT || errno == ENOTDIR) && removed;
     }
-    rmdir(c->work);
+    return (rmdir(c->work) == 0 || errno == ENOENT || errno == ENOTEMPTY) && removed;
+}
+
+gac_status compress_clear_work(const compression *c)
+{
+    char q[256];
+    if (c->options->work || remove_work(c))
+        return GAC_OK;
+    return gac_error_set(c->err, GAC_FAILED, "%s: cannot be removed: %s",
+                         gac_quote(q, sizeof q, c->work), strerror(errno));
 }
 
 gac_status compress_start_work(compression *c, const char *out)

@@ -419,6 +419,8 @@ gac_status compress_write(compression *c, const char *out, const gac_compress_re
         status = write_record(&w, result);
     if (status == GAC_OK)
         status = write_card(&w, result);
+    if (status == GAC_OK) /* before the model appears, since this may fail */
+        status = compress_clear_work(c);
     if (status == GAC_OK)
         status = gac_writer_finish(w.writer, c->err);
     else

@@ -116,6 +116,14 @@ def with_llama2c(folder, gac):
             struct.pack("<fi", -i, 1) + bytes([97 + i]) for i in range(4)))
 
 
+def with_small(folder, gac):
+    """That model as a directory, and a text of its tokens."""
+    with_llama2c(folder, gac)
+    call(gac, folder, "convert", "m.bin", "-o", "small", "--tokenizer", "t.bin", "-q")
+    with open(os.path.join(folder, "text"), "w", encoding="utf-8") as file:
+        file.write("abcddcba" * 12)
+
+
 def tells_of_memory(folder):
     """A probe leaves out shapes for which there is no memory, and counts them."""
     with open(os.path.join(folder, "out.json"), encoding="utf-8") as file:
@@ -156,6 +164,11 @@ CASES = [
     Case("convert", "convert", "m.gguf", "-o", "out", setup=with_gguf, target="out"),
     Case("convert-llama2c", "convert", "m.bin", "-o", "out", "--tokenizer", "t.bin",
          setup=with_llama2c, target="out"),
+    Case("compress", "compress", "small", "-o", "out", "--ratio", "0.3", "--align", "none", "--text",
+         "text", "--calib-tokens", "32", "--threads", "2", setup=with_small, target="out", blas=True),
+    Case("compress-json", "compress", "small", "-o", "out", "--ratio", "0.3", "--align", "round:2",
+         "--text", "text", "--calib-tokens", "32", "--threads", "2", "--json", setup=with_small,
+         target="out", blas=True),
     Case("eval", "eval", "tiny", "--perplexity", "text", "--device", "reference", "--json",
          setup=with_tiny, loose=True),
     Case("eval-cpu", "eval", "tiny", "--perplexity", "text", "--device", "cpu", "--threads", "2",
@@ -290,10 +303,10 @@ class Harness:
             return f"exit {result.returncode} with {said[-300:]!r}"
         if result.returncode not in (1, 4):
             return f"exit {result.returncode}: {said[-300:]}"
-        # When no file can be removed and no folder opened any more, what was being
-        # written stays under its hidden name, until the next run removes it.
+        # When no file can be removed and no folder opened any more, what was being written stays
+        # under its hidden name or in the work folder, until the next run removes it.
         if kind in ("unlink", "open") and on:
-            hidden = {k for k in found if k.startswith(".out")}
+            hidden = {k for k in found if k.startswith((".out", "out.work"))}
             found = {k: v for k, v in found.items() if k not in hidden}
             if hidden and found == self.after and "could not be removed" in said:
                 return None
