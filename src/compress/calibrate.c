@@ -165,20 +165,26 @@ static gac_status probe_dense(compression *c)
     return status;
 }
 
-gac_status compress_start_calibration(compression *c)
+gac_status compress_choose_windows(compression *c)
 {
     gac_status status = count_windows(c);
-    int64_t numbers = 0;
     if (status != GAC_OK)
         return status;
     choose_samples(c);
-    const int64_t n = c->n_windows + c->n_probe_windows;
     status = order_windows(c);
-    if (status == GAC_OK)
-        status = gac_engine_check_text(c->engine, c->options->ids, c->options->n_ids, c->err);
-    if (status == GAC_OK && gac_mul_i64(n * c->window, c->hidden, &numbers))
+    return status == GAC_OK
+               ? gac_engine_check_text(c->engine, c->options->ids, c->options->n_ids, c->err)
+               : status;
+}
+
+gac_status compress_start_calibration(compression *c)
+{
+    const int64_t n = c->n_windows + c->n_probe_windows;
+    int64_t numbers = 0;
+    gac_status status = GAC_OK;
+    if (gac_mul_i64(n * c->window, c->hidden, &numbers))
         c->residual = malloc((size_t)numbers * sizeof *c->residual);
-    if (status == GAC_OK && !c->residual)
+    if (!c->residual)
         return gac_error_set(c->err, GAC_NO_RESOURCE,
                              "no memory for the activations of %lld tokens; fewer tokens need less",
                              (long long)(n * c->window));
@@ -370,18 +376,13 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
 {
     input_sums sums[GAC_INPUT_COUNT] = { 0 };
     char text[512];
-    bool found = false;
-    gac_status status = compress_load_layer(c, layer, &found);
-    if (status != GAC_OK)
-        return status;
-    if (!found)
-        status = gac_engine_collect(c->engine, layer, c->err);
+    gac_status status = gac_engine_collect(c->engine, layer, c->err);
     if (status == GAC_OK)
         status = advance(c, layer, 0, c->n_windows);
-    if (status == GAC_OK && !found)
+    if (status == GAC_OK)
         status = read_sums(c, layer, sums);
     gac_engine_collect(c->engine, -1, NULL);
-    if (status == GAC_OK && !found) {
+    if (status == GAC_OK) {
         status = factor_layer(c, layer, sums);
         if (status != GAC_OK && c->err) {
             snprintf(text, sizeof text, "%s", c->err->text);
@@ -392,10 +393,15 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
         free(sums[i].gram);
         free(sums[i].magnitude);
     }
-    if (status == GAC_OK && !found && c->options->method == GAC_COMPRESS_GAC)
+    if (status == GAC_OK && c->options->method == GAC_COMPRESS_GAC)
         status = compress_measure_effects(c, layer);
-    if (status == GAC_OK && !found)
+    if (status == GAC_OK)
         status = compress_save_layer(c, layer);
     return status == GAC_OK ? advance(c, layer, c->n_windows, c->n_windows + c->n_probe_windows)
                             : status;
+}
+
+gac_status compress_pass_layer(compression *c, int32_t layer)
+{
+    return advance(c, layer, 0, c->n_windows + c->n_probe_windows);
 }

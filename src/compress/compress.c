@@ -159,34 +159,51 @@ static gac_status open_engine(compression *c)
     return GAC_OK;
 }
 
-/* Counts passes of one window through one layer. */
-static uint64_t count_steps(const compression *c)
+/* Counts passes of one window through one layer, up to layer end - 1. */
+static uint64_t count_steps(const compression *c, const bool *found, int32_t end)
 {
-    uint64_t n = (uint64_t)(c->n_layers * (c->n_windows + c->n_probe_windows));
-    for (int32_t l = 0; l < c->n_layers && c->options->method == GAC_COMPRESS_GAC; l++) {
+    uint64_t n = (uint64_t)(end * (c->n_windows + c->n_probe_windows));
+    for (int32_t l = 0; l < end && c->options->method == GAC_COMPRESS_GAC; l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
             n_cuts +=
                 !c->layers[l].matrix[p].excluded && (c->options->choices & GAC_CHOOSE_RANK) != 0;
         n_cuts += (c->options->choices & GAC_CHOOSE_WIDTH) != 0;
         n_cuts += (c->options->choices & GAC_CHOOSE_HEADS) != 0;
-        n += (uint64_t)(n_cuts * c->n_probe_windows * (c->n_layers - l));
+        if (!found[l])
+            n += (uint64_t)(n_cuts * c->n_probe_windows * (c->n_layers - l));
     }
     return n;
 }
 
+/* Measures the layers that the work folder does not have. */
+static gac_status measure_missing(compression *c, bool *found)
+{
+    int32_t end = 0; /* behind the last layer to measure */
+    gac_status status = GAC_OK;
+    for (int32_t l = 0; l < c->n_layers && status == GAC_OK; l++) {
+        status = compress_load_layer(c, l, &found[l]);
+        end = found[l] ? end : l + 1;
+    }
+    if (status == GAC_OK && end > 0)
+        status = compress_start_calibration(c);
+    c->n_steps = count_steps(c, found, end);
+    gac_progress_start(c->options->progress, "measuring layers", "passes", c->n_steps);
+    for (int32_t l = 0; l < end && status == GAC_OK; l++)
+        status = found[l] ? compress_pass_layer(c, l) : compress_measure_layer(c, l);
+    gac_progress_finish(c->options->progress);
+    return status;
+}
+
 static gac_status measure(compression *c, const char *out)
 {
-    gac_status status = compress_start_calibration(c);
+    bool *found = calloc((size_t)c->n_layers + 1, sizeof *found);
+    gac_status status = found ? compress_choose_windows(c) : gac_error_no_memory(c->err);
     if (status == GAC_OK)
         status = compress_start_work(c, out);
-    if (status != GAC_OK)
-        return status;
-    c->n_steps = count_steps(c);
-    gac_progress_start(c->options->progress, "measuring layers", "passes", c->n_steps);
-    for (int32_t l = 0; l < c->n_layers && status == GAC_OK; l++)
-        status = compress_measure_layer(c, l);
-    gac_progress_finish(c->options->progress);
+    if (status == GAC_OK)
+        status = measure_missing(c, found);
+    free(found);
     return status;
 }
 

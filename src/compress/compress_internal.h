@@ -76,11 +76,15 @@ gac_status compress_read_weight(const compression *c, const matrix_stats *m, flo
 
 /* ---- calibrate.c ---- */
 
-/* Cuts the text into windows, embeds them, and runs the dense model on the probe windows. */
+/* Cuts the text into windows, and chooses those that are used. */
+gac_status compress_choose_windows(compression *c);
+/* Embeds the windows, and runs the dense model on the probe windows. */
 gac_status compress_start_calibration(compression *c);
 /* Fills the statistics of a layer, moves all windows behind it, and saves the large parts in
  * the work folder. */
 gac_status compress_measure_layer(compression *c, int32_t layer);
+/* Only moves the windows: the layer was measured before. */
+gac_status compress_pass_layer(compression *c, int32_t layer);
 /* Divergence of the model's output from the dense one, in nats, as the engine is now from
  * layer on. */
 gac_status compress_divergence(compression *c, int32_t layer, double *out);

@@ -5,6 +5,7 @@
 """
 import argparse
 import json
+import math
 import os
 import pathlib
 import resource
@@ -34,6 +35,26 @@ def header(path):
         found = json.loads(file.read(size))
     found.pop("__metadata__", None)
     return {name: entry["shape"] for name, entry in found.items()}
+
+
+def keep_layers(folder, n_layers):
+    """Removes the last layers of a model."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    size, = struct.unpack("<Q", data[:8])
+    old, new, body = json.loads(data[8:8 + size]), {}, b""
+    for name, entry in old.items():
+        layer = int(name.split(".")[2]) if ".layers." in name else 0
+        if name == "__metadata__" or layer >= n_layers:
+            continue
+        start, end = entry["data_offsets"]
+        new[name] = {**entry, "data_offsets": [len(body), len(body) + end - start]}
+        body += data[8 + size + start:8 + size + end]
+    text = json.dumps(new).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = n_layers
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def linear_params(folder):
@@ -66,7 +87,8 @@ class Compress(unittest.TestCase):
                         **more)
 
     def result(self, *args):
-        return json.loads(self.compress("--work", self.work, "--json", *args).stdout)
+        return json.loads(self.compress("--work", self.work, "--json", "--calib-tokens", "8192",
+                                        *args).stdout)
 
     def perplexity(self, folder):
         done = self.gac("eval", folder, "--perplexity", TEXT, "--max-windows", "12", "--json", "-q")
@@ -101,19 +123,80 @@ class Compress(unittest.TestCase):
         found = {}
         for method in ("gac", "svd-llm", "asvd", "svd"):
             work = ["--work", self.work] if method == "gac" else []
-            self.compress("--ratio", 0.3, "--method", method, "--force", *work)
+            self.compress("--ratio", 0.3, "--method", method, "--force", "--calib-tokens", "8192",
+                          *work)
             found[method] = self.perplexity(self.out)
         self.assertLess(before, found["gac"])
         self.assertLess(found["gac"], found["svd-llm"])
         self.assertLess(found["svd-llm"], found["svd"])
         self.assertLess(found["asvd"], found["svd"])
 
+    def test_the_expected_loss_is_about_the_measured_one(self):
+        found = self.result("--ratio", 0.2)
+        measured = math.log(self.perplexity(self.out) / self.perplexity(TINY))
+        self.assertLess(measured / 3, found["objective"])
+        self.assertLess(found["objective"], measured * 3)
+
+    def test_the_config_states_what_the_tensors_have(self):
+        """For other runtimes, and after a repair too."""
+        self.compress("--ratio", 0.4, "--align", "none", "--work", self.work, "--calib-tokens",
+                      "8192")
+        fit = self.folder / "fit"
+        self.gac("repair", self.out, "-o", fit, "-q")
+        self.gac("verify", self.out, fit, "--forward", "-q")
+        for folder in (self.out, fit):
+            shapes = header(folder / "model.safetensors")
+            modules = json.loads((folder / "config.json").read_text())["gac_modules"]
+            self.assertGreater(len(modules), 20)
+            for name, spec in modules.items():
+                if "linear" in spec:
+                    self.assertEqual(spec["linear"], shapes[f"model.{name}.weight"])
+                    continue
+                second = shapes[f"model.{name}.{spec['second']}.weight"]
+                first = shapes[f"model.{name}.{spec['first']}.weight"]
+                self.assertEqual(spec["factors"], [second[0], first[0], first[1]])
+        self.assertIn("gac,", self.gac("inspect", fit, "-q").stdout)
+
+    def test_one_width_needs_no_code(self):
+        """A model of one layer, whose MLP gets narrower: a plain config can say that."""
+        model = self.folder / "one"
+        shutil.copytree(TINY, model)
+        keep_layers(model, 1)
+        self.compress("--ratio", 0.2, "--choices", "width", "--calib-tokens", "4096", model=model)
+        self.assertFalse((self.out / "modeling_gac.py").exists())
+        config = json.loads((self.out / "config.json").read_text())
+        width = header(self.out / "model.safetensors")["model.layers.0.mlp.up_proj.weight"][0]
+        self.assertEqual(config["intermediate_size"], width)
+        self.assertEqual(width % 32, 0)
+        self.assertNotIn("gac_modules", config)
+
+    def test_code_of_another_family(self):
+        model = self.folder / "mistral"
+        shutil.copytree(TINY, model)
+        config = json.loads((model / "config.json").read_text())
+        config.update(model_type="mistral", architectures=["MistralForCausalLM"],
+                      sliding_window=None)
+        (model / "config.json").write_text(json.dumps(config))
+        self.compress("--ratio", 0.3, "--calib-tokens", "4096", model=model)
+        code = (self.out / "modeling_gac.py").read_text()
+        self.assertIn("class GacMistralForCausalLM(MistralForCausalLM):", code)
+        self.assertNotIn("Llama", code)
+        compile(code, "modeling_gac.py", "exec")
+        written = json.loads((self.out / "config.json").read_text())
+        self.assertEqual(written["architectures"], ["GacMistralForCausalLM"])
+        self.assertEqual(written["auto_map"]["AutoModelForCausalLM"],
+                         "modeling_gac.GacMistralForCausalLM")
+        card = (self.out / "README.md").read_text()
+        self.assertIn("| parameters of the blocks' linear layers | 3145728 |", card)
+
     def test_choices_and_exclusions(self):
-        found = self.result("--ratio", 0.15, "--choices", "dense,width", "--dry-run")
+        found = json.loads(self.compress("--ratio", 0.15, "--choices", "dense,width", "--dry-run",
+                                         "--calib-tokens", "4096", "--json").stdout)
         self.assertFalse(self.out.exists())
         self.assertLessEqual({m["choice"] for m in found["modules"]}, {"dense", "width"})
         found = json.loads(self.compress("--ratio", 0.15, "--exclude", "layers.[0-5].*", "--exclude",
-                                         "*.self_attn.q_proj", "--json", "--dry-run").stdout)
+                                         "*.self_attn.q_proj", "--json", "--dry-run",
+                                         "--calib-tokens", "4096").stdout)
         for module in found["modules"]:
             layer = int(module["name"].split(".")[1])
             if layer < 6 or module["name"].endswith("q_proj"):
@@ -190,12 +273,12 @@ class Compress(unittest.TestCase):
         self.refused(2, "dense, rank, width, heads", "--ratio", 0.2, "--choices", "holes")
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")
         self.refused(2, "can be reached", "--ratio", 0.97, "--choices", "width", "--exclude",
-                     "layers.[0-6].*")
+                     "layers.[0-6].*", "--calib-tokens", "4096")
 
     def test_a_compressed_model_is_refused(self):
         small = self.folder / "small"
         self.gac("compress", TINY, "-o", small, "--text", TEXT, "--no-sync", "-q", "--ratio", 0.5,
-                 "--work", self.work, "--choices", "rank")
+                 "--calib-tokens", "4096", "--choices", "rank")
         self.refused(3, "is not one plain weight", "--ratio", 0.2, model=small)
 
     def test_weights_that_are_not_finite(self):
