@@ -105,8 +105,8 @@ static void print_places(const dim_options *o, int64_t repaired, const gac_contr
 {
     printf("\non %s (%s), %s, other axis %d:\n", gac_contract_name(contract),
            gac_contract_gpu(contract), gac_dtype_name(o->dtype), OTHER_AXIS);
-    printf("  %-20s  %-10s %-9s %-9s %-16s %s\n", "seen as", "size", "aligned", "slower",
-           "kernel", "basis");
+    printf("  %-20s  %-10s %-9s %-9s %-16s %s\n", "seen as", "size", "aligned", "slower", "kernel",
+           "basis");
     for (int i = 0; i < N_PLACES; i++) {
         print_place(places[i].label, o->size, &before[i]);
         if (repaired != o->size)
