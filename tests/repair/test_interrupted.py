@@ -95,12 +95,13 @@ class Interrupted(ShimCase):
         with open(self.path("q.jsonl"), "w", encoding="utf-8") as file:
             file.write('{"goal": "To read", "sol1": "open it", "sol2": "burn it", "label": 0}\n')
         before = sorted(os.listdir(self.folder))
-        for job in (("plan", source, "-o", out),
-                    ("plan", source, "--pareto", "--data", out),
-                    ("eval", TINY, "--tasks", "piqa", "--task-data", self.path("q.jsonl"),
-                     "--lm-eval", out)):
+        for n_writes, job in (
+                (2, ("plan", source, "-o", out)),
+                (2, ("plan", source, "--pareto", "--data", out)),
+                (1, ("eval", TINY, "--tasks", "piqa", "--task-data", self.path("q.jsonl"),
+                     "--lm-eval", out))):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                for call, at in (("write", 1), ("write", 2)):
+                for call, at in (("write", 1), ("write", 2))[:n_writes]:
                     with self.subTest(job[2:], signal=number.name, call=call, at=at):
                         result = self.watched(*job, call=call, at=at, signal=int(number))
                         self.nothing_left(before)
