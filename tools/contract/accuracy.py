@@ -134,6 +134,13 @@ def accuracy_of(runs, dtypes, predictor):
     return out
 
 
+def together(runs, predictor):
+    """Errors at the held-out shapes of all dtypes."""
+    held = [p for run in runs for p in run
+            if p["phase"] == "held-out shapes" and "median_us" in p]
+    return {op: errors([p for p in held if p["op"] == op], predictor) for op in ("gemm", "sdpa")}
+
+
 def is_same(a, b, key=""):
     """But for what other arithmetic makes of the last digits, and of times close to 5 % apart."""
     if isinstance(a, dict) and isinstance(b, dict):
@@ -152,6 +159,7 @@ def main():
     contract, predictor = read(args.contract), Predictor(args.library, args.contract)
     found = accuracy_of([read(path)["points"] for path in args.raw], contract["dtypes"], predictor)
     if args.print:
+        found["all_dtypes"] = together([read(path)["points"] for path in args.raw], predictor)
         print(json.dumps(found, indent=1))
         return
     said = contract.get("accuracy", {})
