@@ -9,8 +9,8 @@
 #include <string.h>
 
 #define DEFAULT_TOKENS 131072 /* 64 windows of 2048 */
-#define PROBE_WINDOWS 2       /* windows that show what a cut does to the output */
-#define MAX_SAMPLES 448       /* positions of a probe window at which the output is compared */
+#define TRIAL_WINDOWS 2       /* windows that show what a cut does to the output */
+#define MAX_SAMPLES 448       /* positions of a trial window at which the output is compared */
 
 static float *residual_of(const compression *c, int64_t window)
 {
@@ -24,18 +24,18 @@ static gac_status count_windows(compression *c)
     const int64_t wanted = o->n_tokens ? o->n_tokens : DEFAULT_TOKENS;
     const int64_t n_all = n_ids / c->window;
     c->n_windows = (wanted + c->window - 1) / c->window;
-    c->n_probe_windows = PROBE_WINDOWS;
-    if (c->n_windows + c->n_probe_windows <= n_all)
+    c->n_trial_windows = TRIAL_WINDOWS;
+    if (c->n_windows + c->n_trial_windows <= n_all)
         return GAC_OK;
     if (o->n_tokens || n_all < 2)
         return gac_error_set(c->err, GAC_USAGE,
                              "the text has %lld tokens; calibration with %lld needs %lld: windows "
                              "of %lld, and %d more to measure the effect of cuts",
                              (long long)n_ids, (long long)wanted,
-                             (long long)((c->n_windows + PROBE_WINDOWS) * c->window),
-                             (long long)c->window, PROBE_WINDOWS);
-    c->n_probe_windows = n_all > 4 * PROBE_WINDOWS ? PROBE_WINDOWS : (n_all + 3) / 4;
-    c->n_windows = n_all - c->n_probe_windows;
+                             (long long)((c->n_windows + TRIAL_WINDOWS) * c->window),
+                             (long long)c->window, TRIAL_WINDOWS);
+    c->n_trial_windows = n_all > 4 * TRIAL_WINDOWS ? TRIAL_WINDOWS : (n_all + 3) / 4;
+    c->n_windows = n_all - c->n_trial_windows;
     gac_log_write(o->log, 0, "the text has %lld tokens; calibration uses %lld of them",
                   (long long)n_ids, (long long)(c->n_windows * c->window));
     return GAC_OK;
@@ -100,7 +100,7 @@ static double cross_entropy(const float *p, const float *logits, const double *l
     return sum;
 }
 
-/* Goes through the samples of the probe window that is in the engine. With *cross NULL it
+/* Goes through the samples of the trial window that is in the engine. With *cross NULL it
  * keeps the probabilities, else it adds their cross entropy with the output. */
 static gac_status sample_window(compression *c, int64_t window, double *cross)
 {
@@ -125,7 +125,7 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out)
 {
     double sum = 0;
     gac_status status = GAC_OK;
-    for (int64_t w = 0; w < c->n_probe_windows && status == GAC_OK; w++) {
+    for (int64_t w = 0; w < c->n_trial_windows && status == GAC_OK; w++) {
         status = compress_check_cancel(c);
         if (status == GAC_OK)
             status = gac_engine_write_residual(c->engine, residual_of(c, c->n_windows + w),
@@ -137,7 +137,7 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out)
         sum += c->entropy[w];
         compress_step(c, (uint64_t)(c->n_layers - layer));
     }
-    *out = sum / (double)(c->n_probe_windows * c->n_samples);
+    *out = sum / (double)(c->n_trial_windows * c->n_samples);
     if (status == GAC_OK && !isfinite(*out))
         status = gac_error_set(c->err, GAC_FAILED, "layer %d: the output with a cut is not finite",
                                layer);
@@ -145,9 +145,9 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out)
 }
 
 /* Keeps the output of the dense model. */
-static gac_status probe_dense(compression *c)
+static gac_status run_dense(compression *c)
 {
-    const int64_t n = c->n_probe_windows;
+    const int64_t n = c->n_trial_windows;
     int64_t numbers;
     if (!gac_mul_i64(n * c->n_samples, c->vocab, &numbers))
         return gac_error_no_memory(c->err);
@@ -179,7 +179,7 @@ gac_status compress_choose_windows(compression *c)
 
 gac_status compress_start_calibration(compression *c)
 {
-    const int64_t n = c->n_windows + c->n_probe_windows;
+    const int64_t n = c->n_windows + c->n_trial_windows;
     int64_t numbers = 0;
     gac_status status = GAC_OK;
     if (gac_mul_i64(n * c->window, c->hidden, &numbers))
@@ -195,7 +195,7 @@ gac_status compress_start_calibration(compression *c)
             status = gac_engine_read_residual(c->engine, residual_of(c, w), c->err);
     }
     if (status == GAC_OK && c->options->method == GAC_COMPRESS_GAC)
-        status = probe_dense(c);
+        status = run_dense(c);
     return status;
 }
 
@@ -397,11 +397,11 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
         status = compress_measure_effects(c, layer);
     if (status == GAC_OK)
         status = compress_save_layer(c, layer);
-    return status == GAC_OK ? advance(c, layer, c->n_windows, c->n_windows + c->n_probe_windows)
+    return status == GAC_OK ? advance(c, layer, c->n_windows, c->n_windows + c->n_trial_windows)
                             : status;
 }
 
 gac_status compress_pass_layer(compression *c, int32_t layer)
 {
-    return advance(c, layer, 0, c->n_windows + c->n_probe_windows);
+    return advance(c, layer, 0, c->n_windows + c->n_trial_windows);
 }

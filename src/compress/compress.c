@@ -162,7 +162,7 @@ static gac_status open_engine(compression *c)
 /* Counts passes of one window through one layer, up to layer end - 1. */
 static uint64_t count_steps(const compression *c, const bool *found, int32_t end)
 {
-    uint64_t n = (uint64_t)(end * (c->n_windows + c->n_probe_windows));
+    uint64_t n = (uint64_t)(end * (c->n_windows + c->n_trial_windows));
     for (int32_t l = 0; l < end && c->options->method == GAC_COMPRESS_GAC; l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
@@ -171,7 +171,7 @@ static uint64_t count_steps(const compression *c, const bool *found, int32_t end
         n_cuts += (c->options->choices & GAC_CHOOSE_WIDTH) != 0;
         n_cuts += (c->options->choices & GAC_CHOOSE_HEADS) != 0;
         if (!found[l])
-            n += (uint64_t)(n_cuts * c->n_probe_windows * (c->n_layers - l));
+            n += (uint64_t)(n_cuts * c->n_trial_windows * (c->n_layers - l));
     }
     return n;
 }

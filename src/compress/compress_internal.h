@@ -55,13 +55,13 @@ typedef struct compression {
     int64_t hidden, vocab;
     layer_stats *layers;   /* (n_layers) */
     layer_choice *choices; /* (n_layers) */
-    int64_t window, n_windows, n_probe_windows;
+    int64_t window, n_windows, n_trial_windows;
     int64_t *order;  /* (all windows of the text): those that are used come first */
-    float *residual; /* (n_windows + n_probe_windows, window, hidden), before the layer at work */
-    /* The dense model's output at sampled positions of the probe windows: */
+    float *residual; /* (n_windows + n_trial_windows, window, hidden), before the layer at work */
+    /* The dense model's output at sampled positions of the trial windows: */
     int64_t first_sample, sample_step, n_samples; /* in each window */
-    float *probabilities;                         /* (n_probe_windows, n_samples, vocab) */
-    double *entropy;          /* (n_probe_windows): sums of p log p over a window's samples */
+    float *probabilities;                         /* (n_trial_windows, n_samples, vocab) */
+    double *entropy;          /* (n_trial_windows): sums of p log p over a window's samples */
     char *work;               /* folder for measured layers */
     bool keeps_work;          /* layers that are there are used, and they stay if the job fails */
     char fingerprint[20];     /* of the model, the text and the options, for a resumed job */
@@ -78,7 +78,7 @@ gac_status compress_read_weight(const compression *c, const matrix_stats *m, flo
 
 /* Cuts the text into windows, and chooses those that are used. */
 gac_status compress_choose_windows(compression *c);
-/* Embeds the windows, and runs the dense model on the probe windows. */
+/* Embeds the windows, and runs the dense model on the trial windows. */
 gac_status compress_start_calibration(compression *c);
 /* Fills the statistics of a layer, moves all windows behind it, and saves the large parts in
  * the work folder. */
