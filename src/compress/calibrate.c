@@ -239,17 +239,10 @@ static gac_status method_gram(const compression *c, const input_sums *sums, int6
     return GAC_OK;
 }
 
-/* Beyond this rank two factors have more parameters than the weight. */
-static int64_t break_even(const matrix_stats *m)
-{
-    int64_t rank = m->n_out * m->n_in / (m->n_out + m->n_in);
-    return rank < m->n ? rank : m->n;
-}
-
 /* Cuts the basis down to the columns that a choice can have. */
 static void trim_basis(matrix_stats *m)
 {
-    m->n_basis = break_even(m);
+    m->n_basis = compress_break_even(m);
     for (int64_t i = 1; i < m->n_out; i++)
         memmove(m->basis + i * m->n_basis, m->basis + i * m->n,
                 (size_t)m->n_basis * sizeof *m->basis);

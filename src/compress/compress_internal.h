@@ -93,6 +93,8 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out);
 
 /* Measures the scale of every curve of a layer. */
 gac_status compress_measure_effects(compression *c, int32_t layer);
+/* The rank beyond which two factors have more parameters than the weight. */
+int64_t compress_break_even(const matrix_stats *m);
 double compress_rank_loss(const matrix_stats *m, int64_t rank); /* relative */
 double compress_channel_loss(const channel_stats *s, int64_t n_groups);
 /* The first n_groups of the order as inputs, rising; the caller frees them. NULL: no memory. */

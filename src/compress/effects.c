@@ -13,6 +13,12 @@
 #define LEAST_DIVERGENCE 1e-9
 #define LEAST_LOSS 1e-12
 
+int64_t compress_break_even(const matrix_stats *m)
+{
+    int64_t rank = m->n_out * m->n_in / (m->n_out + m->n_in);
+    return rank < m->n ? rank : m->n;
+}
+
 double compress_rank_loss(const matrix_stats *m, int64_t rank)
 {
     double lost = 0;

@@ -239,8 +239,7 @@ gac_status compress_load_layer(compression *c, int32_t layer, bool *found)
         matrix_stats *m = &l->matrix[p];
         m->scale = scales[p];
         m->energy = copy_part(file, "energy", p, m->n, GAC_DTYPE_F64);
-        m->n_basis = m->n_out * m->n_in / (m->n_out + m->n_in);
-        m->n_basis = m->n_basis < m->n ? m->n_basis : m->n;
+        m->n_basis = compress_break_even(m);
         for (int64_t i = m->n - 1; m->energy && i >= 0; i--)
             m->total += m->energy[i];
     }

@@ -215,13 +215,21 @@ static void rows_free(void *state, gac_rows *rows)
     free(rows);
 }
 
+static gac_status check_rows(const gac_cpu_compute *compute, int64_t first, int64_t n,
+                             gac_error *err)
+{
+    if (first >= 0 && n >= 0 && first <= compute->max_rows - n)
+        return GAC_OK;
+    return gac_error_set(err, GAC_USAGE, "rows %lld to %lld of %lld", (long long)first,
+                         (long long)first + (long long)n, (long long)compute->max_rows);
+}
+
 static gac_status rows_read(void *state, const gac_rows *rows, int64_t first, int64_t n, float *out,
                             gac_error *err)
 {
-    const gac_cpu_compute *compute = state;
-    if (first < 0 || n < 0 || first > compute->max_rows - n)
-        return gac_error_set(err, GAC_USAGE, "rows %lld to %lld of %lld", (long long)first,
-                             (long long)first + (long long)n, (long long)compute->max_rows);
+    gac_status status = check_rows(state, first, n, err);
+    if (status != GAC_OK)
+        return status;
     for (int64_t i = 0; i < n; i++)
         memcpy(out + i * rows->width, rows->data + (first + i) * rows->stride,
                (size_t)rows->width * sizeof *out);
@@ -231,10 +239,9 @@ static gac_status rows_read(void *state, const gac_rows *rows, int64_t first, in
 static gac_status rows_write(void *state, gac_rows *rows, int64_t first, int64_t n, const float *in,
                              gac_error *err)
 {
-    const gac_cpu_compute *compute = state;
-    if (first < 0 || n < 0 || first > compute->max_rows - n)
-        return gac_error_set(err, GAC_USAGE, "rows %lld to %lld of %lld", (long long)first,
-                             (long long)first + (long long)n, (long long)compute->max_rows);
+    gac_status status = check_rows(state, first, n, err);
+    if (status != GAC_OK)
+        return status;
     for (int64_t i = 0; i < n; i++)
         memcpy(rows->data + (first + i) * rows->stride, in + i * rows->width,
                (size_t)rows->width * sizeof *in);
