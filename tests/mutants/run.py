@@ -30,6 +30,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -215,6 +216,8 @@ def try_one(runner, mutant):
 
 
 def main():
+    # Under nohup, tests that send SIGHUP would fail without a fault, too.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True, help="the build with tests")
