@@ -30,11 +30,11 @@ typedef struct compress_command {
 static const compress_command initial = { .workload_text = GAC_DEFAULT_WORKLOAD,
                                           .options = GAC_COMPRESS_OPTIONS_INIT };
 
-static const opt_choice method_choices[] = { { "gac", GAC_COMPRESS_GAC, false },
-                                             { "svd", GAC_COMPRESS_SVD, false },
-                                             { "asvd", GAC_COMPRESS_ASVD, false },
-                                             { "svd-llm", GAC_COMPRESS_SVD_LLM, false },
-                                             { 0 } };
+static const opt_choice method_choices[] = {
+    { "gac", GAC_COMPRESS_GAC, false },         { "energy", GAC_COMPRESS_ENERGY, false },
+    { "svd", GAC_COMPRESS_SVD, false },         { "asvd", GAC_COMPRESS_ASVD, false },
+    { "svd-llm", GAC_COMPRESS_SVD_LLM, false }, { 0 }
+};
 
 /* gac, none or round:N */
 static gac_status take_align(void *member, const char *text, gac_error *err)
@@ -112,7 +112,8 @@ static const opt options[] = {
     { "target-ms", 0, "T", "the least loss with the workload within T milliseconds, as predicted",
       OPT_REAL, AT(options.max_time_ms), .min = 0, .above = true },
     { "method", 0, "M",
-      "gac (the default); or for comparison svd, asvd, svd-llm: the same share of every matrix",
+      "gac (the default); or for comparison energy (effects on the output are not measured) and "
+      "svd, asvd, svd-llm (the same share of every matrix)",
       OPT_CHOICE, AT(options.method), .choices = method_choices },
     { "align", 0, "A",
       "sizes to choose from: gac (those the GPU serves well; the default), none, round:N", OPT_CALL,
@@ -152,7 +153,19 @@ static const opt options[] = {
 typedef struct judged {
     double dense_ms, compressed_ms, aligned_pct; /* NaN: not known */
     const char *gpu;
+    bool needs_code; /* other runtimes load it by the modelling code beside it */
 } judged;
+
+/* Where the written model loads, and how: as it is, and with modelling code. */
+static const struct {
+    const char *name, *plain, *with_code;
+} runtimes[] = {
+    { "gac", "gac generate", "gac generate" },
+    { "transformers", "AutoModelForCausalLM.from_pretrained(DIR)",
+      "AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)" },
+    { "vllm", "LLM(DIR)", "LLM(DIR, model_impl=\"transformers\", trust_remote_code=True)" },
+};
+enum { N_RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
 /* The predicted time of the workload, or NaN. */
 static double predict(const compress_command *o, const gac_model *model)
@@ -175,7 +188,7 @@ static gac_status judge(cli *c, const compress_command *o, const gac_model *dens
     gac_checkpoint *checkpoint = NULL;
     gac_model *model = NULL;
     gac_target target = GAC_TARGET_INIT;
-    *out = (judged){ predict(o, dense), NAN, NAN, gac_contract_gpu(o->options.contract) };
+    *out = (judged){ predict(o, dense), NAN, NAN, gac_contract_gpu(o->options.contract), false };
     if (o->options.dry_run)
         return GAC_OK;
     gac_status status = cli_open_model(c, o->out, &checkpoint, &model);
@@ -192,13 +205,24 @@ static gac_status judge(cli *c, const compress_command *o, const gac_model *dens
         free(advice);
         out->compressed_ms = predict(o, model);
         out->aligned_pct = n ? 100.0 * n_aligned / n : 100;
+        out->needs_code = json_object_get(gac_model_config(model), "auto_map") != NULL;
     }
     gac_model_free(model);
     gac_checkpoint_close(checkpoint);
     return status;
 }
 
-/* Adds what the contract says of the model that was written. */
+static json_t *runtimes_json(const judged *j)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < N_RUNTIMES; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s}", "runtime", runtimes[i].name, "how",
+                                        j->needs_code ? runtimes[i].with_code : runtimes[i].plain));
+    return list;
+}
+
+/* Adds what the contract says of the model that was written, and where it loads. */
 static gac_status add_judgement(cli *c, const compress_command *o, const judged *j, json_t *result)
 {
     json_object_set_new(result, "aligned_pct", cli_number_or_null(j->aligned_pct));
@@ -206,6 +230,8 @@ static gac_status add_judgement(cli *c, const compress_command *o, const judged 
                         json_pack("{s:s, s:o, s:o}", "workload", o->workload_text, "now_ms",
                                   cli_number_or_null(j->dense_ms), "compressed_ms",
                                   cli_number_or_null(j->compressed_ms)));
+    if (!o->options.dry_run)
+        json_object_set_new(result, "loads_in", runtimes_json(j));
     return gac_json_print(stdout, result, &c->error);
 }
 
@@ -247,8 +273,11 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
     if (isfinite(j->compressed_ms))
         printf("predicted  %.3f ms, %.3f ms before: %s on %s\n", j->compressed_ms, j->dense_ms,
                o->workload_text, j->gpu);
-    if (!o->options.dry_run)
-        printf("written    %s, %.1f %% of its sizes aligned\n", o->out, j->aligned_pct);
+    if (o->options.dry_run)
+        return GAC_OK;
+    printf("written    %s, %.1f %% of its sizes aligned\n", o->out, j->aligned_pct);
+    printf("loads in   gac, transformers, vLLM%s\n",
+           j->needs_code ? " by the modelling code beside it: trust_remote_code=True" : "");
     return GAC_OK;
 }
 

@@ -24,6 +24,7 @@ extern "C" {
 
 typedef enum gac_compress_method {
     GAC_COMPRESS_GAC,     /* ranks, widths and heads, shared out by their measured effect */
+    GAC_COMPRESS_ENERGY,  /* likewise, by the share of energy that each module loses */
     GAC_COMPRESS_SVD,     /* ranks by plain SVD, the same share of every matrix */
     GAC_COMPRESS_ASVD,    /* likewise, inputs scaled by the root of their mean magnitude */
     GAC_COMPRESS_SVD_LLM, /* likewise, inputs whitened by their Gram matrix */

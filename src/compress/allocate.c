@@ -309,7 +309,7 @@ static gac_status solve(compression *c, const options *all, int32_t n, gac_compr
 gac_status compress_allocate(compression *c, gac_compress_result *result)
 {
     const int32_t n = c->n_layers * N_BLOCKS;
-    if (c->options->method != GAC_COMPRESS_GAC)
+    if (!compress_is_exact(c))
         return share_evenly(c, result);
     options *all = calloc((size_t)n, sizeof *all);
     gac_status status = all ? GAC_OK : gac_error_no_memory(c->err);

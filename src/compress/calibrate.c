@@ -295,17 +295,25 @@ static gac_status add_channels(compression *c, channel_stats *s, const matrix_st
     return status;
 }
 
-/* Whether a block may be cut as a whole: no part of it is to stay. */
-static bool may_cut(const compression *c, const layer_stats *l, int kind)
+bool compress_may_cut(const compression *c, int32_t layer, int kind)
 {
     static const gac_projection first[] = { GAC_PROJECTION_GATE, GAC_PROJECTION_Q };
     static const gac_projection last[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
     const unsigned bit = kind == CHANNELS_WIDTH ? GAC_CHOOSE_WIDTH : GAC_CHOOSE_HEADS;
-    bool may = c->options->method == GAC_COMPRESS_GAC && (c->options->choices & bit) &&
-               l->channels[kind].n_groups > 1;
+    const layer_stats *l = &c->layers[layer];
+    bool may =
+        compress_is_exact(c) && (c->options->choices & bit) && l->channels[kind].n_groups > 1;
     for (int p = (int)first[kind]; p <= (int)last[kind]; p++)
         may = may && !l->matrix[p].excluded;
     return may;
+}
+
+bool compress_may_factor(const compression *c, int32_t layer, gac_projection projection)
+{
+    const bool mlp = projection >= GAC_PROJECTION_GATE;
+    return !c->layers[layer].matrix[projection].excluded &&
+           (c->options->choices & GAC_CHOOSE_RANK) &&
+           !(mlp && compress_may_cut(c, layer, CHANNELS_WIDTH));
 }
 
 /* Does the jobs of a layer. */
@@ -319,7 +327,7 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
     int n_jobs = 0;
     gac_status status = GAC_OK;
     for (int kind = 0; kind < CHANNELS_COUNT && status == GAC_OK; kind++) {
-        if (!may_cut(c, l, kind))
+        if (!compress_may_cut(c, layer, kind))
             continue;
         status =
             add_channels(c, &l->channels[kind], &l->matrix[through[kind]],
@@ -328,7 +336,7 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
     }
     for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
         const double *gram;
-        if (l->matrix[p].excluded || !(c->options->choices & GAC_CHOOSE_RANK))
+        if (!compress_may_factor(c, layer, (gac_projection)p))
             continue;
         status = method_gram(c, &sums[gac_projection_input((gac_projection)p)], l->matrix[p].n_in,
                              &made[p], &gram);

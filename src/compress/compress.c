@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const methods[GAC_COMPRESS_METHOD_COUNT] = { "gac", "svd", "asvd", "svd-llm" };
+static const char *const methods[GAC_COMPRESS_METHOD_COUNT] = { "gac", "energy", "svd", "asvd",
+                                                                "svd-llm" };
 static const char *const choice_names[] = { "dense", "rank", "width", "heads" };
 
 const char *gac_compress_method_name(gac_compress_method method)
@@ -19,6 +20,11 @@ const char *gac_compress_method_name(gac_compress_method method)
 const char *gac_compress_choice_name(gac_compress_choice choice)
 {
     return (unsigned)choice <= GAC_CHOICE_HEADS ? choice_names[choice] : NULL;
+}
+
+bool compress_is_exact(const compression *c)
+{
+    return c->options->method == GAC_COMPRESS_GAC || c->options->method == GAC_COMPRESS_ENERGY;
 }
 
 gac_status compress_check_cancel(const compression *c)
@@ -82,6 +88,7 @@ static gac_status describe_matrix(const compression *c, int32_t layer, gac_proje
                            .n_out = module->n_out,
                            .n_in = module->n_in,
                            .n = module->n_out < module->n_in ? module->n_out : module->n_in,
+                           .scale = 1,
                            .excluded = outside || is_excluded(c->options, name) };
     return GAC_OK;
 }
@@ -108,11 +115,13 @@ static gac_status describe_layers(compression *c)
         const gac_op *op = compress_attention_of(c->model, l);
         for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++)
             status = describe_matrix(c, l, (gac_projection)p, &s->matrix[p]);
-        s->channels[CHANNELS_WIDTH].n_groups = s->matrix[GAC_PROJECTION_DOWN].n_in;
-        s->channels[CHANNELS_WIDTH].block = 1;
-        s->channels[CHANNELS_HEADS].n_groups = op ? op->n_kv_heads : 1;
-        s->channels[CHANNELS_HEADS].block =
-            s->matrix[GAC_PROJECTION_O].n_in / s->channels[CHANNELS_HEADS].n_groups;
+        const int64_t n_heads = op ? op->n_kv_heads : 1;
+        s->channels[CHANNELS_WIDTH] = (channel_stats){
+            .n_groups = s->matrix[GAC_PROJECTION_DOWN].n_in, .block = 1, .scale = 1
+        };
+        s->channels[CHANNELS_HEADS] = (channel_stats){
+            .n_groups = n_heads, .block = s->matrix[GAC_PROJECTION_O].n_in / n_heads, .scale = 1
+        };
     }
     return status;
 }
@@ -166,10 +175,9 @@ static uint64_t count_steps(const compression *c, const bool *found, int32_t end
     for (int32_t l = 0; l < end && c->options->method == GAC_COMPRESS_GAC; l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
-            n_cuts +=
-                !c->layers[l].matrix[p].excluded && (c->options->choices & GAC_CHOOSE_RANK) != 0;
-        n_cuts += (c->options->choices & GAC_CHOOSE_WIDTH) != 0;
-        n_cuts += (c->options->choices & GAC_CHOOSE_HEADS) != 0;
+            n_cuts += compress_may_factor(c, l, (gac_projection)p);
+        for (int kind = 0; kind < CHANNELS_COUNT; kind++)
+            n_cuts += compress_may_cut(c, l, kind);
         if (!found[l])
             n += (uint64_t)(n_cuts * c->n_trial_windows * (c->n_layers - l));
     }

@@ -14,7 +14,8 @@ typedef struct matrix_stats {
     double *energy;      /* (n): a rank r loses the sum from r on; NULL: not computed */
     float *basis;        /* (n_out, n_basis); NULL once it is in the work folder */
     double total;        /* sum of energy */
-    double scale;        /* nats that the model's output changes by, per relative loss */
+    double scale;        /* nats that the model's output changes by, per relative loss; 1 where
+                          * that is not measured */
     bool excluded;       /* stays dense */
 } matrix_stats;
 
@@ -68,6 +69,8 @@ typedef struct compression {
     uint64_t n_done, n_steps; /* progress */
 } compression;
 
+/* Whether choices are shared out by the solver; the published methods share evenly. */
+bool compress_is_exact(const compression *c);
 /* Whether the job has to stop; sets the error. */
 gac_status compress_check_cancel(const compression *c);
 void compress_step(compression *c, uint64_t n);
@@ -83,6 +86,11 @@ gac_status compress_start_calibration(compression *c);
 /* Fills the statistics of a layer, moves all windows behind it, and saves the large parts in
  * the work folder. */
 gac_status compress_measure_layer(compression *c, int32_t layer);
+/* Whether an MLP or an attention block may lose channels or heads: no part of it is to stay. */
+bool compress_may_cut(const compression *c, int32_t layer, int kind);
+/* Whether a weight may become two factors. In an MLP only where its channels may not go: at
+ * equal parameters fewer channels lose far less (docs/compression-method.md). */
+bool compress_may_factor(const compression *c, int32_t layer, gac_projection projection);
 /* Only moves the windows: the layer was measured before. */
 gac_status compress_pass_layer(compression *c, int32_t layer);
 /* Divergence of the model's output from the dense one, in nats, as the engine is now from

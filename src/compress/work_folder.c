@@ -40,8 +40,9 @@ static gac_status find_fingerprint(compression *c)
     }
     for (int32_t i = 0; i < o->n_exclude; i++)
         hash = hash * 31 + gac_hash_bytes(o->exclude[i], strlen(o->exclude[i]));
-    snprintf(text, sizeof text, "%016llx %d %u %lld %lld %lld %s %s", (unsigned long long)hash,
-             (int)o->method, o->choices, (long long)c->window, (long long)c->n_windows,
+    snprintf(text, sizeof text, "%016llx %d %u %d %d %llu %lld %lld %lld %s %s",
+             (unsigned long long)hash, (int)o->method, o->choices, o->first_layer, o->n_layers,
+             (unsigned long long)o->seed, (long long)c->window, (long long)c->n_windows,
              (long long)c->n_trial_windows, o->device, GAC_VERSION);
     snprintf(c->fingerprint, sizeof c->fingerprint, "%016llx",
              (unsigned long long)gac_hash_bytes(text, strlen(text)));
