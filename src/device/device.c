@@ -5,10 +5,8 @@
 #include "device/plugin.h"
 #include "device/task_spec.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct gac_task {
     const gac_backend *backend;
@@ -30,25 +28,10 @@ bool gac_device_parse_cuda(const char *name, int *index)
     return true;
 }
 
-/* Gets the folder of the running program. Returns false if /proc does not tell. */
-static bool own_folder(char *folder, size_t size)
-{
-    ssize_t n = readlink("/proc/self/exe", folder, size);
-    if (n <= 0 || (size_t)n >= size)
-        return false;
-    folder[n] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        *slash = '\0';
-    return slash != NULL;
-}
-
 gac_status gac_device_find_plugin(char **path, gac_error *err)
 {
     GAC_REFUSE_NULL(err, path);
-    char folder[PATH_MAX];
-    bool known = own_folder(folder, sizeof folder);
-    return gac_plugin_find("cuda", getenv("GAC_BACKEND_PATH"), known ? folder : NULL, path, err);
+    return gac_library_find_own(&gac_cuda_library, path, err);
 }
 
 static gac_status load_cuda(const gac_backend **out, gac_error *err)
@@ -56,7 +39,7 @@ static gac_status load_cuda(const gac_backend **out, gac_error *err)
     char *path = NULL;
     gac_status status = gac_device_find_plugin(&path, err);
     if (status == GAC_OK)
-        status = gac_plugin_load("cuda", path, out, err);
+        status = gac_plugin_load(&gac_cuda_library, path, out, err);
     free(path);
     return status;
 }

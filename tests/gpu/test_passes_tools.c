@@ -35,9 +35,10 @@ gac_status bench_open_device(bench *b, gac_error *err)
     char *slash = strrchr(folder, '/');
     if (slash)
         *slash = '\0';
-    gac_status status = gac_plugin_find("cuda", getenv("GAC_BACKEND_PATH"), folder, &path, err);
+    gac_status status =
+        gac_library_find(&gac_cuda_library, getenv("GAC_BACKEND_PATH"), folder, &path, err);
     if (status == GAC_OK)
-        status = gac_plugin_load("cuda", path, &b->backend, err);
+        status = gac_plugin_load(&gac_cuda_library, path, &b->backend, err);
     free(path);
     if (status == GAC_OK)
         status = b->backend->open(0, &b->device, &b->info, err);

@@ -137,7 +137,7 @@ static void plugins_are_looked_for(void **state)
         assert_int_equal(symlink(FAKE_FOLDER "/libgac_cuda.so", path[i]), 0);
     for (int i = 0; i < 3; i++) { /* the best of the remaining folders */
         char *expected = realpath(path[i], NULL), *is = NULL;
-        assert_int_equal(gac_plugin_find("cuda", "", bin, &found, &err), GAC_OK);
+        assert_int_equal(gac_library_find(&gac_cuda_library, "", bin, &found, &err), GAC_OK);
         is = realpath(found, NULL);
         assert_string_equal(is, expected);
         free(is);
@@ -146,9 +146,10 @@ static void plugins_are_looked_for(void **state)
         free(found);
         assert_int_equal(unlink(path[i]), 0);
     }
-    assert_int_equal(gac_plugin_find("cuda", NULL, bin, &found, &err), GAC_NO_RESOURCE);
-    assert_int_equal(gac_plugin_find("cuda", FAKE_FOLDER "/libgac_cuda.so", bin, &found, &err),
-                     GAC_OK);
+    assert_int_equal(gac_library_find(&gac_cuda_library, NULL, bin, &found, &err), GAC_NO_RESOURCE);
+    assert_int_equal(
+        gac_library_find(&gac_cuda_library, FAKE_FOLDER "/libgac_cuda.so", bin, &found, &err),
+        GAC_OK);
     assert_string_equal(found, FAKE_FOLDER "/libgac_cuda.so");
     free(found);
     assert_int_equal(rmdir(gac) | rmdir(lib) | rmdir(bin) | rmdir(root), 0);
@@ -186,7 +187,8 @@ static void plugins_are_files(void **state)
     assert_non_null(strstr(refused("cuda", path, NULL, GAC_NO_RESOURCE), "is not a file"));
     assert_non_null(strstr(refused("cuda", root, NULL, GAC_NO_RESOURCE), "is not a file"));
     alarm(0);
-    assert_int_equal(gac_plugin_find("cuda", NULL, root, &found, &err), GAC_NO_RESOURCE);
+    assert_int_equal(gac_library_find(&gac_cuda_library, NULL, root, &found, &err),
+                     GAC_NO_RESOURCE);
     assert_int_equal(unlink(path) | rmdir(root), 0);
 }
 
