@@ -3,7 +3,7 @@
 # nothing, and says nothing when nothing is missing.
 #   tools/setup.sh build    compiler, CMake, jansson, PCRE2, libunistring, xxHash, OpenBLAS
 #   tools/setup.sh demo     also Python, for the scripts that make checkpoints
-#   tools/setup.sh check    also the test tools and the Python environment
+#   tools/setup.sh check    also the test tools, Open MPI and the Python environment
 #   tools/setup.sh bench    also the peers that benchmarks compare with
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,7 +13,8 @@ packages="gcc g++ cmake ninja-build pkg-config libjansson-dev libpcre2-dev\
 if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
 elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then
-    packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev patch python3 python3-venv"
+    packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev patch python3 python3-venv\
+ openmpi-bin libopenmpi-dev"
 fi
 
 if [ "${1:-build}" = bench ]; then
@@ -29,6 +30,8 @@ present() {
     case "$1" in
     ninja-build) command -v ninja >/dev/null || installed "$1" ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    openmpi-bin) command -v mpirun >/dev/null ;;
+    libopenmpi-dev) command -v mpicc >/dev/null || installed "$1" ;;
     *-dev) installed "$1" || installed "$(echo "$1" | sed 's/libclang-rt-dev/libclang-rt-14-dev/')" ;;
     glpk-utils) command -v glpsol >/dev/null ;;
     coinor-cbc) command -v cbc >/dev/null ;;

@@ -222,6 +222,25 @@ typedef struct gac_log {
 
 void gac_log_write(const gac_log *log, int level, const char *format, ...) GAC_PRINTF(3, 4);
 
+/* ---- Teams -------------------------------------------------------------- */
+
+/* Processes that share a job, on one machine or on many: those that one mpirun started,
+ * numbered from 0. NULL is a process by itself; all functions take it. */
+typedef struct gac_team gac_team;
+
+/* Joins the processes that were started together with this one. *out is NULL if there are none.
+ * GAC_NO_RESOURCE if there are and the MPI plug-in is missing or does not fit. It is searched
+ * like the GPU plug-in (gac/device.h), as libgac_mpi.so and by GAC_MPI_PATH. */
+gac_status gac_team_join(gac_team **out, gac_error *err);
+/* Waits for all members. Returns GAC_OK if each of them came with GAC_OK. Else all of them get
+ * the status and the text of the first one that failed, and the team is over. */
+gac_status gac_team_agree(gac_team *team, gac_status status, gac_error *err);
+/* Whether this is process 0, which alone writes and prints. If joining failed, so that team is
+ * NULL, it goes by what mpirun said. */
+bool gac_team_is_first(const gac_team *team);
+/* Waits for all members, unless one is lost. Call it once, in the end. */
+void gac_team_leave(gac_team *team);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

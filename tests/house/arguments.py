@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Errors take NULL; what frees takes NULL; the solver has its own tests.
-EXEMPT = re.compile(r"gac_(error_|memory_check|tensor_hash_finish|solve$|pareto$)")
+# Errors and teams take NULL; what frees takes NULL; the solver has its own tests.
+EXEMPT = re.compile(r"gac_(error_|team_agree|memory_check|tensor_hash_finish|solve$|pareto$)")
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 

@@ -47,6 +47,7 @@ static void null_compress(void **state)
 static void null_base(void **state)
 {
     (void)state;
+    NEEDS(gac_team_join, out, NULL, err);
     NEEDS(gac_file_open, path, NULL, SOME, err);
     NEEDS(gac_file_open, out, SOME, NULL, err);
     NEEDS(gac_file_open_inside, directory, NULL, SOME, SOME, err);
@@ -633,6 +634,7 @@ static void frees_take_null(void **state)
 {
     (void)state;
     gac_file_close(NULL);
+    gac_team_leave(NULL);
     gac_new_file_discard(NULL);
     gac_checkpoint_close(NULL);
     gac_writer_discard(NULL);
