@@ -296,23 +296,37 @@ static gac_status check(cli *c, const compress_command *o)
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
-static gac_status run(cli *c, void *filled, int n, const char **arguments)
+/* Only process 0 has a report to make. */
+static gac_status compress_and_report(cli *c, compress_command *o, const engine_args *model)
 {
-    compress_command *o = filled;
+    gac_compress_result result = { 0 };
+    judged found;
+    gac_status status =
+        gac_compress_run(model->checkpoint, model->model, o->out, &o->options, &result, &c->error);
+    if (status == GAC_OK && gac_team_is_first(o->options.team)) {
+        status = judge(c, o, model->model, &found);
+        if (status == GAC_OK)
+            status = report(c, o, &result, &found);
+        if (status != GAC_OK && !o->options.dry_run)
+            cli_report_failed(c, o->out, status);
+    }
+    gac_compress_dispose(&result);
+    return status;
+}
+
+static gac_status compress(cli *c, compress_command *o, const char *path)
+{
     gac_compress_options *how = &o->options;
     engine_args model = ENGINE_ARGS_INIT;
     gac_contract *contract = NULL;
-    gac_compress_result result = { 0 };
     int32_t *ids = NULL;
-    judged found;
-    (void)n;
     gac_status status = check(c, o);
     if (status == GAC_OK)
         status = gac_workload_parse(o->workload_text, &o->workload, &c->error);
     if (status == GAC_OK)
         status = cli_contract(c, o->gpu, o->contract_file, &contract);
     if (status == GAC_OK)
-        status = engine_args_open(c, &model, arguments[0]);
+        status = engine_args_open(c, &model, path);
     if (status == GAC_OK)
         status = engine_args_open_tokenizer(c, &model);
     if (status == GAC_OK)
@@ -332,20 +346,31 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     how->log = &c->log;
     if (status == GAC_OK) {
         how->cancel = cli_catch_signals();
-        status = gac_compress_run(model.checkpoint, model.model, o->out, how, &result, &c->error);
+        status = compress_and_report(c, o, &model);
     }
-    if (status == GAC_OK) {
-        status = judge(c, o, model.model, &found);
-        if (status == GAC_OK)
-            status = report(c, o, &result, &found);
-        if (status != GAC_OK && !how->dry_run)
-            cli_report_failed(c, o->out, status);
-    }
-    gac_compress_dispose(&result);
     free(ids);
     gac_contract_free(contract);
     engine_args_dispose(&model);
     return status;
+}
+
+static gac_status run(cli *c, void *filled, int n, const char **arguments)
+{
+    compress_command *o = filled;
+    gac_team **team = &o->options.team;
+    (void)n;
+    gac_status status = gac_team_join(team, &c->error);
+    const bool speaks = gac_team_is_first(*team);
+    if (!speaks) {
+        gac_progress_free(c->progress);
+        c->progress = NULL;
+        c->log.level = -1;
+    }
+    if (status == GAC_OK)
+        status = compress(c, o, arguments[0]);
+    status = gac_team_agree(*team, status, &c->error);
+    gac_team_leave(*team);
+    return speaks ? status : GAC_OK; /* process 0 says what failed, and fails for all */
 }
 
 const command cmd_compress = {

@@ -3,6 +3,7 @@
 #include "compress/compress_internal.h"
 
 #include "base/splitmix.h"
+#include "base/team.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,9 +13,18 @@
 #define TRIAL_WINDOWS 2       /* windows that show what a cut does to the output */
 #define MAX_SAMPLES 448       /* positions of a trial window at which the output is compared */
 
+/* Of this process's windows, then of the trial windows. */
 static float *residual_of(const compression *c, int64_t window)
 {
     return c->residual + window * c->window * c->hidden;
+}
+
+/* Deals the windows out to the processes. */
+static void deal_windows(compression *c)
+{
+    const int64_t at = gac_team_member(c->options->team), n = gac_team_size(c->options->team);
+    c->first_own = c->n_windows * at / n;
+    c->n_own = c->n_windows * (at + 1) / n - c->first_own;
 }
 
 static gac_status count_windows(compression *c)
@@ -128,8 +138,8 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out)
     for (int64_t w = 0; w < c->n_trial_windows && status == GAC_OK; w++) {
         status = compress_check_cancel(c);
         if (status == GAC_OK)
-            status = gac_engine_write_residual(c->engine, residual_of(c, c->n_windows + w),
-                                               c->window, c->err);
+            status = gac_engine_write_residual(c->engine, residual_of(c, c->n_own + w), c->window,
+                                               c->err);
         if (status == GAC_OK)
             status = gac_engine_run_layers(c->engine, layer, c->n_layers, c->err);
         if (status == GAC_OK)
@@ -155,8 +165,8 @@ static gac_status run_dense(compression *c)
     c->entropy = calloc((size_t)n, sizeof *c->entropy);
     gac_status status = c->probabilities && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
     for (int64_t w = 0; w < n && status == GAC_OK; w++) {
-        status = gac_engine_write_residual(c->engine, residual_of(c, c->n_windows + w), c->window,
-                                           c->err);
+        status =
+            gac_engine_write_residual(c->engine, residual_of(c, c->n_own + w), c->window, c->err);
         if (status == GAC_OK)
             status = gac_engine_run_layers(c->engine, 0, c->n_layers, c->err);
         if (status == GAC_OK)
@@ -170,6 +180,7 @@ gac_status compress_choose_windows(compression *c)
     gac_status status = count_windows(c);
     if (status != GAC_OK)
         return status;
+    deal_windows(c);
     choose_samples(c);
     status = order_windows(c);
     return status == GAC_OK
@@ -179,7 +190,7 @@ gac_status compress_choose_windows(compression *c)
 
 gac_status compress_start_calibration(compression *c)
 {
-    const int64_t n = c->n_windows + c->n_trial_windows;
+    const int64_t n = c->n_own + c->n_trial_windows;
     int64_t numbers = 0;
     gac_status status = GAC_OK;
     if (gac_mul_i64(n * c->window, c->hidden, &numbers))
@@ -189,8 +200,8 @@ gac_status compress_start_calibration(compression *c)
                              "no memory for the activations of %lld tokens; fewer tokens need less",
                              (long long)(n * c->window));
     for (int64_t w = 0; w < n && status == GAC_OK; w++) {
-        status = gac_engine_embed(c->engine, c->options->ids + c->order[w] * c->window, c->window,
-                                  c->err);
+        const int64_t at = c->order[w < c->n_own ? c->first_own + w : c->n_windows + w - c->n_own];
+        status = gac_engine_embed(c->engine, c->options->ids + at * c->window, c->window, c->err);
         if (status == GAC_OK)
             status = gac_engine_read_residual(c->engine, residual_of(c, w), c->err);
     }
@@ -316,6 +327,40 @@ bool compress_may_factor(const compression *c, int32_t layer, gac_projection pro
            !(mlp && compress_may_cut(c, layer, CHANNELS_WIDTH));
 }
 
+/* Gives all processes what one of them computed. */
+static gac_status share_result(const compression *c, int from, const gac_factor_job *job)
+{
+    gac_team *team = c->options->team;
+    const size_t n_out = (size_t)job->n_out, n = (size_t)gac_min_i64(job->n_out, job->n_in);
+    if (job->kind == GAC_FACTOR_SPECTRUM) {
+        gac_status status =
+            gac_team_broadcast(team, from, job->energy, n * sizeof *job->energy, c->err);
+        return status == GAC_OK ? gac_team_broadcast(team, from, job->basis,
+                                                     n_out * n * sizeof *job->basis, c->err)
+                                : status;
+    }
+    const size_t n_groups = (size_t)(job->n_in / job->block);
+    gac_status status =
+        gac_team_broadcast(team, from, job->order, n_groups * sizeof *job->order, c->err);
+    return status == GAC_OK ? gac_team_broadcast(team, from, job->loss,
+                                                 (n_groups + 1) * sizeof *job->loss, c->err)
+                            : status;
+}
+
+/* Does the jobs, each on one process. */
+static gac_status share_jobs(compression *c, const gac_factor_job *jobs, int n_jobs)
+{
+    gac_factor_job own[MAX_JOBS];
+    int n_own = 0;
+    for (int i = 0; i < n_jobs; i++)
+        if (gac_team_is_mine(c->options->team, i))
+            own[n_own++] = jobs[i];
+    gac_status status = n_own ? gac_engine_factor(c->engine, own, n_own, c->err) : GAC_OK;
+    for (int i = 0; i < n_jobs && status == GAC_OK; i++)
+        status = share_result(c, i % gac_team_size(c->options->team), &jobs[i]);
+    return status;
+}
+
 /* Does the jobs of a layer. */
 static gac_status factor_layer(compression *c, int32_t layer, const input_sums *sums)
 {
@@ -345,7 +390,7 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
         n_jobs++;
     }
     if (status == GAC_OK)
-        status = gac_engine_factor(c->engine, jobs, n_jobs, c->err);
+        status = share_jobs(c, jobs, n_jobs);
     for (int i = 0; i < n_jobs; i++)
         free((void *)(uintptr_t)jobs[i].weight);
     for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
@@ -356,6 +401,7 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
     return status;
 }
 
+/* Reads the sums over all processes' windows. */
 static gac_status read_sums(compression *c, int32_t layer, input_sums *sums)
 {
     static const gac_projection one[GAC_INPUT_COUNT] = { GAC_PROJECTION_Q, GAC_PROJECTION_O,
@@ -369,6 +415,10 @@ static gac_status read_sums(compression *c, int32_t layer, input_sums *sums)
                      ? gac_engine_read_sums(c->engine, (gac_engine_input)i, sums[i].gram,
                                             sums[i].magnitude, c->err)
                      : gac_error_no_memory(c->err);
+        if (status == GAC_OK)
+            status = gac_team_sum(c->options->team, sums[i].gram, n * n, c->err);
+        if (status == GAC_OK)
+            status = gac_team_sum(c->options->team, sums[i].magnitude, n, c->err);
     }
     return status;
 }
@@ -379,7 +429,7 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
     char text[512];
     gac_status status = gac_engine_collect(c->engine, layer, c->err);
     if (status == GAC_OK)
-        status = advance(c, layer, 0, c->n_windows);
+        status = advance(c, layer, 0, c->n_own);
     if (status == GAC_OK)
         status = read_sums(c, layer, sums);
     gac_engine_collect(c->engine, -1, NULL);
@@ -398,11 +448,10 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
         status = compress_measure_effects(c, layer);
     if (status == GAC_OK)
         status = compress_save_layer(c, layer);
-    return status == GAC_OK ? advance(c, layer, c->n_windows, c->n_windows + c->n_trial_windows)
-                            : status;
+    return status == GAC_OK ? advance(c, layer, c->n_own, c->n_own + c->n_trial_windows) : status;
 }
 
 gac_status compress_pass_layer(compression *c, int32_t layer)
 {
-    return advance(c, layer, 0, c->n_windows + c->n_trial_windows);
+    return advance(c, layer, 0, c->n_own + c->n_trial_windows);
 }

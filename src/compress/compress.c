@@ -3,6 +3,7 @@
 
 #include "base/arguments.h"
 #include "base/floats.h"
+#include "base/team.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -171,13 +172,15 @@ static gac_status open_engine(compression *c)
 /* Counts passes of one window through one layer, up to layer end - 1. */
 static uint64_t count_steps(const compression *c, const bool *found, int32_t end)
 {
-    uint64_t n = (uint64_t)(end * (c->n_windows + c->n_trial_windows));
+    const int n_processes = gac_team_size(c->options->team);
+    uint64_t n = (uint64_t)(end * (c->n_own + c->n_trial_windows));
     for (int32_t l = 0; l < end && c->options->method == GAC_COMPRESS_GAC; l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
             n_cuts += compress_may_factor(c, l, (gac_projection)p);
         for (int kind = 0; kind < CHANNELS_COUNT; kind++)
             n_cuts += compress_may_cut(c, l, kind);
+        n_cuts = (n_cuts + n_processes - 1) / n_processes;
         if (!found[l])
             n += (uint64_t)(n_cuts * c->n_trial_windows * (c->n_layers - l));
     }
@@ -313,6 +316,17 @@ static void dispose(compression *c, bool keep_work)
     free(c->entropy);
 }
 
+/* What process 0 does alone once all layers are measured. */
+static gac_status finish(compression *c, const char *out, gac_compress_result *result)
+{
+    gac_status status = compress_allocate(c, result);
+    if (status == GAC_OK)
+        status = list_modules(c, result);
+    if (status == GAC_OK && !c->options->dry_run)
+        status = compress_write(c, out, result);
+    return status;
+}
+
 gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, const char *out,
                             const gac_compress_options *options, gac_compress_result *result,
                             gac_error *err)
@@ -325,6 +339,7 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
                       .err = err,
                       .n_layers = gac_model_n_layers(model),
                       .dtype = GAC_DTYPE_COUNT };
+    gac_team_watch(options->team, options->cancel);
     gac_status status = check_options(options, err);
     if (status == GAC_OK && options->contract &&
         !gac_contract_dtype(options->contract, gac_model_dtype(model), &c.dtype))
@@ -337,14 +352,10 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
         status = open_engine(&c);
     if (status == GAC_OK)
         status = measure(&c, out);
-    if (status == GAC_OK)
-        status = compress_allocate(&c, result);
-    if (status == GAC_OK)
-        status = list_modules(&c, result);
-    if (status == GAC_OK && !options->dry_run)
-        status = compress_write(&c, out, result);
+    if (status == GAC_OK && gac_team_is_first(options->team))
+        status = finish(&c, out, result);
     dispose(&c, options->work || (status != GAC_OK && options->resume));
-    return status;
+    return gac_team_agree(options->team, status, err);
 }
 
 void gac_compress_dispose(gac_compress_result *result)

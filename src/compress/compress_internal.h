@@ -57,8 +57,9 @@ typedef struct compression {
     layer_stats *layers;   /* (n_layers) */
     layer_choice *choices; /* (n_layers) */
     int64_t window, n_windows, n_trial_windows;
-    int64_t *order;  /* (all windows of the text): those that are used come first */
-    float *residual; /* (n_windows + n_trial_windows, window, hidden), before the layer at work */
+    int64_t first_own, n_own; /* windows that this process runs; all run the trial windows */
+    int64_t *order;           /* (all windows of the text): those that are used come first */
+    float *residual; /* (n_own + n_trial_windows, window, hidden), before the layer at work */
     /* The dense model's output at sampled positions of the trial windows: */
     int64_t first_sample, sample_step, n_samples; /* in each window */
     float *probabilities;                         /* (n_trial_windows, n_samples, vocab) */

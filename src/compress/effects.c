@@ -3,6 +3,8 @@
  * have an effect in proportion to their loss. */
 #include "compress/compress_internal.h"
 
+#include "base/team.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -133,14 +135,27 @@ static gac_status cut_channels(compression *c, int32_t layer, int kind, gac_proj
 
 gac_status compress_measure_effects(compression *c, int32_t layer)
 {
+    static const gac_projection through[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
     layer_stats *l = &c->layers[layer];
+    double *scales[GAC_PROJECTION_COUNT + CHANNELS_COUNT];
+    int n = 0;
     gac_status status = GAC_OK;
-    for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++)
-        if (l->matrix[p].energy)
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+        if (!l->matrix[p].energy)
+            continue;
+        if (status == GAC_OK && gac_team_is_mine(c->options->team, n))
             status = cut_rank(c, layer, (gac_projection)p);
-    if (status == GAC_OK && l->channels[CHANNELS_WIDTH].order)
-        status = cut_channels(c, layer, CHANNELS_WIDTH, GAC_PROJECTION_DOWN);
-    if (status == GAC_OK && l->channels[CHANNELS_HEADS].order)
-        status = cut_channels(c, layer, CHANNELS_HEADS, GAC_PROJECTION_O);
+        scales[n++] = &l->matrix[p].scale;
+    }
+    for (int kind = 0; kind < CHANNELS_COUNT; kind++) {
+        if (!l->channels[kind].order)
+            continue;
+        if (status == GAC_OK && gac_team_is_mine(c->options->team, n))
+            status = cut_channels(c, layer, kind, through[kind]);
+        scales[n++] = &l->channels[kind].scale;
+    }
+    for (int i = 0; i < n && status == GAC_OK; i++)
+        status = gac_team_broadcast(c->options->team, i % gac_team_size(c->options->team),
+                                    scales[i], sizeof *scales[i], c->err);
     return status;
 }

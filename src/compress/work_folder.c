@@ -3,6 +3,8 @@
  * safetensors file, which appears complete or not at all; so a job can be resumed. */
 #include "compress/compress_internal.h"
 
+#include "base/team.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -73,6 +75,21 @@ gac_status compress_clear_work(const compression *c)
                          gac_quote(q, sizeof q, c->work), strerror(errno));
 }
 
+/* Finds the fingerprint where it is needed. All processes must have the same. */
+static gac_status check_sameness(compression *c)
+{
+    gac_team *team = c->options->team;
+    char first[sizeof c->fingerprint];
+    gac_status status = c->keeps_work || team ? find_fingerprint(c) : GAC_OK;
+    memcpy(first, c->fingerprint, sizeof first);
+    if (status == GAC_OK)
+        status = gac_team_broadcast(team, 0, first, sizeof first, c->err);
+    if (status == GAC_OK && strcmp(first, c->fingerprint) != 0)
+        return gac_error_set(c->err, GAC_USAGE,
+                             "its model, text, options or version is not that of process 0");
+    return status;
+}
+
 gac_status compress_start_work(compression *c, const char *out)
 {
     const char *own = c->options->work;
@@ -85,17 +102,20 @@ gac_status compress_start_work(compression *c, const char *out)
     if (!c->work)
         return gac_error_no_memory(c->err);
     snprintf(c->work, n + 8, "%.*s%s", (int)n, own ? own : out, own ? "" : ".work");
+    gac_status status = check_sameness(c);
+    if (status != GAC_OK || !gac_team_is_first(c->options->team))
+        return status;
     if (!c->keeps_work)
         remove_work(c);
     if (mkdir(c->work, 0700) != 0 && !(errno == EEXIST && c->keeps_work))
         return gac_error_set(c->err, GAC_FAILED, "%s: cannot make the work folder: %s",
                              gac_quote(q, sizeof q, c->work), strerror(errno));
-    return c->keeps_work ? find_fingerprint(c) : GAC_OK;
+    return GAC_OK;
 }
 
 void compress_end_work(compression *c, bool keep)
 {
-    if (c->work && !keep)
+    if (c->work && !keep && gac_team_is_first(c->options->team))
         remove_work(c);
     free(c->work);
     c->work = NULL;
@@ -142,9 +162,9 @@ static int list_parts(const layer_stats *l, const double *scales, part *parts)
     return n;
 }
 
-gac_status compress_save_layer(compression *c, int32_t layer)
+static gac_status write_layer(compression *c, int32_t layer)
 {
-    layer_stats *l = &c->layers[layer];
+    const layer_stats *l = &c->layers[layer];
     char path[4096];
     double scales[N_SCALES];
     part parts[MAX_PARTS];
@@ -178,6 +198,13 @@ gac_status compress_save_layer(compression *c, int32_t layer)
     else
         gac_writer_discard(writer);
     json_decref(metadata);
+    return status;
+}
+
+gac_status compress_save_layer(compression *c, int32_t layer)
+{
+    layer_stats *l = &c->layers[layer];
+    gac_status status = gac_team_is_first(c->options->team) ? write_layer(c, layer) : GAC_OK;
     for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
         free(l->matrix[p].basis);
         l->matrix[p].basis = NULL;
@@ -221,7 +248,7 @@ static bool is_same_job(const compression *c, const gac_checkpoint *file)
     return stated && strcmp(stated, c->fingerprint) == 0;
 }
 
-gac_status compress_load_layer(compression *c, int32_t layer, bool *found)
+static gac_status load_layer(compression *c, int32_t layer, bool *found)
 {
     layer_stats *l = &c->layers[layer];
     char path[4096];
@@ -254,4 +281,11 @@ gac_status compress_load_layer(compression *c, int32_t layer, bool *found)
     free(scales);
     gac_checkpoint_close(file);
     return GAC_OK;
+}
+
+gac_status compress_load_layer(compression *c, int32_t layer, bool *found)
+{
+    gac_team *team = c->options->team;
+    gac_status status = gac_team_is_first(team) ? load_layer(c, layer, found) : GAC_OK;
+    return status == GAC_OK ? gac_team_broadcast(team, 0, found, sizeof *found, c->err) : status;
 }
