@@ -45,6 +45,7 @@ step() {
 cat "$report"
 step "$build/tests/test_ops"
 step "$build/tests/test_passes" check
+step "$build/tests/test_factor_gpu" check
 step "$build/tests/test_kernels" check
 step sh "$here/sanitize.sh" "$build" "$out/sanitize"
 step "$build/tests/test_kernels" time

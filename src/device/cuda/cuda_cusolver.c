@@ -170,14 +170,13 @@ gac_status gac_cusolver_eigen(gac_cuda *cuda, int64_t n, double *a, double *valu
     size_t device_bytes = 0, host_bytes = 0;
     void *device = NULL;
     int info = 0;
-    int code =
-        s->syevd_size(s->handle, s->params, CUSOLVER_WITH_VECTORS, upper, n, CUDA_R_64F, a, n,
-                      CUDA_R_64F, values, CUDA_R_64F, &device_bytes, &host_bytes);
+    int code = s->syevd_size(s->handle, s->params, CUSOLVER_WITH_VECTORS, upper, n, CUDA_R_64F, a,
+                             n, CUDA_R_64F, values, CUDA_R_64F, &device_bytes, &host_bytes);
     if (code != CUSOLVER_OK)
         return solver_error(err, code, "cusolverDnXsyevd_bufferSize");
     void *host = malloc(host_bytes + 1);
-    gac_status status = host ? gac_cuda_alloc(cuda, device_bytes + 1, &device, err)
-                             : gac_error_no_memory(err);
+    gac_status status =
+        host ? gac_cuda_alloc(cuda, device_bytes + 1, &device, err) : gac_error_no_memory(err);
     if (status == GAC_OK) {
         code = s->syevd(s->handle, s->params, CUSOLVER_WITH_VECTORS, upper, n, CUDA_R_64F, a, n,
                         CUDA_R_64F, values, CUDA_R_64F, device, device_bytes, host, host_bytes,
@@ -188,7 +187,8 @@ gac_status gac_cusolver_eigen(gac_cuda *cuda, int64_t n, double *a, double *valu
     if (status == GAC_OK)
         status = read_info(cuda, &info, err);
     if (status == GAC_OK && info != 0)
-        status = gac_error_set(err, GAC_FAILED, "the eigenvalues do not converge (syevd: %d)", info);
+        status =
+            gac_error_set(err, GAC_FAILED, "the eigenvalues do not converge (syevd: %d)", info);
     gac_cuda_release(cuda, device);
     free(host);
     return status;

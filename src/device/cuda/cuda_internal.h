@@ -36,9 +36,9 @@ typedef struct gac_cuda {
     gac_cudnn *cudnn;  /* NULL if not loaded; cudnn_missing says why */
     char cudnn_missing[256];
     gac_cusolver *cusolver; /* NULL until a weight is factored */
-    gac_nvml *nvml;   /* NULL if not available */
-    float *clock_mhz; /* clock before the last sample; host memory that the device writes */
-    int64_t clock_ns; /* when that sample ended; 0 if there was none */
+    gac_nvml *nvml;         /* NULL if not available */
+    float *clock_mhz;       /* clock before the last sample; host memory that the device writes */
+    int64_t clock_ns;       /* when that sample ended; 0 if there was none */
     int64_t l2_bytes, memory_bytes;
     bool use_gemmex; /* use cublasGemmEx instead of cublasLt where possible */
 } gac_cuda;

@@ -84,13 +84,13 @@ void gac_algebra_gemm(gac_algebra *s, bool transposed_a, bool transposed_b, int6
     if (s->status == GAC_OK && (m > INT_MAX || n > INT_MAX || k > INT_MAX))
         gac_algebra_fail(s, GAC_USAGE, "a matrix of more than 2^31 rows");
     if (s->status == GAC_OK)
-        gac_algebra_check_blas(
-            s,
-            cublasDgemm(s->c->cuda->blas, transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                        transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N, (int)n, (int)m, (int)k, &alpha, b,
-                        (int)(transposed_b ? k : n), a, (int)(transposed_a ? m : k), &beta, c,
-                        (int)n),
-            "cublasDgemm");
+        gac_algebra_check_blas(s,
+                               cublasDgemm(s->c->cuda->blas,
+                                           transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                           transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N, (int)n, (int)m,
+                                           (int)k, &alpha, b, (int)(transposed_b ? k : n), a,
+                                           (int)(transposed_a ? m : k), &beta, c, (int)n),
+                               "cublasDgemm");
 }
 
 void gac_algebra_dot(gac_algebra *s, int64_t n, const double *a, const double *b, double *out)

@@ -78,8 +78,7 @@ __global__ void __launch_bounds__(TILE *LANES)
     });
 }
 
-template <typename F>
-__global__ void __launch_bounds__(N_THREADS) gac_each_kernel(int64_t n, F f)
+template <typename F> __global__ void __launch_bounds__(N_THREADS) gac_each_kernel(int64_t n, F f)
 {
     for (int64_t i = (int64_t)blockIdx.x * N_THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * N_THREADS)

@@ -17,12 +17,12 @@ extern "C" {
 /* Half rows as F64 rows without their padding. */
 typedef struct gac_widen_args {
     gac_dtype dtype;
-    const void *x;        /* (n_rows, x_ld) half */
+    const void *x; /* (n_rows, x_ld) half */
     int64_t x_ld, n_rows;
     int64_t size, stored; /* number i of a row is at i / size * stored + i % size of x */
     int64_t n;
-    double *out;          /* (n_rows, n) */
-    double *magnitude;    /* (n), |x| is added to it */
+    double *out;       /* (n_rows, n) */
+    double *magnitude; /* (n), |x| is added to it */
 } gac_widen_args;
 
 gac_status gac_widen_launch(const gac_widen_args *args, cudaStream_t stream, gac_error *err);
@@ -60,21 +60,21 @@ enum { GAC_CHANNELS_TOGETHER = 32, GAC_CHANNELS_MAX_SPLITS = 32, GAC_CHANNELS_BL
 
 typedef struct gac_channels {
     int64_t n, n_out;
-    int n_splits; /* parts of the outputs in a sum over them, at most MAX_SPLITS */
-    const double *w;                /* (n_out, n) */
-    double *rest, *product;         /* (n, n), (n_out, n) */
-    double *late_rest;              /* (TOGETHER, n): columns over the root of their scale */
-    double *late_product;           /* (TOGETHER, n_out), likewise */
-    double *squares, *diagonal;     /* (n) */
-    double *column, *output;        /* (n), (n_out): of the input that is being taken */
-    double *partial;                /* (2, n_splits, n) */
-    double *dots;                   /* (TOGETHER) */
-    double *gains, *lefts;          /* (gac_channels_blocks): one for each block of inputs */
-    int32_t *best;                  /* (gac_channels_blocks): the inputs with these gains */
-    int32_t *chosen;                /* the input that is being taken */
-    uint8_t *taken;                 /* (n) */
-    int32_t *order;                 /* (n) */
-    double *loss;                   /* (n + 1) */
+    int n_splits;               /* parts of the outputs in a sum over them, at most MAX_SPLITS */
+    const double *w;            /* (n_out, n) */
+    double *rest, *product;     /* (n, n), (n_out, n) */
+    double *late_rest;          /* (TOGETHER, n): columns over the root of their scale */
+    double *late_product;       /* (TOGETHER, n_out), likewise */
+    double *squares, *diagonal; /* (n) */
+    double *column, *output;    /* (n), (n_out): of the input that is being taken */
+    double *partial;            /* (2, n_splits, n) */
+    double *dots;               /* (TOGETHER) */
+    double *gains, *lefts;      /* (gac_channels_blocks): one for each block of inputs */
+    int32_t *best;              /* (gac_channels_blocks): the inputs with these gains */
+    int32_t *chosen;            /* the input that is being taken */
+    uint8_t *taken;             /* (n) */
+    int32_t *order;             /* (n) */
+    double *loss;               /* (n + 1) */
 } gac_channels;
 
 int64_t gac_channels_blocks(int64_t n);

@@ -53,9 +53,8 @@ static void start(gac_algebra *s, gac_channels *c, const gac_factor_job *job, co
             gac_algebra_check(s, gac_add_diagonal_launch(c->rest, n, 1, stream, s->err));
     }
     if (s->status == GAC_OK)
-        gac_algebra_check(s,
-                          gac_add_diagonal_launch(c->rest, n, mean > 0 ? CHANNEL_RIDGE * mean : 1,
-                                                  stream, s->err));
+        gac_algebra_check(s, gac_add_diagonal_launch(
+                                 c->rest, n, mean > 0 ? CHANNEL_RIDGE * mean : 1, stream, s->err));
     gac_algebra_gemm(s, false, false, n_out, n, n, 1, w, c->rest, 0, c->product);
 }
 
@@ -69,8 +68,7 @@ static void order_channels(gac_algebra *s, const gac_channels *c)
 {
     int n_late = 0;
     for (int64_t step = 0; step < c->n && s->status == GAC_OK; step++) {
-        gac_algebra_check(
-            s, gac_channels_take_launch(c, step, n_late, s->c->cuda->stream, s->err));
+        gac_algebra_check(s, gac_channels_take_launch(c, step, n_late, s->c->cuda->stream, s->err));
         if (++n_late < GAC_CHANNELS_TOGETHER)
             continue;
         gac_algebra_gemm(s, true, false, c->n, c->n, n_late, -1, c->late_rest, c->late_rest, 1,

@@ -265,7 +265,7 @@ extern "C" gac_status gac_channels_measure_launch(const gac_channels *c, int64_t
                                                   cudaStream_t stream, gac_error *err)
 {
     const unsigned n_tiles = count_blocks(c->n);
-    gac_channels_columns_kernel<<<n_tiles * (unsigned)c->n_splits, N_THREADS, 0, stream>>>(
+    gac_channels_columns_kernel<<<n_tiles *(unsigned)c->n_splits, N_THREADS, 0, stream>>>(
         *c, (int)n_tiles);
     gac_channels_measure_kernel<<<n_tiles, N_THREADS, 0, stream>>>(*c);
     gac_channels_left_kernel<<<1, N_THREADS, 0, stream>>>(c->lefts, (int)n_tiles, c->loss + step);
@@ -279,7 +279,7 @@ extern "C" gac_status gac_channels_take_launch(const gac_channels *c, int64_t st
     const int64_t longer = c->n > c->n_out ? c->n : c->n_out;
     gac_channels_pick_kernel<<<count_blocks(c->n + c->n_out), N_THREADS, 0, stream>>>(
         *c, (int)n_tiles, n_late);
-    gac_channels_overlap_kernel<<<(unsigned)n_late + n_tiles * (unsigned)c->n_splits, N_THREADS, 0,
+    gac_channels_overlap_kernel<<<(unsigned)n_late + n_tiles *(unsigned)c->n_splits, N_THREADS, 0,
                                   stream>>>(*c, (int)n_tiles, n_late);
     gac_channels_update_kernel<<<count_blocks(longer), N_THREADS, 0, stream>>>(*c, step, n_late);
     return launch_status(cudaGetLastError(), "order of channels", err);

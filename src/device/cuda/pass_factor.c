@@ -53,9 +53,8 @@ static void upload_floats(factor *f, const float *from, int64_t n_rows, int64_t 
         gac_algebra_copy(s, staged, from, (size_t)n_rows * width);
     else if (s->status == GAC_OK)
         gac_algebra_check_cuda(s,
-                               cudaMemcpy2DAsync(staged, width, from,
-                                                 (size_t)stride * sizeof *from, width,
-                                                 (size_t)n_rows, cudaMemcpyHostToDevice,
+                               cudaMemcpy2DAsync(staged, width, from, (size_t)stride * sizeof *from,
+                                                 width, (size_t)n_rows, cudaMemcpyHostToDevice,
                                                  stream_of(f)),
                                "copy to the device");
     if (s->status == GAC_OK)
@@ -173,8 +172,7 @@ static void read_spectrum(factor *f, const double *values, const double *rows, i
 static void find_eigenvectors(factor *f, int64_t n, double *square, double *values)
 {
     if (f->s.status == GAC_OK)
-        gac_algebra_check(&f->s,
-                          gac_cusolver_eigen(f->s.c->cuda, n, square, values, f->s.err));
+        gac_algebra_check(&f->s, gac_cusolver_eigen(f->s.c->cuda, n, square, values, f->s.err));
 }
 
 /* U from W G W^T (n_out, n_out), for few outputs. */
@@ -242,9 +240,9 @@ static void refit_root(factor *f, const int32_t *kept, double *square)
          ridge *= 100) {
         gather(f, kept, kept, square, n);
         if (s->status == GAC_OK)
-            gac_algebra_check(
-                s, gac_add_diagonal_launch(square, n, f->mean > 0 ? ridge * f->mean : 1,
-                                           stream_of(f), s->err));
+            gac_algebra_check(s,
+                              gac_add_diagonal_launch(square, n, f->mean > 0 ? ridge * f->mean : 1,
+                                                      stream_of(f), s->err));
         if (s->status == GAC_OK)
             gac_algebra_check(s, gac_cusolver_cholesky(s->c->cuda, n, square, &positive, s->err));
     }
@@ -270,8 +268,8 @@ static void refit(factor *f)
     gac_algebra_gemm(s, false, false, job->n_out, n_kept, n, 1, f->w, columns, 0, out);
     refit_root(f, kept, square);
     if (s->status == GAC_OK)
-        gac_algebra_check(
-            s, gac_cusolver_solve(s->c->cuda, n_kept, job->n_out, square, out, s->err));
+        gac_algebra_check(s,
+                          gac_cusolver_solve(s->c->cuda, n_kept, job->n_out, square, out, s->err));
     read_floats(f, out, job->n_out * n_kept, job->made);
 }
 

@@ -38,7 +38,8 @@ gac_status gac_compute_rows_write(void *state, gac_rows *rows, int64_t first, in
     } else if (status == GAC_OK) {
         status = gac_cuda_alloc(c->cuda, (size_t)n * wide * 4, &staged, err);
         if (status == GAC_OK)
-            code = cudaMemcpyAsync(staged, in, (size_t)n * wide * 4, cudaMemcpyHostToDevice, stream);
+            code =
+                cudaMemcpyAsync(staged, in, (size_t)n * wide * 4, cudaMemcpyHostToDevice, stream);
         gac_norm_args args = { .dtype = c->options.dtype,
                                .from_float = true,
                                .x = staged,
@@ -104,9 +105,9 @@ static gac_status add_rows(gac_cuda_compute *c, const double *rows, int64_t n_ro
     const int n = (int)gram->n;
     for (int64_t i = 0; i < n; i += GRAM_STRIP) {
         const int64_t end = i + GRAM_STRIP < n ? i + GRAM_STRIP : n;
-        cublasStatus_t code = cublasDgemm(c->cuda->blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)end,
-                                          (int)(end - i), (int)n_rows, &one, rows, n, rows + i, n,
-                                          &one, gram->matrix + i * n, n);
+        cublasStatus_t code =
+            cublasDgemm(c->cuda->blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)end, (int)(end - i),
+                        (int)n_rows, &one, rows, n, rows + i, n, &one, gram->matrix + i * n, n);
         if (code != CUBLAS_STATUS_SUCCESS)
             return gac_cuda_blas_error(err, code, "cublasDgemm");
     }
