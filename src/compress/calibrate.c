@@ -105,8 +105,8 @@ static double cross_entropy(const float *p, const float *logits, const double *l
 static gac_status sample_window(compression *c, int64_t window, double *cross)
 {
     double log_sums[GAC_MAX_LOGIT_ROWS];
-    float *logits = malloc((size_t)(GAC_MAX_LOGIT_ROWS * c->vocab) * sizeof *logits);
-    gac_status status = logits ? GAC_OK : gac_error_no_memory(c->err);
+    float *logits = c->logits;
+    gac_status status = GAC_OK;
     for (int64_t at = 0; at < c->n_samples && status == GAC_OK; at += GAC_MAX_LOGIT_ROWS) {
         int64_t n = c->n_samples - at < GAC_MAX_LOGIT_ROWS ? c->n_samples - at : GAC_MAX_LOGIT_ROWS;
         float *p = c->probabilities + (window * c->n_samples + at) * c->vocab;
@@ -117,7 +117,6 @@ static gac_status sample_window(compression *c, int64_t window, double *cross)
         else if (status == GAC_OK)
             c->entropy[window] += take_probabilities(logits, log_sums, n, c->vocab, p);
     }
-    free(logits);
     return status;
 }
 
@@ -152,8 +151,10 @@ static gac_status run_dense(compression *c)
     if (!gac_mul_i64(n * c->n_samples, c->vocab, &numbers))
         return gac_error_no_memory(c->err);
     c->probabilities = malloc((size_t)numbers * sizeof *c->probabilities);
+    c->logits = malloc((size_t)(GAC_MAX_LOGIT_ROWS * c->vocab) * sizeof *c->logits);
     c->entropy = calloc((size_t)n, sizeof *c->entropy);
-    gac_status status = c->probabilities && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
+    gac_status status =
+        c->probabilities && c->logits && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
     for (int64_t w = 0; w < n && status == GAC_OK; w++) {
         status = gac_engine_write_residual(c->engine, residual_of(c, c->n_windows + w), c->window,
                                            c->err);
@@ -219,6 +220,7 @@ static gac_status advance(compression *c, int32_t layer, int64_t first, int64_t 
 /* The sums of one input of a layer. */
 typedef struct input_sums {
     double *gram, *magnitude;
+    bool given; /* gram belongs to a channel_stats now */
 } input_sums;
 
 /* The Gram matrix by which the method weighs the inputs; NULL: all alike. ASVD's is diagonal:
@@ -273,16 +275,15 @@ static gac_status add_spectrum(compression *c, matrix_stats *m, gac_projection p
 }
 
 static gac_status add_channels(compression *c, channel_stats *s, const matrix_stats *m,
-                               const input_sums *sums, const char *name, gac_factor_job *job)
+                               input_sums *sums, const char *name, gac_factor_job *job)
 {
     float *weight = NULL;
     s->order = calloc((size_t)s->n_groups, sizeof *s->order);
     s->loss = calloc((size_t)s->n_groups + 1, sizeof *s->loss);
-    s->gram = malloc((size_t)(m->n_in * m->n_in) * sizeof *s->gram);
-    gac_status status = s->order && s->loss && s->gram ? compress_read_weight(c, m, &weight)
-                                                       : gac_error_no_memory(c->err);
-    if (status == GAC_OK)
-        memcpy(s->gram, sums->gram, (size_t)(m->n_in * m->n_in) * sizeof *s->gram);
+    s->gram = sums->gram;
+    sums->given = true;
+    gac_status status =
+        s->order && s->loss ? compress_read_weight(c, m, &weight) : gac_error_no_memory(c->err);
     *job = (gac_factor_job){ .kind = GAC_FACTOR_CHANNELS,
                              .n_out = m->n_out,
                              .n_in = m->n_in,
@@ -317,7 +318,7 @@ bool compress_may_factor(const compression *c, int32_t layer, gac_projection pro
 }
 
 /* Does the jobs of a layer. */
-static gac_status factor_layer(compression *c, int32_t layer, const input_sums *sums)
+static gac_status factor_layer(compression *c, int32_t layer, input_sums *sums)
 {
     static const char *const names[] = { "mlp", "self_attn" };
     static const gac_projection through[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
@@ -391,7 +392,8 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
         }
     }
     for (int i = 0; i < GAC_INPUT_COUNT; i++) {
-        free(sums[i].gram);
+        if (!sums[i].given)
+            free(sums[i].gram);
         free(sums[i].magnitude);
     }
     if (status == GAC_OK && c->options->method == GAC_COMPRESS_GAC)
