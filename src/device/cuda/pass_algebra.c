@@ -48,6 +48,16 @@ double *gac_algebra_numbers(gac_algebra *s, int64_t a, int64_t b)
     return gac_algebra_take(s, a, b, sizeof(double));
 }
 
+void gac_algebra_give_back(gac_algebra *s, void *memory)
+{
+    for (int i = 0; memory && i < s->n_blocks; i++)
+        if (s->blocks[i] == memory) {
+            s->blocks[i] = s->blocks[--s->n_blocks];
+            gac_cuda_release(s->c->cuda, memory);
+            return;
+        }
+}
+
 void gac_algebra_end(gac_algebra *s)
 {
     while (s->n_blocks > 0)

@@ -22,6 +22,8 @@ typedef struct gac_algebra {
 /* Device memory for a * b elements, until gac_algebra_end. NULL after a failure. */
 void *gac_algebra_take(gac_algebra *s, int64_t a, int64_t b, size_t element);
 double *gac_algebra_numbers(gac_algebra *s, int64_t a, int64_t b);
+/* Frees one of them earlier; NULL is fine. */
+void gac_algebra_give_back(gac_algebra *s, void *memory);
 /* Frees what was taken, and waits. */
 void gac_algebra_end(gac_algebra *s);
 

@@ -73,8 +73,9 @@ typedef struct gac_channels {
     int32_t *best;              /* (gac_channels_blocks): the inputs with these gains */
     int32_t *chosen;            /* the input that is being taken */
     uint8_t *taken;             /* (n) */
-    int32_t *order;             /* (n) */
-    double *loss;               /* (n + 1) */
+    const int32_t *inputs;      /* (n): which inputs the n columns are; NULL: these themselves */
+    int32_t *order;             /* (all inputs) */
+    double *loss;               /* (all inputs + 1) */
 } gac_channels;
 
 int64_t gac_channels_blocks(int64_t n);

@@ -1,9 +1,11 @@
 /* CHANNELS jobs: the order of inputs, or of groups of inputs. */
 #include "pass_algebra.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 
 #define CHANNEL_RIDGE 1e-7 /* as on the CPU */
+#define LEAST_TO_DROP 512  /* columns, for which it is worth while */
 #define BLOCKS_EACH 8      /* blocks of the longest kernel on one multiprocessor */
 
 /* Splits a sum over outputs so that one wave of blocks does it. */
@@ -35,7 +37,7 @@ static void start(gac_algebra *s, gac_channels *c, const gac_factor_job *job, co
     c->diagonal = gac_algebra_numbers(s, n, 1);
     c->column = gac_algebra_numbers(s, n, 1);
     c->output = gac_algebra_numbers(s, n_out, 1);
-    c->partial = gac_algebra_numbers(s, 2 * c->n_splits, n);
+    c->partial = gac_algebra_numbers(s, 2 * GAC_CHANNELS_MAX_SPLITS, n);
     c->dots = gac_algebra_numbers(s, GAC_CHANNELS_TOGETHER, 1);
     c->gains = gac_algebra_numbers(s, n_blocks, 1);
     c->lefts = gac_algebra_numbers(s, n_blocks, 1);
@@ -64,10 +66,61 @@ static void measure(gac_algebra *s, const gac_channels *c, int64_t step)
         gac_algebra_check(s, gac_channels_measure_launch(c, step, s->c->cuda->stream, s->err));
 }
 
-static void order_channels(gac_algebra *s, const gac_channels *c)
+/* Copies the columns that are left to memory without gaps, since a step reads all columns. */
+static void drop_taken(gac_algebra *s, gac_channels *c, int64_t n_left)
 {
+    const int64_t n = c->n;
+    cudaStream_t stream = s->c->cuda->stream;
+    uint8_t *taken = malloc((size_t)n);
+    int32_t *left = malloc((size_t)n * sizeof *left), *inputs = malloc((size_t)n * sizeof *inputs);
+    if (!taken || !left || !inputs)
+        gac_algebra_check(s, gac_error_no_memory(s->err));
+    if (s->status == GAC_OK && c->inputs)
+        gac_algebra_read(s, inputs, c->inputs, (size_t)n * sizeof *inputs);
+    gac_algebra_read(s, taken, c->taken, (size_t)n);
+    int64_t n_found = 0;
+    for (int64_t i = 0; s->status == GAC_OK && i < n; i++)
+        if (!taken[i] && n_found < n_left) {
+            inputs[n_found] = c->inputs ? inputs[i] : (int32_t)i;
+            left[n_found++] = (int32_t)i;
+        }
+    int32_t *columns = gac_algebra_take(s, n_left, 1, sizeof *columns);
+    int32_t *new_inputs = gac_algebra_take(s, n_left, 1, sizeof *new_inputs);
+    double *rest = gac_algebra_numbers(s, n_left, n_left);
+    double *product = gac_algebra_numbers(s, c->n_out, n_left);
+    double *w = gac_algebra_numbers(s, c->n_out, n_left);
+    gac_algebra_copy(s, columns, left, (size_t)n_left * sizeof *left);
+    gac_algebra_copy(s, new_inputs, inputs, (size_t)n_left * sizeof *inputs);
+    if (s->status == GAC_OK)
+        gac_algebra_check(s, gac_gather_launch(c->rest, n, columns, columns, rest, n_left, n_left,
+                                               stream, s->err));
+    if (s->status == GAC_OK)
+        gac_algebra_check(s, gac_gather_launch(c->product, n, NULL, columns, product, c->n_out,
+                                               n_left, stream, s->err));
+    if (s->status == GAC_OK)
+        gac_algebra_check(
+            s, gac_gather_launch(c->w, n, NULL, columns, w, c->n_out, n_left, stream, s->err));
+    gac_algebra_clear(s, c->taken, (size_t)n_left);
+    void *const old[] = { c->rest, c->product, (void *)(uintptr_t)c->w,
+                          (void *)(uintptr_t)c->inputs, columns };
+    for (size_t i = 0; i < sizeof old / sizeof *old; i++)
+        gac_algebra_give_back(s, old[i]);
+    c->rest = rest;
+    c->product = product;
+    c->w = w;
+    c->inputs = new_inputs;
+    c->n = n_left;
+    c->n_splits = count_splits(n_left, c->n_out);
+    free(taken);
+    free(left);
+    free(inputs);
+}
+
+static void order_channels(gac_algebra *s, gac_channels *c)
+{
+    const int64_t n_inputs = c->n;
     int n_late = 0;
-    for (int64_t step = 0; step < c->n && s->status == GAC_OK; step++) {
+    for (int64_t step = 0; step < n_inputs && s->status == GAC_OK; step++) {
         gac_algebra_check(s, gac_channels_take_launch(c, step, n_late, s->c->cuda->stream, s->err));
         if (++n_late < GAC_CHANNELS_TOGETHER)
             continue;
@@ -75,6 +128,9 @@ static void order_channels(gac_algebra *s, const gac_channels *c)
                          c->rest);
         gac_algebra_gemm(s, true, false, c->n_out, c->n, n_late, -1, c->late_product, c->late_rest,
                          1, c->product);
+        const int64_t n_left = n_inputs - step - 1;
+        if (c->n >= LEAST_TO_DROP && 4 * n_left <= 3 * c->n && n_left > 0)
+            drop_taken(s, c, n_left);
         measure(s, c, step + 1);
         n_late = 0;
     }

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(N_THREADS)
     __syncthreads();
     const double square = shared_square, scale = fmax(c.column[j], 1e-300), root = sqrt(scale);
     if (i == 0) {
-        c.order[step] = (int32_t)j;
+        c.order[step] = c.inputs ? c.inputs[j] : (int32_t)j;
         c.loss[step + 1] = fmax(c.loss[step] - square / scale, 0.0);
     }
     if (i < c.n_out)
