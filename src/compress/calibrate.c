@@ -274,7 +274,7 @@ static gac_status add_spectrum(compression *c, matrix_stats *m, gac_projection p
 }
 
 static gac_status add_channels(compression *c, channel_stats *s, const matrix_stats *m,
-                               input_sums *sums, const char *name, gac_factor_job *job)
+                               const input_sums *sums, const char *name, gac_factor_job *job)
 {
     float *weight = NULL;
     s->order = calloc((size_t)s->n_groups, sizeof *s->order);
