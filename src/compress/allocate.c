@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CHOICES 512 /* of a block; more only where any size may be chosen */
-enum { MAX_MATRICES = 4 };
+/* Choices of a block, and ranks of a matrix where any may be chosen. Both are primes: sizes that
+ * are so many equal steps apart are aligned no more often than any others. */
+enum { MAX_CHOICES = 509, N_ANY_RANKS = 127, MAX_MATRICES = 4 };
 
 /* One choice for a block. */
 typedef struct option {
@@ -74,7 +75,7 @@ static gac_status matrix_options(const compression *c, const matrix_stats *m, in
                                  options *out)
 {
     size_t n = 0;
-    int64_t *ranks = compress_candidates(c, m->energy ? m->n_basis : 0, &n);
+    int64_t *ranks = compress_candidates(c, m->energy ? m->n_basis : 0, N_ANY_RANKS, &n);
     out->items = calloc(n + 1, sizeof *out->items);
     out->n = 0;
     if (!ranks || !out->items) {
@@ -162,7 +163,8 @@ static gac_status add_cuts(const compression *c, int32_t layer, const block *b, 
     size_t n = 0;
     if (!s->order)
         return GAC_OK;
-    int64_t *sizes = b->kind == CHANNELS_WIDTH ? compress_candidates(c, s->n_groups - 1, &n) : NULL;
+    int64_t *sizes =
+        b->kind == CHANNELS_WIDTH ? compress_candidates(c, s->n_groups - 1, s->n_groups, &n) : NULL;
     if (b->kind == CHANNELS_HEADS) { /* any number: a head's size stays */
         n = (size_t)s->n_groups - 1;
         sizes = calloc(n + 1, sizeof *sizes);

@@ -143,8 +143,8 @@ const gac_op *compress_attention_of(const gac_model *model, int32_t layer);
 /* ---- sizes.c ---- */
 
 /* The sizes that may be chosen between 1 and largest, rising, *n of them; the caller frees
- * them. NULL: no memory. */
-int64_t *compress_candidates(const compression *c, int64_t largest, size_t *n);
+ * them. Where any size may be chosen, n_any evenly spaced ones. NULL: no memory. */
+int64_t *compress_candidates(const compression *c, int64_t largest, int64_t n_any, size_t *n);
 /* The largest of them that is at most size, or 0. */
 int64_t compress_round_down(const compression *c, int64_t size);
 

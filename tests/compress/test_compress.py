@@ -97,6 +97,7 @@ class Compress(unittest.TestCase):
     def test_budgets_and_sizes(self):
         losses = []
         for ratio in (0.05, 0.2, 0.35, 0.5, 0.7):
+            found_by = {}
             for align, multiple in (("gac", 32), ("none", 1), ("round:8", 8)):
                 with self.subTest(ratio=ratio, align=align):
                     found = self.result("--ratio", ratio, "--align", align, "--force")
@@ -114,8 +115,10 @@ class Compress(unittest.TestCase):
                     for module in found["modules"]:
                         if module["choice"] in ("rank", "width"):
                             self.assertEqual(module["size"] % multiple, 0, module)
-                    if align == "gac":
-                        losses.append(found["objective"])
+                    found_by[align] = found["objective"]
+            self.assertLess(found_by["none"], 1.001 * found_by["gac"])
+            self.assertLess(found_by["none"], 1.001 * found_by["round:8"])
+            losses.append(found_by["gac"])
         self.assertEqual(losses, sorted(losses))
 
     def test_the_result_runs_and_is_better_than_its_peers(self):
