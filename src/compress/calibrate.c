@@ -278,16 +278,13 @@ static gac_status add_channels(compression *c, channel_stats *s, const matrix_st
     float *weight = NULL;
     s->order = calloc((size_t)s->n_groups, sizeof *s->order);
     s->loss = calloc((size_t)s->n_groups + 1, sizeof *s->loss);
-    s->gram = malloc((size_t)(m->n_in * m->n_in) * sizeof *s->gram);
-    gac_status status = s->order && s->loss && s->gram ? compress_read_weight(c, m, &weight)
-                                                       : gac_error_no_memory(c->err);
-    if (status == GAC_OK)
-        memcpy(s->gram, sums->gram, (size_t)(m->n_in * m->n_in) * sizeof *s->gram);
+    gac_status status =
+        s->order && s->loss ? compress_read_weight(c, m, &weight) : gac_error_no_memory(c->err);
     *job = (gac_factor_job){ .kind = GAC_FACTOR_CHANNELS,
                              .n_out = m->n_out,
                              .n_in = m->n_in,
                              .weight = weight,
-                             .gram = s->gram,
+                             .gram = sums->gram,
                              .block = s->block,
                              .order = s->order,
                              .loss = s->loss,
@@ -316,11 +313,13 @@ bool compress_may_factor(const compression *c, int32_t layer, gac_projection pro
            !(mlp && compress_may_cut(c, layer, CHANNELS_WIDTH));
 }
 
+/* The projection through which the channels of a kind go out. */
+static const gac_projection through[CHANNELS_COUNT] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
+
 /* Does the jobs of a layer. */
 static gac_status factor_layer(compression *c, int32_t layer, const input_sums *sums)
 {
     static const char *const names[] = { "mlp", "self_attn" };
-    static const gac_projection through[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
     layer_stats *l = &c->layers[layer];
     gac_factor_job jobs[MAX_JOBS] = { 0 };
     double *made[GAC_PROJECTION_COUNT] = { NULL };
@@ -390,6 +389,12 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
             gac_error_set(c->err, status, "layer %d: %s", layer, text);
         }
     }
+    for (int k = 0; k < CHANNELS_COUNT && status == GAC_OK; k++) /* refits need them */
+        if (c->layers[layer].channels[k].order) {
+            input_sums *from = &sums[gac_projection_input(through[k])];
+            c->layers[layer].channels[k].gram = from->gram;
+            from->gram = NULL;
+        }
     for (int i = 0; i < GAC_INPUT_COUNT; i++) {
         free(sums[i].gram);
         free(sums[i].magnitude);

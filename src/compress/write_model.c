@@ -155,17 +155,21 @@ static gac_status put_floats(writing *w, const gac_tensor *t, int32_t index, con
     return status;
 }
 
-/* The mapped part of a layer's work file. */
+/* The mapped part of a layer's work file, n numbers in F32. */
 static gac_status map_part(const compression *c, const gac_checkpoint *file, const char *kind,
-                           int index, const void **out)
+                           int index, int64_t n, const float **out)
 {
     char name[48], q[256];
+    const void *data = NULL;
     snprintf(name, sizeof name, "%s.%d", kind, index);
     int32_t at = gac_checkpoint_find(file, name);
-    if (at < 0)
-        return gac_error_set(c->err, GAC_BAD_INPUT, "%s: %s is missing",
+    const gac_tensor *t = at < 0 ? NULL : gac_checkpoint_tensor(file, at);
+    if (!t || t->dtype != GAC_DTYPE_F32 || t->n_elements != n)
+        return gac_error_set(c->err, GAC_BAD_INPUT, "%s: %s is missing or has another shape",
                              gac_quote(q, sizeof q, gac_checkpoint_path(file)), name);
-    return gac_checkpoint_map(file, at, out, c->err);
+    gac_status status = gac_checkpoint_map(file, at, &data, c->err);
+    *out = data;
+    return status;
 }
 
 static gac_status write_factors(writing *w, const gac_checkpoint *file, const gac_tensor *t,
@@ -173,13 +177,12 @@ static gac_status write_factors(writing *w, const gac_checkpoint *file, const ga
 {
     const matrix_stats *m = &w->c->layers[plan->layer].matrix[plan->projection];
     const int64_t rank = plan->size;
-    const void *mapped = NULL;
+    const float *basis = NULL;
     float *weight = NULL, *first = malloc((size_t)(rank * m->n_in) * sizeof *first);
     float *second = malloc((size_t)(m->n_out * rank) * sizeof *second);
-    gac_status status = first && second
-                            ? map_part(w->c, file, "basis", (int)plan->projection, &mapped)
-                            : gac_error_no_memory(w->c->err);
-    const float *basis = mapped;
+    gac_status status = first && second ? map_part(w->c, file, "basis", (int)plan->projection,
+                                                   m->n_out * m->n_basis, &basis)
+                                        : gac_error_no_memory(w->c->err);
     if (status == GAC_OK)
         status = compress_read_weight(w->c, m, &weight);
     gac_factor_job job = { .kind = GAC_FACTOR_PROJECT,
@@ -212,12 +215,16 @@ static gac_status write_refit(writing *w, const gac_checkpoint *file, const gac_
     const layer_stats *l = &w->c->layers[plan->layer];
     const matrix_stats *m = &l->matrix[plan->projection];
     const channel_stats *s = &l->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS];
-    const void *gram = NULL;
+    const float *mapped = NULL;
     int32_t *kept = compress_kept_inputs(s, plan->size / s->block);
     float *weight = NULL, *made = malloc((size_t)(m->n_out * plan->size) * sizeof *made);
-    gac_status status =
-        kept && made ? map_part(w->c, file, "gram", mlp ? CHANNELS_WIDTH : CHANNELS_HEADS, &gram)
-                     : gac_error_no_memory(w->c->err);
+    double *gram = malloc((size_t)(m->n_in * m->n_in) * sizeof *gram);
+    gac_status status = kept && made && gram
+                            ? map_part(w->c, file, "gram", mlp ? CHANNELS_WIDTH : CHANNELS_HEADS,
+                                       m->n_in * m->n_in, &mapped)
+                            : gac_error_no_memory(w->c->err);
+    for (int64_t i = 0; status == GAC_OK && i < m->n_in * m->n_in; i++)
+        gram[i] = (double)mapped[i];
     if (status == GAC_OK)
         status = compress_read_weight(w->c, m, &weight);
     gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
@@ -234,6 +241,7 @@ static gac_status write_refit(writing *w, const gac_checkpoint *file, const gac_
     if (status == GAC_OK)
         status = put_floats(w, t, plan->written, made, m->n_out * plan->size);
     free(weight);
+    free(gram);
     free(kept);
     free(made);
     return status;
