@@ -30,11 +30,13 @@ typedef struct compress_command {
 static const compress_command initial = { .workload_text = GAC_DEFAULT_WORKLOAD,
                                           .options = GAC_COMPRESS_OPTIONS_INIT };
 
-static const opt_choice method_choices[] = {
-    { "gac", GAC_COMPRESS_GAC, false },         { "energy", GAC_COMPRESS_ENERGY, false },
-    { "svd", GAC_COMPRESS_SVD, false },         { "asvd", GAC_COMPRESS_ASVD, false },
-    { "svd-llm", GAC_COMPRESS_SVD_LLM, false }, { 0 }
-};
+static const opt_choice method_choices[] = { { "gac", GAC_COMPRESS_GAC, false },
+                                             { "energy", GAC_COMPRESS_ENERGY, false },
+                                             { "svd", GAC_COMPRESS_SVD, false },
+                                             { "asvd", GAC_COMPRESS_ASVD, false },
+                                             { "svd-llm", GAC_COMPRESS_SVD_LLM, false },
+                                             { "palu", GAC_COMPRESS_PALU, false },
+                                             { 0 } };
 
 /* gac, none or round:N */
 static gac_status take_align(void *member, const char *text, gac_error *err)
@@ -113,7 +115,7 @@ static const opt options[] = {
       OPT_REAL, AT(options.max_time_ms), .min = 0, .above = true },
     { "method", 0, "M",
       "gac (the default); or for comparison energy (effects on the output are not measured) and "
-      "svd, asvd, svd-llm (the same share of every matrix)",
+      "svd, asvd, svd-llm (the same share of every matrix) and palu (ranks of k and v only)",
       OPT_CHOICE, AT(options.method), .choices = method_choices },
     { "align", 0, "A",
       "sizes to choose from: gac (those the GPU serves well; the default), none, round:N", OPT_CALL,
@@ -265,7 +267,7 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
     printf("choices    %d matrices dense, %d of lower rank; %d MLPs narrower; %d attention blocks "
            "with fewer heads\n",
            n[GAC_CHOICE_DENSE], n[GAC_CHOICE_RANK], n[GAC_CHOICE_WIDTH], n[GAC_CHOICE_HEADS]);
-    if (o->options.method == GAC_COMPRESS_GAC)
+    if (o->options.method == GAC_COMPRESS_GAC || o->options.method == GAC_COMPRESS_PALU)
         printf("loss       %.4g nats expected%s\n", r->objective,
                r->optimal ? ", the least for these sizes (proved)" : "");
     printf("text       %lld tokens in windows of %lld\n", (long long)r->n_tokens,

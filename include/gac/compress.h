@@ -28,6 +28,7 @@ typedef enum gac_compress_method {
     GAC_COMPRESS_SVD,     /* ranks by plain SVD, the same share of every matrix */
     GAC_COMPRESS_ASVD,    /* likewise, inputs scaled by the root of their mean magnitude */
     GAC_COMPRESS_SVD_LLM, /* likewise, inputs whitened by their Gram matrix */
+    GAC_COMPRESS_PALU,    /* ranks of k and v only, for each group of heads, by their effect */
     GAC_COMPRESS_METHOD_COUNT
 } gac_compress_method;
 

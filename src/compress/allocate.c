@@ -86,8 +86,8 @@ static gac_status matrix_options(const compression *c, const matrix_stats *m, in
     out->items[out->n++] = (option){ .cost = dense };
     for (size_t i = 0; i < n; i++) {
         option *o = &out->items[out->n];
-        const int64_t cost = compress_matrix_cost(c, ranks[i], m->n_in) +
-                             compress_matrix_cost(c, m->n_out, ranks[i]);
+        const int64_t cost = compress_matrix_cost(c, m->n_parts * ranks[i], m->n_in) +
+                             m->n_parts * compress_matrix_cost(c, m->n_out / m->n_parts, ranks[i]);
         if (cost >= dense)
             continue;
         *o = (option){ .cost = cost, .loss = m->scale * compress_rank_loss(m, ranks[i]) };
@@ -226,7 +226,7 @@ int64_t compress_layer_params(const layer_stats *l, const layer_choice *choice)
         for (int i = 0; i < b->n_matrices && !groups; i++) {
             const matrix_stats *m = &l->matrix[b->first + (gac_projection)i];
             const int64_t rank = choice->rank[b->first + (gac_projection)i];
-            sum += rank ? rank * (m->n_out + m->n_in) : m->n_out * m->n_in;
+            sum += rank ? compress_rank_params(m, rank) : m->n_out * m->n_in;
         }
     }
     return sum;

@@ -9,10 +9,13 @@
 typedef struct matrix_stats {
     int32_t tensor;      /* of the weight, in the checkpoint */
     int64_t n_out, n_in; /* of the weight */
-    int64_t n;           /* the smaller of the two */
+    int64_t n_parts;     /* into which the rows are split, each factored by itself: 1, or groups
+                          * of heads */
+    int64_t n;           /* the smaller of the rows of a part and n_in */
     int64_t n_basis;     /* columns of the basis that are kept: no choice has more */
-    double *energy;      /* (n): a rank r loses the sum from r on; NULL: not computed */
-    float *basis;        /* (n_out, n_basis); NULL once it is in the work folder */
+    double *energy;      /* (n_parts, n): a rank r loses the sum from r on; NULL: not computed */
+    float *basis;        /* (n_out, n_basis), of each part its own columns; NULL once it is in
+                          * the work folder */
     double total;        /* sum of energy */
     double scale;        /* nats that the model's output changes by, per relative loss; 1 where
                           * that is not measured */
@@ -29,6 +32,8 @@ typedef struct channel_stats {
 } channel_stats;
 
 enum { CHANNELS_WIDTH, CHANNELS_HEADS, CHANNELS_COUNT };
+
+enum { PALU_HEADS = 4, MAX_HEAD_PARTS = 32 }; /* heads in a group of PaLU's, and groups */
 
 typedef struct layer_stats {
     matrix_stats matrix[GAC_PROJECTION_COUNT];
@@ -69,8 +74,10 @@ typedef struct compression {
     uint64_t n_done, n_steps; /* progress */
 } compression;
 
-/* Whether choices are shared out by the solver; the published methods share evenly. */
+/* Whether choices are shared out by the solver; the other methods share evenly. */
 bool compress_is_exact(const compression *c);
+/* Whether the effect of cuts on the output is measured. */
+bool compress_tries_cuts(const compression *c);
 /* Whether the job has to stop; sets the error. */
 gac_status compress_check_cancel(const compression *c);
 void compress_step(compression *c, uint64_t n);
@@ -101,10 +108,16 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out);
 
 /* Measures the scale of every curve of a layer. */
 gac_status compress_measure_effects(compression *c, int32_t layer);
-/* The rank beyond which two factors have more parameters than the weight. */
+/* Parameters of the factors of this rank. */
+int64_t compress_rank_params(const matrix_stats *m, int64_t rank);
+/* The rank beyond which factors have more parameters than the weight. */
 int64_t compress_break_even(const matrix_stats *m);
 double compress_rank_loss(const matrix_stats *m, int64_t rank); /* relative */
 double compress_channel_loss(const channel_stats *s, int64_t n_groups);
+/* Makes the first factors of all parts, (n_parts * rank, n_in), which take the inputs to the first
+ * rank columns of the basis. */
+gac_status compress_project(compression *c, const matrix_stats *m, const float *basis, int64_t rank,
+                            const char *name, float *first);
 /* The first n_groups of the order as inputs, rising; the caller frees them. NULL: no memory. */
 int32_t *compress_kept_inputs(const channel_stats *s, int64_t n_groups);
 

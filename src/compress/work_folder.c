@@ -139,7 +139,7 @@ static int list_parts(const layer_stats *l, const double *scales, float *const *
         const matrix_stats *m = &l->matrix[p];
         if (!m->energy)
             continue;
-        add_part(parts, &n, "energy", p, GAC_DTYPE_F64, 1, m->n, m->energy);
+        add_part(parts, &n, "energy", p, GAC_DTYPE_F64, m->n_parts, m->n, m->energy);
         add_part(parts, &n, "basis", p, GAC_DTYPE_F32, m->n_out, m->n_basis, m->basis);
     }
     for (int k = 0; k < CHANNELS_COUNT; k++) {
@@ -256,9 +256,9 @@ gac_status compress_load_layer(compression *c, int32_t layer, bool *found)
     for (int p = 0; p < GAC_PROJECTION_COUNT && scales; p++) {
         matrix_stats *m = &l->matrix[p];
         m->scale = scales[p];
-        m->energy = copy_part(file, "energy", p, m->n, GAC_DTYPE_F64);
+        m->energy = copy_part(file, "energy", p, m->n_parts * m->n, GAC_DTYPE_F64);
         m->n_basis = compress_break_even(m);
-        for (int64_t i = m->n - 1; m->energy && i >= 0; i--)
+        for (int64_t i = m->n_parts * m->n - 1; m->energy && i >= 0; i--)
             m->total += m->energy[i];
     }
     for (int k = 0; k < CHANNELS_COUNT && scales; k++) {

@@ -37,24 +37,45 @@ def header(path):
     return {name: entry["shape"] for name, entry in found.items()}
 
 
-def keep_layers(folder, n_layers):
-    """Removes the last layers of a model."""
-    path = folder / "model.safetensors"
+def read_tensors(path):
+    """The tensors of a safetensors file: name to shape and bytes."""
     data = path.read_bytes()
     size, = struct.unpack("<Q", data[:8])
-    old, new, body = json.loads(data[8:8 + size]), {}, b""
-    for name, entry in old.items():
-        layer = int(name.split(".")[2]) if ".layers." in name else 0
-        if name == "__metadata__" or layer >= n_layers:
-            continue
-        start, end = entry["data_offsets"]
-        new[name] = {**entry, "data_offsets": [len(body), len(body) + end - start]}
-        body += data[8 + size + start:8 + size + end]
-    text = json.dumps(new).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
-    config = json.loads((folder / "config.json").read_text())
-    config["num_hidden_layers"] = n_layers
-    (folder / "config.json").write_text(json.dumps(config))
+    entries = json.loads(data[8:8 + size])
+    entries.pop("__metadata__", None)
+    return {name: (e["shape"], data[8 + size + e["data_offsets"][0]:8 + size + e["data_offsets"][1]])
+            for name, e in entries.items()}
+
+
+def write_model(folder, tensors, **config):
+    """A copy of the small model with other tensors, all of F16, and changes to its config."""
+    entries, body = {}, b""
+    for name, (shape, data) in tensors.items():
+        entries[name] = {"dtype": "F16", "shape": shape,
+                         "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(entries).encode()
+    shutil.copytree(TINY, folder)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
+    new = {**json.loads((TINY / "config.json").read_text()), **config}
+    (folder / "config.json").write_text(json.dumps(new))
+
+
+def first_layers(n_layers):
+    """The tensors of the small model without its last layers."""
+    return {name: tensor for name, tensor in read_tensors(TINY / "model.safetensors").items()
+            if ".layers." not in name or int(name.split(".")[2]) < n_layers}
+
+
+def repeated_heads():
+    """The tensors of the small model with each head of keys and values three times, one for each
+    head of queries: the same model."""
+    tensors = read_tensors(TINY / "model.safetensors")
+    for name, (shape, data) in tensors.items():
+        if ".k_proj." in name or ".v_proj." in name:
+            half = len(data) // 2
+            tensors[name] = ([3 * shape[0], shape[1]], 3 * data[:half] + 3 * data[half:])
+    return tensors
 
 
 def linear_params(folder):
@@ -163,8 +184,7 @@ class Compress(unittest.TestCase):
     def test_one_width_needs_no_code(self):
         """A model of one layer, whose MLP gets narrower: a plain config can say that."""
         model = self.folder / "one"
-        shutil.copytree(TINY, model)
-        keep_layers(model, 1)
+        write_model(model, first_layers(1), num_hidden_layers=1)
         self.compress("--ratio", 0.2, "--choices", "width", "--calib-tokens", "4096", model=model)
         self.assertFalse((self.out / "modeling_gac.py").exists())
         config = json.loads((self.out / "config.json").read_text())
@@ -191,6 +211,67 @@ class Compress(unittest.TestCase):
                          "modeling_gac.GacMistralForCausalLM")
         card = (self.out / "README.md").read_text()
         self.assertIn("| parameters of the blocks' linear layers | 3145728 |", card)
+
+    def test_palu(self):
+        """Six heads make two groups of three. The rows of a group have rank 32 at most, so nothing
+        is lost down to there."""
+        model = self.folder / "six"
+        write_model(model, repeated_heads(), num_key_value_heads=6)
+        found = json.loads(self.compress("--method", "palu", "--ratio", 0.08, "--calib-tokens", 4096,
+                                         "--json", model=model).stdout)
+        self.assertLess(found["objective"], 1e-3)
+        self.assertAlmostEqual(self.perplexity(self.out) / self.perplexity(TINY), 1, 2)
+        shapes = header(self.out / "model.safetensors")
+        config = json.loads((self.out / "config.json").read_text())
+        self.assertEqual(config["model_type"], "llama")
+        self.assertTrue(config["head_wise_ranks"])
+        for module in found["modules"]:
+            name = "model." + module["name"]
+            if module["choice"] == "dense":
+                self.assertIn(name + ".weight", shapes)
+                continue
+            self.assertRegex(name, "[kv]_proj$")
+            rank = module["size"]
+            self.assertEqual(rank % 32, 0)
+            self.assertEqual(config["head_wise_ranks"][name], [rank, rank])
+            self.assertEqual(shapes[name + ".VT.weight"], [2 * rank, 192])
+            self.assertEqual(shapes[name + ".U.1.weight"], [96, rank])
+            self.assertEqual(module["params"], 2 * rank * (192 + 96))
+        shutil.rmtree(self.out)
+        self.refused(2, "can be reached", "--method", "palu", "--ratio", 0.3, "--calib-tokens", 4096,
+                     model=model)
+
+    def test_palu_repaired(self):
+        self.compress("--method", "palu", "--ratio", 0.03, "--align", "none", "--calib-tokens", 4096)
+        fit = self.folder / "fit"
+        self.gac("repair", self.out, "-o", fit, "-q")
+        self.gac("verify", self.out, fit, "--forward", "-q")
+        shapes = header(fit / "model.safetensors")
+        config = json.loads((fit / "config.json").read_text())
+        for name, spec in config["gac_modules"].items():
+            self.assertEqual(spec["ranks"], [shapes[f"model.{name}.VT.weight"][0]])
+            self.assertEqual(spec["ranks"][0] % 8, 0)
+            self.assertEqual(config["head_wise_ranks"]["model." + name], spec["ranks"])
+
+    def test_palu_with_biases(self):
+        tensors = repeated_heads()
+        for layer in range(8):
+            for p in "qkv":
+                bias = struct.pack("<192e", *[(i % 7 + layer) / 64 for i in range(192)])
+                tensors[f"model.layers.{layer}.self_attn.{p}_proj.bias"] = ([192], bias)
+        model = self.folder / "qwen2"
+        write_model(model, tensors, num_key_value_heads=6, model_type="qwen2",
+                    architectures=["Qwen2ForCausalLM"], sliding_window=None)
+        self.compress("--method", "palu", "--ratio", 0.08, "--calib-tokens", 4096, model=model)
+        self.assertAlmostEqual(self.perplexity(self.out) / self.perplexity(model), 1, 2)
+        written, n = read_tensors(self.out / "model.safetensors"), 0
+        for name, (shape, data) in written.items():
+            if name.endswith(".U.1.bias"):
+                self.assertEqual(shape, [96])
+                first = written[name.replace("U.1", "U.0")][1]
+                self.assertEqual(first + data, tensors[name.replace(".U.1", "")][1])
+                n += 1
+        self.assertGreater(n, 8)
 
     def test_choices_and_exclusions(self):
         found = json.loads(self.compress("--ratio", 0.15, "--choices", "dense,width", "--dry-run",

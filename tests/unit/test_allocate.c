@@ -25,7 +25,9 @@ static double draw(uint64_t *state)
 static void make_matrix(matrix_stats *m, int64_t n_out, int64_t n_in, bool ranks, uint64_t *state)
 {
     const double fall = 1 + 8 * draw(state);
-    *m = (matrix_stats){ .n_out = n_out, .n_in = n_in, .n = n_out < n_in ? n_out : n_in };
+    *m = (matrix_stats){
+        .n_out = n_out, .n_in = n_in, .n_parts = 1, .n = n_out < n_in ? n_out : n_in
+    };
     m->scale = exp(4 * draw(state) - 6);
     m->n_basis = compress_break_even(m);
     m->energy = ranks ? calloc((size_t)m->n, sizeof *m->energy) : NULL;
