@@ -115,7 +115,8 @@ static const opt options[] = {
       OPT_REAL, AT(options.max_time_ms), .min = 0, .above = true },
     { "method", 0, "M",
       "gac (the default); or for comparison energy (effects on the output are not measured) and "
-      "svd, asvd, svd-llm (the same share of every matrix) and palu (ranks of k and v only)",
+      "svd, svd-llm (the same share of every matrix), asvd (the smallest shares below one limit of "
+      "loss) and palu (ranks of k and v only)",
       OPT_CHOICE, AT(options.method), .choices = method_choices },
     { "align", 0, "A",
       "sizes to choose from: gac (those the GPU serves well; the default), none, round:N", OPT_CALL,
@@ -249,6 +250,12 @@ static gac_status report_json(cli *c, const compress_command *o, const gac_compr
     return status;
 }
 
+/* Whether the sum of losses is one of measured effects. */
+static bool expects_loss(gac_compress_method method)
+{
+    return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_PALU || method == GAC_COMPRESS_ASVD;
+}
+
 static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r,
                          const judged *j)
 {
@@ -267,7 +274,7 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
     printf("choices    %d matrices dense, %d of lower rank; %d MLPs narrower; %d attention blocks "
            "with fewer heads\n",
            n[GAC_CHOICE_DENSE], n[GAC_CHOICE_RANK], n[GAC_CHOICE_WIDTH], n[GAC_CHOICE_HEADS]);
-    if (o->options.method == GAC_COMPRESS_GAC || o->options.method == GAC_COMPRESS_PALU)
+    if (expects_loss(o->options.method))
         printf("loss       %.4g nats expected%s\n", r->objective,
                r->optimal ? ", the least for these sizes (proved)" : "");
     printf("text       %lld tokens in windows of %lld\n", (long long)r->n_tokens,

@@ -26,8 +26,9 @@ typedef enum gac_compress_method {
     GAC_COMPRESS_GAC,     /* ranks, widths and heads, shared out by their measured effect */
     GAC_COMPRESS_ENERGY,  /* likewise, by the share of energy that each module loses */
     GAC_COMPRESS_SVD,     /* ranks by plain SVD, the same share of every matrix */
-    GAC_COMPRESS_ASVD,    /* likewise, inputs scaled by the root of their mean magnitude */
-    GAC_COMPRESS_SVD_LLM, /* likewise, inputs whitened by their Gram matrix */
+    GAC_COMPRESS_ASVD,    /* ranks by SVD of inputs scaled by the root of their mean magnitude, of
+                           * each matrix the least whose effect is below one limit */
+    GAC_COMPRESS_SVD_LLM, /* the same share of every matrix, inputs whitened by their Gram matrix */
     GAC_COMPRESS_PALU,    /* ranks of k and v only, for each group of heads, by their effect */
     GAC_COMPRESS_METHOD_COUNT
 } gac_compress_method;

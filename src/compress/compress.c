@@ -31,7 +31,8 @@ bool compress_is_exact(const compression *c)
 
 bool compress_tries_cuts(const compression *c)
 {
-    return c->options->method == GAC_COMPRESS_GAC || c->options->method == GAC_COMPRESS_PALU;
+    const gac_compress_method method = c->options->method;
+    return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_PALU || method == GAC_COMPRESS_ASVD;
 }
 
 gac_status compress_check_cancel(const compression *c)
@@ -203,10 +204,11 @@ static gac_status open_engine(compression *c)
 static uint64_t count_steps(const compression *c, const bool *found, int32_t end)
 {
     uint64_t n = (uint64_t)(end * (c->n_windows + c->n_trial_windows));
+    const int n_of_matrix = c->options->method == GAC_COMPRESS_ASVD ? N_SHARES : 1;
     for (int32_t l = 0; l < end && compress_tries_cuts(c); l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
-            n_cuts += compress_may_factor(c, l, (gac_projection)p);
+            n_cuts += compress_may_factor(c, l, (gac_projection)p) ? n_of_matrix : 0;
         for (int kind = 0; kind < CHANNELS_COUNT; kind++)
             n_cuts += compress_may_cut(c, l, kind);
         if (!found[l])

@@ -5,21 +5,25 @@
 #include <gac/compress.h>
 #include <gac/engine.h>
 
+enum { N_SHARES = 9 };                        /* ASVD tries a tenth, two tenths, ... of a matrix */
+enum { PALU_HEADS = 4, MAX_HEAD_PARTS = 32 }; /* heads in a group of PaLU's, and groups */
+
 /* The weight of one projection of one layer, and what factoring it would lose. */
 typedef struct matrix_stats {
-    int32_t tensor;      /* of the weight, in the checkpoint */
-    int64_t n_out, n_in; /* of the weight */
-    int64_t n_parts;     /* into which the rows are split, each factored by itself: 1, or groups
-                          * of heads */
-    int64_t n;           /* the smaller of the rows of a part and n_in */
-    int64_t n_basis;     /* columns of the basis that are kept: no choice has more */
-    double *energy;      /* (n_parts, n): a rank r loses the sum from r on; NULL: not computed */
-    float *basis;        /* (n_out, n_basis), of each part its own columns; NULL once it is in
-                          * the work folder */
-    double total;        /* sum of energy */
-    double scale;        /* nats that the model's output changes by, per relative loss; 1 where
-                          * that is not measured */
-    bool excluded;       /* stays dense */
+    int32_t tensor;         /* of the weight, in the checkpoint */
+    int64_t n_out, n_in;    /* of the weight */
+    int64_t n_parts;        /* into which the rows are split, each factored by itself: 1, or groups
+                             * of heads */
+    int64_t n;              /* the smaller of the rows of a part and n_in */
+    int64_t n_basis;        /* columns of the basis that are kept: no choice has more */
+    double *energy;         /* (n_parts, n): a rank r loses the sum from r on; NULL: not computed */
+    float *basis;           /* (n_out, n_basis), of each part its own columns; NULL once it is in
+                             * the work folder */
+    double total;           /* sum of energy */
+    double scale;           /* nats that the model's output changes by, per relative loss; 1 where
+                             * that is not measured */
+    double tried[N_SHARES]; /* nats that the output changes by with the rank of each share */
+    bool excluded;          /* stays dense */
 } matrix_stats;
 
 /* Channels of an MLP or groups of heads, the most important ones first. */
@@ -32,8 +36,6 @@ typedef struct channel_stats {
 } channel_stats;
 
 enum { CHANNELS_WIDTH, CHANNELS_HEADS, CHANNELS_COUNT };
-
-enum { PALU_HEADS = 4, MAX_HEAD_PARTS = 32 }; /* heads in a group of PaLU's, and groups */
 
 typedef struct layer_stats {
     matrix_stats matrix[GAC_PROJECTION_COUNT];
@@ -108,6 +110,8 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out);
 
 /* Measures the scale of every curve of a layer. */
 gac_status compress_measure_effects(compression *c, int32_t layer);
+/* The rank at which factors have this share of the parameters of the weight. */
+int64_t compress_share_rank(const matrix_stats *m, double share);
 /* Parameters of the factors of this rank. */
 int64_t compress_rank_params(const matrix_stats *m, int64_t rank);
 /* The rank beyond which factors have more parameters than the weight. */
@@ -158,6 +162,7 @@ const gac_op *compress_attention_of(const gac_model *model, int32_t layer);
 /* The sizes that may be chosen between 1 and largest, rising, *n of them; the caller frees
  * them. Where any size may be chosen, n_any evenly spaced ones. NULL: no memory. */
 int64_t *compress_candidates(const compression *c, int64_t largest, int64_t n_any, size_t *n);
+int64_t compress_smallest(const compression *c);
 /* The largest of them that is at most size, or 0. */
 int64_t compress_round_down(const compression *c, int64_t size);
 

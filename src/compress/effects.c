@@ -19,6 +19,11 @@ int64_t compress_rank_params(const matrix_stats *m, int64_t rank)
     return rank * (m->n_out + m->n_parts * m->n_in);
 }
 
+int64_t compress_share_rank(const matrix_stats *m, double share)
+{
+    return (int64_t)(share * (double)(m->n_out * m->n_in) / (double)compress_rank_params(m, 1));
+}
+
 int64_t compress_break_even(const matrix_stats *m)
 {
     return gac_min_i64(m->n_out * m->n_in / compress_rank_params(m, 1), m->n);
@@ -53,13 +58,10 @@ int32_t *compress_kept_inputs(const channel_stats *s, int64_t n_groups)
     return kept;
 }
 
-/* Nats per relative loss, by the divergence from layer on. */
-static gac_status measure_scale(compression *c, int32_t layer, double loss, double *scale)
+/* Nats per relative loss. */
+static double scale_of(double divergence, double loss)
 {
-    double divergence = 0;
-    gac_status status = compress_divergence(c, layer, &divergence);
-    *scale = fmax(divergence, LEAST_DIVERGENCE) / fmax(loss, LEAST_LOSS);
-    return status;
+    return fmax(divergence, LEAST_DIVERGENCE) / fmax(loss, LEAST_LOSS);
 }
 
 gac_status compress_project(compression *c, const matrix_stats *m, const float *basis, int64_t rank,
@@ -85,12 +87,12 @@ gac_status compress_project(compression *c, const matrix_stats *m, const float *
     return status;
 }
 
-static gac_status cut_rank(compression *c, int32_t layer, gac_projection projection)
+/* The divergence of the output if one matrix alone has this rank. */
+static gac_status try_rank(compression *c, int32_t layer, gac_projection projection, int64_t rank,
+                           double *divergence)
 {
-    matrix_stats *m = &c->layers[layer].matrix[projection];
-    const int64_t half =
-        (int64_t)(RANK_SHARE * (double)(m->n_out * m->n_in) / (double)compress_rank_params(m, 1));
-    const int64_t rank = half < 1 ? 1 : half, n_rows = m->n_out / m->n_parts;
+    const matrix_stats *m = &c->layers[layer].matrix[projection];
+    const int64_t n_rows = m->n_out / m->n_parts;
     const int64_t width = m->n_parts * rank;
     float *first = malloc((size_t)(width * m->n_in) * sizeof *first);
     float *second = calloc((size_t)(m->n_out * width), sizeof *second);
@@ -105,10 +107,29 @@ static gac_status cut_rank(compression *c, int32_t layer, gac_projection project
     if (status == GAC_OK)
         status = gac_engine_replace(c->engine, layer, projection, &a, &b, c->err);
     if (status == GAC_OK)
-        status = measure_scale(c, layer, compress_rank_loss(m, rank), &m->scale);
+        status = compress_divergence(c, layer, divergence);
     gac_engine_restore(c->engine, layer, projection);
     free(first);
     free(second);
+    return status;
+}
+
+/* Makes the cuts of one matrix that its method asks for. */
+static gac_status cut_rank(compression *c, int32_t layer, gac_projection projection)
+{
+    matrix_stats *m = &c->layers[layer].matrix[projection];
+    gac_status status = GAC_OK;
+    double divergence = 0;
+    if (c->options->method == GAC_COMPRESS_ASVD) {
+        for (int i = 0; i < N_SHARES && status == GAC_OK; i++) {
+            const int64_t rank = compress_share_rank(m, (i + 1) / (N_SHARES + 1.0));
+            status = try_rank(c, layer, projection, rank < 1 ? 1 : rank, &m->tried[i]);
+        }
+        return status;
+    }
+    const int64_t half = compress_share_rank(m, RANK_SHARE), rank = half < 1 ? 1 : half;
+    status = try_rank(c, layer, projection, rank, &divergence);
+    m->scale = scale_of(divergence, compress_rank_loss(m, rank));
     return status;
 }
 
@@ -120,6 +141,7 @@ static gac_status cut_channels(compression *c, int32_t layer, int kind, gac_proj
     int64_t n_groups = (int64_t)(CHANNEL_SHARE * (double)s->n_groups + 0.5);
     n_groups = n_groups < 1 ? 1 : n_groups == s->n_groups ? n_groups - 1 : n_groups;
     const int64_t n_kept = n_groups * s->block;
+    double divergence = 0;
     int32_t *kept = compress_kept_inputs(s, n_groups);
     float *weight = NULL, *made = malloc((size_t)(m->n_out * n_kept) * sizeof *made);
     float *whole = calloc((size_t)(m->n_out * m->n_in), sizeof *whole);
@@ -142,7 +164,8 @@ static gac_status cut_channels(compression *c, int32_t layer, int kind, gac_proj
     if (status == GAC_OK)
         status = gac_engine_replace(c->engine, layer, projection, NULL, &b, c->err);
     if (status == GAC_OK)
-        status = measure_scale(c, layer, compress_channel_loss(s, n_groups), &s->scale);
+        status = compress_divergence(c, layer, &divergence);
+    s->scale = scale_of(divergence, compress_channel_loss(s, n_groups));
     gac_engine_restore(c->engine, layer, projection);
     free(weight);
     free(kept);

@@ -50,6 +50,14 @@ int64_t *compress_candidates(const compression *c, int64_t largest, int64_t n_an
     return sizes;
 }
 
+int64_t compress_smallest(const compression *c)
+{
+    int64_t size = 1;
+    while (!may_choose(c, size))
+        size++;
+    return size;
+}
+
 int64_t compress_round_down(const compression *c, int64_t size)
 {
     while (size > 0 && !may_choose(c, size))
