@@ -318,6 +318,7 @@ static gac_status list_modules(const compression *c, gac_compress_result *r)
         r->params_after += compress_layer_params(&c->layers[l], &c->choices[l]);
     }
     r->total_after = r->total_before - r->params_before + r->params_after;
+    r->needs_code = compress_needs_code(c);
     r->n_tokens = c->n_windows * c->window;
     r->window = c->window;
     return GAC_OK;
@@ -374,6 +375,8 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
         status = compress_allocate(&c, result);
     if (status == GAC_OK)
         status = list_modules(&c, result);
+    if (status == GAC_OK)
+        status = compress_outline(&c, result);
     if (status == GAC_OK && !options->dry_run)
         status = compress_write(&c, out, result);
     dispose(&c, options->work || (status != GAC_OK && options->resume));

@@ -166,7 +166,18 @@ int64_t compress_smallest(const compression *c);
 /* The largest of them that is at most size, or 0. */
 int64_t compress_round_down(const compression *c, int64_t size);
 
+/* ---- outline.c ---- */
+
+/* Fills the rows of the result. */
+gac_status compress_outline(compression *c, gac_compress_result *result);
+
 /* ---- write_model.c ---- */
+
+/* Writes a checkpoint with the sizes that were chosen and zeros for weights, beside the measured
+ * layers. It can be opened at gac_writer_directory; the caller discards *out. */
+gac_status compress_write_sizes(compression *c, gac_writer **out);
+/* Whether a plain config cannot state the sizes that were chosen. */
+bool compress_needs_code(const compression *c);
 
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result);
 

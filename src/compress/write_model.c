@@ -1,6 +1,7 @@
 /* Writes the compressed model: its tensors, config and record. */
 #include "compress/compress_internal.h"
 
+#include "base/arena.h"
 #include "base/floats.h"
 
 #include <jansson.h>
@@ -33,7 +34,9 @@ typedef struct tensor_plan {
 typedef struct writing {
     compression *c;
     gac_writer *writer;
-    tensor_plan *plans; /* (n_tensors) */
+    tensor_plan *plans;   /* (n_tensors) */
+    uint64_t *size_bytes; /* (n_written), of the tensors that are written */
+    int32_t n_written, capacity;
 } writing;
 
 /* Which rows of a projection's output stay where only some groups of channels or heads do. */
@@ -110,6 +113,18 @@ static void put_inside(const char *name, const char *middle, char *out, size_t s
     snprintf(out, size, "%.*s.%s%s", (int)(dot - name), name, middle, dot);
 }
 
+static gac_status add(writing *w, const char *name, gac_dtype dtype, int32_t n_axes,
+                      const int64_t *shape, int32_t *index)
+{
+    uint64_t n = (uint64_t)gac_dtype_bits(dtype) / 8; /* no more than that of a tensor there is */
+    if (!gac_grow((void **)&w->size_bytes, w->n_written, &w->capacity, sizeof *w->size_bytes))
+        return gac_error_no_memory(w->c->err);
+    for (int32_t i = 0; i < n_axes; i++)
+        n *= (uint64_t)shape[i];
+    w->size_bytes[w->n_written++] = n;
+    return gac_writer_add(w->writer, name, dtype, n_axes, shape, index, w->c->err);
+}
+
 /* Declares X.U.0, X.U.1, ...: parts of the rows of t. */
 static gac_status declare_parts(writing *w, const gac_tensor *t, const tensor_plan *plan,
                                 int32_t *first)
@@ -120,8 +135,7 @@ static gac_status declare_parts(writing *w, const gac_tensor *t, const tensor_pl
     for (int64_t i = 0; i < plan->n_parts && status == GAC_OK; i++) {
         snprintf(middle, sizeof middle, "U.%lld", (long long)i);
         put_inside(t->name, middle, name, sizeof name);
-        status = gac_writer_add(w->writer, name, t->dtype, t->n_axes, shape, i ? NULL : first,
-                                w->c->err);
+        status = add(w, name, t->dtype, t->n_axes, shape, i ? NULL : first);
     }
     return status;
 }
@@ -137,18 +151,14 @@ static gac_status declare(writing *w, int32_t index)
     if (plan->fate == FATE_FACTORS) {
         const int64_t first[] = { plan->size, shape[1] }, second[] = { shape[0], plan->size };
         put_inside(t->name, "BLinear", name, sizeof name);
-        gac_status status =
-            gac_writer_add(w->writer, name, t->dtype, 2, first, &plan->written, w->c->err);
+        gac_status status = add(w, name, t->dtype, 2, first, &plan->written);
         put_inside(t->name, "ALinear", name, sizeof name);
-        return status == GAC_OK ? gac_writer_add(w->writer, name, t->dtype, 2, second,
-                                                 &plan->written2, w->c->err)
-                                : status;
+        return status == GAC_OK ? add(w, name, t->dtype, 2, second, &plan->written2) : status;
     }
     if (plan->fate == FATE_PARTS) {
         const int64_t first[] = { plan->n_parts * plan->size, shape[1] };
         put_inside(t->name, "VT", name, sizeof name);
-        gac_status status =
-            gac_writer_add(w->writer, name, t->dtype, 2, first, &plan->written, w->c->err);
+        gac_status status = add(w, name, t->dtype, 2, first, &plan->written);
         return status == GAC_OK ? declare_parts(w, t, plan, &plan->written2) : status;
     }
     if (plan->fate == FATE_SPLIT)
@@ -159,7 +169,7 @@ static gac_status declare(writing *w, int32_t index)
         shape[0] = plan->size;
     if (plan->fate == FATE_REFIT)
         shape[1] = plan->size;
-    return gac_writer_add(w->writer, name, t->dtype, t->n_axes, shape, &plan->written, w->c->err);
+    return add(w, name, t->dtype, t->n_axes, shape, &plan->written);
 }
 
 /* Writes floats in the dtype of the original. */
@@ -385,6 +395,14 @@ static int64_t common_width(const compression *c)
     return c->choices[0].width;
 }
 
+bool compress_needs_code(const compression *c)
+{
+    json_t *modules = modules_json(c);
+    const bool changed = json_object_size(modules) > 0;
+    json_decref(modules);
+    return changed && common_width(c) == 0;
+}
+
 static gac_status write_text(writing *w, const char *name, const json_t *json)
 {
     char *text = NULL;
@@ -463,23 +481,61 @@ static gac_status write_record(writing *w, const gac_compress_result *result)
     return status;
 }
 
+/* Starts a directory: every tensor has its place. */
+static gac_status start(writing *w, const char *out, const gac_writer_options *how)
+{
+    const int32_t n = gac_checkpoint_n_tensors(w->c->checkpoint);
+    w->plans = calloc((size_t)n + 1, sizeof *w->plans);
+    gac_status status = w->plans ? plan_tensors(w) : gac_error_no_memory(w->c->err);
+    if (status == GAC_OK)
+        status = gac_writer_create(out, how, &w->writer, w->c->err);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
+        status = declare(w, i);
+    return status == GAC_OK ? gac_writer_layout(w->writer, w->c->err) : status;
+}
+
+static void free_plans(writing *w)
+{
+    for (int32_t i = 0; w->plans && i < gac_checkpoint_n_tensors(w->c->checkpoint); i++)
+        free(w->plans[i].rows);
+    free(w->plans);
+    free(w->size_bytes);
+}
+
+gac_status compress_write_sizes(compression *c, gac_writer **out)
+{
+    char path[4096];
+    gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
+    writing w = { .c = c };
+    how.no_sync = true;
+    snprintf(path, sizeof path, "%s/sizes", c->work);
+    gac_status status = start(&w, path, &how);
+    for (int32_t i = 0; i < w.n_written && status == GAC_OK; i++)
+        status = gac_writer_leave_zero(w.writer, i, w.size_bytes[i], c->err);
+    if (status == GAC_OK)
+        status = write_config(&w);
+    if (status == GAC_OK)
+        status = gac_writer_complete(w.writer, c->err);
+    if (status == GAC_OK) {
+        *out = w.writer;
+        w.writer = NULL;
+    }
+    gac_writer_discard(w.writer);
+    free_plans(&w);
+    return status;
+}
+
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result)
 {
     static const char *const skip[] = { "config.json", "gac.json", "README.md", GAC_MODELING_FILE,
                                         NULL };
     const int32_t n = gac_checkpoint_n_tensors(c->checkpoint);
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
-    writing w = { .c = c, .plans = calloc((size_t)n + 1, sizeof *w.plans) };
+    writing w = { .c = c };
     how.replace = c->options->replace;
     how.no_sync = c->options->no_sync;
     how.like = c->checkpoint;
-    gac_status status = w.plans ? plan_tensors(&w) : gac_error_no_memory(c->err);
-    if (status == GAC_OK)
-        status = gac_writer_create(out, &how, &w.writer, c->err);
-    for (int32_t i = 0; i < n && status == GAC_OK; i++)
-        status = declare(&w, i);
-    if (status == GAC_OK)
-        status = gac_writer_layout(w.writer, c->err);
+    gac_status status = start(&w, out, &how);
     gac_progress_start(c->options->progress, "writing", "tensors", (uint64_t)n);
     for (int32_t i = 0; i < n && status == GAC_OK; i++) {
         status = write_tensor(&w, i);
@@ -500,8 +556,6 @@ gac_status compress_write(compression *c, const char *out, const gac_compress_re
         status = gac_writer_finish(w.writer, c->err);
     else
         gac_writer_discard(w.writer);
-    for (int32_t i = 0; w.plans && i < n; i++)
-        free(w.plans[i].rows);
-    free(w.plans);
+    free_plans(&w);
     return status;
 }

@@ -236,6 +236,47 @@ class Compress(unittest.TestCase):
         card = (self.out / "README.md").read_text()
         self.assertIn("| parameters of the blocks' linear layers | 3145728 |", card)
 
+    def judged(self, folder):
+        """What inspect says of a directory, as the table has it."""
+        found = json.loads(self.gac("inspect", folder, "--json", "-q").stdout)
+        return (found["checkpoint"]["n_params"], found["checkpoint"]["bytes"],
+                [phase["now_ms"] for phase in found["summary"]["phases"]])
+
+    def test_the_table(self):
+        """Predictions of models that are not written are those of models that are."""
+        dry = self.result("--ratio", 0.3, "--dry-run")
+        self.assertFalse(self.out.exists())
+        rows = {row["row"]: row for row in dry["table"]}
+        self.assertEqual(list(rows), ["dense", "unaligned", "rounded", "result"])
+        aligned, any_size, repaired = (self.folder / name for name in ("gac", "any", "repaired"))
+        again = self.result("--ratio", 0.3, "-o", aligned, "--test", TEXT)
+        of_any = self.result("--ratio", 0.3, "-o", any_size, "--align", "none")
+        self.gac("repair", any_size, "-o", repaired, "--strategy", "minimal", "-q")
+        for name, folder in (("dense", TINY), ("unaligned", any_size), ("rounded", repaired),
+                             ("result", aligned)):
+            params, size, times = self.judged(folder)
+            row = rows[name]
+            self.assertEqual([row["params"], row["bytes"]], [params, size], name)
+            for phase, time_ms in zip(row["phases"], times):
+                self.assertAlmostEqual(phase["predicted_ms"] / time_ms, 1,
+                                       3 if name == "rounded" else 7, name)
+                self.assertIsNone(phase["measured_ms"])
+        self.assertEqual(rows["result"]["aligned_pct"], 100)
+        self.assertEqual(rows["rounded"]["aligned_pct"], 100)
+        self.assertLess(rows["unaligned"]["aligned_pct"], 90)
+        self.assertEqual(rows["unaligned"]["loss"], of_any["objective"])
+        self.assertEqual(rows["result"]["loss"], dry["objective"])
+        self.assertEqual([row["row"] for row in of_any["table"]], ["dense", "rounded", "result"])
+        measured = {row["row"]: row["perplexity"] for row in again["table"]}
+        self.assertEqual([measured["unaligned"], measured["rounded"]], [None, None])
+        for name, folder in (("dense", TINY), ("result", aligned)):
+            done = self.gac("eval", folder, "--perplexity", TEXT, "--json", "-q")
+            self.assertEqual(measured[name], json.loads(done.stdout)["perplexity"]["value"])
+        said = self.compress("--work", self.work, "--ratio", 0.3, "--calib-tokens", 8192, "-n").stdout
+        for label in ("dense", "as compressed", "rounded", "gac", "predicted"):
+            self.assertIn(label, said)
+        self.assertNotIn("measured", said)
+
     def test_palu(self):
         """Six heads make two groups of three. The rows of a group have rank 32 at most, so nothing
         is lost down to there."""
@@ -382,6 +423,7 @@ class Compress(unittest.TestCase):
         self.refused(2, "can be reached", "--ratio", 0.6, "--method", "svd", "--calib-tokens", 4096)
         self.refused(2, "a ratio of at most 0.000", "--ratio", 0.2, "--method", "svd", "--choices",
                      "width", "--calib-tokens", 4096)
+        self.refused(3, "No such file", "--ratio", 0.2, "--test", self.folder / "none.txt")
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")
         self.refused(2, "can be reached", "--ratio", 0.97, "--choices", "width", "--exclude",
                      "layers.[0-6].*", "--calib-tokens", "4096")
