@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const methods[GAC_COMPRESS_METHOD_COUNT] = { "gac", "energy", "svd", "asvd",
-                                                                "svd-llm" };
+static const char *const methods[GAC_COMPRESS_METHOD_COUNT] = { "gac",  "energy",  "svd",
+                                                                "asvd", "svd-llm", "palu" };
 static const char *const choice_names[] = { "dense", "rank", "width", "heads" };
 
 const char *gac_compress_method_name(gac_compress_method method)
@@ -24,7 +24,15 @@ const char *gac_compress_choice_name(gac_compress_choice choice)
 
 bool compress_is_exact(const compression *c)
 {
-    return c->options->method == GAC_COMPRESS_GAC || c->options->method == GAC_COMPRESS_ENERGY;
+    const gac_compress_method method = c->options->method;
+    return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_ENERGY ||
+           method == GAC_COMPRESS_PALU;
+}
+
+bool compress_tries_cuts(const compression *c)
+{
+    const gac_compress_method method = c->options->method;
+    return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_PALU || method == GAC_COMPRESS_ASVD;
 }
 
 gac_status compress_check_cancel(const compression *c)
@@ -88,6 +96,7 @@ static gac_status describe_matrix(const compression *c, int32_t layer, gac_proje
                            .n_out = module->n_out,
                            .n_in = module->n_in,
                            .n = module->n_out < module->n_in ? module->n_out : module->n_in,
+                           .n_parts = 1,
                            .scale = 1,
                            .excluded = outside || is_excluded(c->options, name) };
     return GAC_OK;
@@ -101,6 +110,27 @@ const gac_op *compress_attention_of(const gac_model *model, int32_t layer)
             return op;
     }
     return NULL;
+}
+
+/* PaLU factors the rows of each group of heads by themselves: of four heads, or of fewer where
+ * four do not divide them. */
+static gac_status split_heads(const compression *c, layer_stats *s)
+{
+    const int64_t n_heads = s->channels[CHANNELS_HEADS].n_groups;
+    int64_t of = PALU_HEADS;
+    while (n_heads % of)
+        of--;
+    if (n_heads / of > MAX_HEAD_PARTS)
+        return gac_error_set(c->err, GAC_BAD_INPUT,
+                             "%lld heads of keys and values make %lld groups; at most %d can be "
+                             "compressed by palu",
+                             (long long)n_heads, (long long)(n_heads / of), MAX_HEAD_PARTS);
+    for (gac_projection p = GAC_PROJECTION_K; p <= GAC_PROJECTION_V; p++) {
+        matrix_stats *m = &s->matrix[p];
+        m->n_parts = n_heads / of;
+        m->n = gac_min_i64(m->n_out / m->n_parts, m->n_in);
+    }
+    return GAC_OK;
 }
 
 static gac_status describe_layers(compression *c)
@@ -122,6 +152,8 @@ static gac_status describe_layers(compression *c)
         s->channels[CHANNELS_HEADS] = (channel_stats){
             .n_groups = n_heads, .block = s->matrix[GAC_PROJECTION_O].n_in / n_heads, .scale = 1
         };
+        if (status == GAC_OK && c->options->method == GAC_COMPRESS_PALU)
+            status = split_heads(c, s);
     }
     return status;
 }
@@ -172,10 +204,11 @@ static gac_status open_engine(compression *c)
 static uint64_t count_steps(const compression *c, const bool *found, int32_t end)
 {
     uint64_t n = (uint64_t)(end * (c->n_windows + c->n_trial_windows));
-    for (int32_t l = 0; l < end && c->options->method == GAC_COMPRESS_GAC; l++) {
+    const int n_of_matrix = c->options->method == GAC_COMPRESS_ASVD ? N_SHARES : 1;
+    for (int32_t l = 0; l < end && compress_tries_cuts(c); l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
-            n_cuts += compress_may_factor(c, l, (gac_projection)p);
+            n_cuts += compress_may_factor(c, l, (gac_projection)p) ? n_of_matrix : 0;
         for (int kind = 0; kind < CHANNELS_COUNT; kind++)
             n_cuts += compress_may_cut(c, l, kind);
         if (!found[l])
@@ -260,7 +293,7 @@ static void list_block(const compression *c, int32_t l, gac_compress_result *r, 
         const int64_t rank = choice->rank[p], n = m->n_out * m->n_in;
         gac_compress_module module = { .choice = rank ? GAC_CHOICE_RANK : GAC_CHOICE_DENSE,
                                        .size = rank,
-                                       .n_params = rank ? rank * (m->n_out + m->n_in) : n,
+                                       .n_params = rank ? compress_rank_params(m, rank) : n,
                                        .n_original = n,
                                        .loss = choice->loss[p] };
         snprintf(module.name, sizeof module.name, "layers.%d.%s", l,
@@ -285,6 +318,7 @@ static gac_status list_modules(const compression *c, gac_compress_result *r)
         r->params_after += compress_layer_params(&c->layers[l], &c->choices[l]);
     }
     r->total_after = r->total_before - r->params_before + r->params_after;
+    r->needs_code = compress_needs_code(c);
     r->n_tokens = c->n_windows * c->window;
     r->window = c->window;
     return GAC_OK;
@@ -342,6 +376,8 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
         status = compress_allocate(&c, result);
     if (status == GAC_OK)
         status = list_modules(&c, result);
+    if (status == GAC_OK)
+        status = compress_outline(&c, result);
     if (status == GAC_OK && !options->dry_run)
         status = compress_write(&c, out, result);
     dispose(&c, options->work || (status != GAC_OK && options->resume));

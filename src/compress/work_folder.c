@@ -12,7 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { N_SCALES = GAC_PROJECTION_COUNT + CHANNELS_COUNT };
+/* The effects of cuts: a scale for each curve, and the shares that were tried of each matrix. */
+enum {
+    FIRST_TRIED = GAC_PROJECTION_COUNT + CHANNELS_COUNT,
+    N_SCALES = FIRST_TRIED + GAC_PROJECTION_COUNT * N_SHARES
+};
 #define FILE_NAME "model.safetensors"
 #define FINGERPRINT "gac_compress_2" /* 2: Gram matrices in F32 */
 
@@ -139,7 +143,7 @@ static int list_parts(const layer_stats *l, const double *scales, float *const *
         const matrix_stats *m = &l->matrix[p];
         if (!m->energy)
             continue;
-        add_part(parts, &n, "energy", p, GAC_DTYPE_F64, 1, m->n, m->energy);
+        add_part(parts, &n, "energy", p, GAC_DTYPE_F64, m->n_parts, m->n, m->energy);
         add_part(parts, &n, "basis", p, GAC_DTYPE_F32, m->n_out, m->n_basis, m->basis);
     }
     for (int k = 0; k < CHANNELS_COUNT; k++) {
@@ -163,8 +167,10 @@ gac_status compress_save_layer(compression *c, int32_t layer)
     gac_writer *writer = NULL;
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
     json_t *metadata = json_pack("{s:s}", FINGERPRINT, c->fingerprint);
-    for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
         scales[p] = l->matrix[p].scale;
+        memcpy(&scales[FIRST_TRIED + p * N_SHARES], l->matrix[p].tried, sizeof l->matrix[p].tried);
+    }
     for (int k = 0; k < CHANNELS_COUNT; k++)
         scales[GAC_PROJECTION_COUNT + k] = l->channels[k].scale;
     float *grams[CHANNELS_COUNT] = { NULL };
@@ -256,9 +262,10 @@ gac_status compress_load_layer(compression *c, int32_t layer, bool *found)
     for (int p = 0; p < GAC_PROJECTION_COUNT && scales; p++) {
         matrix_stats *m = &l->matrix[p];
         m->scale = scales[p];
-        m->energy = copy_part(file, "energy", p, m->n, GAC_DTYPE_F64);
+        memcpy(m->tried, &scales[FIRST_TRIED + p * N_SHARES], sizeof m->tried);
+        m->energy = copy_part(file, "energy", p, m->n_parts * m->n, GAC_DTYPE_F64);
         m->n_basis = compress_break_even(m);
-        for (int64_t i = m->n - 1; m->energy && i >= 0; i--)
+        for (int64_t i = m->n_parts * m->n - 1; m->energy && i >= 0; i--)
             m->total += m->energy[i];
     }
     for (int k = 0; k < CHANNELS_COUNT && scales; k++) {
