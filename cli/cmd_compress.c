@@ -1,4 +1,4 @@
-#include "engine_args.h"
+#include "compress_table.h"
 #include "plan_args.h"
 
 #include <gac/compress.h>
@@ -18,7 +18,7 @@ typedef struct layer_range {
 } layer_range;
 
 typedef struct compress_command {
-    const char *out, *text, *gpu, *contract_file, *workload_text;
+    const char *out, *text, *test, *gpu, *contract_file, *workload_text;
     align_arg align;
     layer_range layers;
     int64_t n_threads, seed;
@@ -30,11 +30,13 @@ typedef struct compress_command {
 static const compress_command initial = { .workload_text = GAC_DEFAULT_WORKLOAD,
                                           .options = GAC_COMPRESS_OPTIONS_INIT };
 
-static const opt_choice method_choices[] = {
-    { "gac", GAC_COMPRESS_GAC, false },         { "energy", GAC_COMPRESS_ENERGY, false },
-    { "svd", GAC_COMPRESS_SVD, false },         { "asvd", GAC_COMPRESS_ASVD, false },
-    { "svd-llm", GAC_COMPRESS_SVD_LLM, false }, { 0 }
-};
+static const opt_choice method_choices[] = { { "gac", GAC_COMPRESS_GAC, false },
+                                             { "energy", GAC_COMPRESS_ENERGY, false },
+                                             { "svd", GAC_COMPRESS_SVD, false },
+                                             { "asvd", GAC_COMPRESS_ASVD, false },
+                                             { "svd-llm", GAC_COMPRESS_SVD_LLM, false },
+                                             { "palu", GAC_COMPRESS_PALU, false },
+                                             { 0 } };
 
 /* gac, none or round:N */
 static gac_status take_align(void *member, const char *text, gac_error *err)
@@ -104,6 +106,8 @@ static const opt options[] = {
     { "output", 'o', "DIR", "the new directory", OPT_TEXT, AT(out) },
     { "text", 0, "FILE", "raw text that shows what the model is used for (calibration)", OPT_TEXT,
       AT(text) },
+    { "test", 0, "FILE", "raw text: the perplexity of the original and of the result are measured",
+      OPT_TEXT, AT(test) },
     { "ratio", 0, "R",
       "share to remove of the blocks' linear weights, as the literature counts: 0.2 keeps 80 %",
       OPT_REAL, AT(options.ratio), .min = 0, .above = true, .max = 0.99 },
@@ -113,7 +117,8 @@ static const opt options[] = {
       OPT_REAL, AT(options.max_time_ms), .min = 0, .above = true },
     { "method", 0, "M",
       "gac (the default); or for comparison energy (effects on the output are not measured) and "
-      "svd, asvd, svd-llm (the same share of every matrix)",
+      "svd, svd-llm (the same share of every matrix), asvd (the smallest shares below one limit of "
+      "loss) and palu (ranks of k and v only)",
       OPT_CHOICE, AT(options.method), .choices = method_choices },
     { "align", 0, "A",
       "sizes to choose from: gac (those the GPU serves well; the default), none, round:N", OPT_CALL,
@@ -149,13 +154,6 @@ static const opt options[] = {
     { 0 }
 };
 
-/* What the contract says of the model before and after. */
-typedef struct judged {
-    double dense_ms, compressed_ms, aligned_pct; /* NaN: not known */
-    const char *gpu;
-    bool needs_code; /* other runtimes load it by the modelling code beside it */
-} judged;
-
 /* Where the written model loads, and how: as it is, and with modelling code. */
 static const struct {
     const char *name, *plain, *with_code;
@@ -168,92 +166,60 @@ static const struct {
 enum { N_RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
 /* The predicted time of the workload, or NaN. */
-static double predict(const compress_command *o, const gac_model *model)
+static double predicted_ms(const compress_command *o, const gac_compress_row *row)
 {
-    gac_target target = GAC_TARGET_INIT;
     double sum = 0;
-    target.contract = o->options.contract;
-    if (!gac_contract_dtype(target.contract, gac_model_dtype(model), &target.dtype) ||
-        !gac_contract_has_times(target.contract, target.dtype))
-        return NAN;
     for (int i = 0; i < o->workload.n_phases; i++)
-        sum += o->workload.phases[i].weight *
-               gac_plan_time_ms(model, &target, &o->workload.phases[i], NULL, NULL);
-    return sum;
+        sum += o->workload.phases[i].weight * row->phase_ms[i];
+    return row->n_params ? sum : NAN;
 }
 
-/* Judges the directory that was written. */
-static gac_status judge(cli *c, const compress_command *o, const gac_model *dense, judged *out)
-{
-    gac_checkpoint *checkpoint = NULL;
-    gac_model *model = NULL;
-    gac_target target = GAC_TARGET_INIT;
-    *out = (judged){ predict(o, dense), NAN, NAN, gac_contract_gpu(o->options.contract), false };
-    if (o->options.dry_run)
-        return GAC_OK;
-    gac_status status = cli_open_model(c, o->out, &checkpoint, &model);
-    target.contract = o->options.contract;
-    if (status == GAC_OK) {
-        int32_t n = gac_model_n_dims(model), n_aligned = 0;
-        gac_dim_advice *advice = calloc((size_t)n + 1, sizeof *advice);
-        status = advice ? GAC_OK : gac_error_no_memory(&c->error);
-        if (status == GAC_OK &&
-            gac_contract_dtype(target.contract, gac_model_dtype(model), &target.dtype))
-            status = gac_plan_advise(model, &target, &o->workload, advice, &c->error);
-        for (int32_t i = 0; i < n && status == GAC_OK; i++)
-            n_aligned += advice[i].aligned;
-        free(advice);
-        out->compressed_ms = predict(o, model);
-        out->aligned_pct = n ? 100.0 * n_aligned / n : 100;
-        out->needs_code = json_object_get(gac_model_config(model), "auto_map") != NULL;
-    }
-    gac_model_free(model);
-    gac_checkpoint_close(checkpoint);
-    return status;
-}
-
-static json_t *runtimes_json(const judged *j)
+static json_t *runtimes_json(bool needs_code)
 {
     json_t *list = json_array();
     for (int i = 0; i < N_RUNTIMES; i++)
         json_array_append_new(list,
                               json_pack("{s:s, s:s}", "runtime", runtimes[i].name, "how",
-                                        j->needs_code ? runtimes[i].with_code : runtimes[i].plain));
+                                        needs_code ? runtimes[i].with_code : runtimes[i].plain));
     return list;
 }
 
-/* Adds what the contract says of the model that was written, and where it loads. */
-static gac_status add_judgement(cli *c, const compress_command *o, const judged *j, json_t *result)
-{
-    json_object_set_new(result, "aligned_pct", cli_number_or_null(j->aligned_pct));
-    json_object_set_new(result, "predicted",
-                        json_pack("{s:s, s:o, s:o}", "workload", o->workload_text, "now_ms",
-                                  cli_number_or_null(j->dense_ms), "compressed_ms",
-                                  cli_number_or_null(j->compressed_ms)));
-    if (!o->options.dry_run)
-        json_object_set_new(result, "loads_in", runtimes_json(j));
-    return gac_json_print(stdout, result, &c->error);
-}
-
 static gac_status report_json(cli *c, const compress_command *o, const gac_compress_result *r,
-                              const judged *j)
+                              const compress_measured *measured)
 {
+    const gac_compress_row *rows = r->rows, *written = &rows[GAC_COMPRESS_ROW_RESULT];
     json_t *result = gac_json_result("gac.compress/1", c->argc, c->argv);
     json_t *body = gac_compress_to_json(r, &o->options);
+    compress_table_add(json_object_get(body, "table"), measured);
     json_object_update(result, body);
     json_decref(body);
-    gac_status status = add_judgement(c, o, j, result);
+    json_object_set_new(result, "aligned_pct",
+                        cli_number_or_null(written->n_params ? written->aligned_pct : NAN));
+    json_object_set_new(
+        result, "predicted",
+        json_pack("{s:s, s:o, s:o}", "workload", o->workload_text, "now_ms",
+                  cli_number_or_null(predicted_ms(o, &rows[GAC_COMPRESS_ROW_DENSE])),
+                  "compressed_ms", cli_number_or_null(predicted_ms(o, written))));
+    if (!o->options.dry_run)
+        json_object_set_new(result, "loads_in", runtimes_json(r->needs_code));
+    gac_status status = gac_json_print(stdout, result, &c->error);
     json_decref(result);
     return status;
 }
 
+/* Whether the sum of losses is one of measured effects. */
+static bool expects_loss(gac_compress_method method)
+{
+    return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_PALU || method == GAC_COMPRESS_ASVD;
+}
+
 static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r,
-                         const judged *j)
+                         const compress_measured *measured)
 {
     int n[GAC_CHOICE_HEADS + 1] = { 0 };
     char before[32], after[32];
     if (c->json)
-        return report_json(c, o, r, j);
+        return report_json(c, o, r, measured);
     for (int32_t i = 0; i < r->n_modules; i++)
         n[r->modules[i].choice]++;
     printf("blocks     %s of %s parameters in linear weights: %.1f %% removed\n",
@@ -265,19 +231,17 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
     printf("choices    %d matrices dense, %d of lower rank; %d MLPs narrower; %d attention blocks "
            "with fewer heads\n",
            n[GAC_CHOICE_DENSE], n[GAC_CHOICE_RANK], n[GAC_CHOICE_WIDTH], n[GAC_CHOICE_HEADS]);
-    if (o->options.method == GAC_COMPRESS_GAC)
+    if (expects_loss(o->options.method))
         printf("loss       %.4g nats expected%s\n", r->objective,
                r->optimal ? ", the least for these sizes (proved)" : "");
     printf("text       %lld tokens in windows of %lld\n", (long long)r->n_tokens,
            (long long)r->window);
-    if (isfinite(j->compressed_ms))
-        printf("predicted  %.3f ms, %.3f ms before: %s on %s\n", j->compressed_ms, j->dense_ms,
-               o->workload_text, j->gpu);
-    if (o->options.dry_run)
-        return GAC_OK;
-    printf("written    %s, %.1f %% of its sizes aligned\n", o->out, j->aligned_pct);
-    printf("loads in   gac, transformers, vLLM%s\n",
-           j->needs_code ? " by the modelling code beside it: trust_remote_code=True" : "");
+    if (!o->options.dry_run) {
+        printf("written    %s\n", o->out);
+        printf("loads in   gac, transformers, vLLM%s\n",
+               r->needs_code ? " by the modelling code beside it: trust_remote_code=True" : "");
+    }
+    compress_table_print(r, &o->options, measured);
     return GAC_OK;
 }
 
@@ -296,17 +260,52 @@ static gac_status check(cli *c, const compress_command *o)
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
+/* Measures the original and the result, and reports. */
+static gac_status measure_and_report(cli *c, const compress_command *o, engine_args *dense,
+                                     const compress_test *test, const gac_compress_result *r)
+{
+    compress_measured measured[N_MEASURED];
+    engine_args written = ENGINE_ARGS_INIT;
+    gac_status status = GAC_OK;
+    compress_table_clear(measured);
+    if (!o->options.dry_run && (test->ids || strncmp(o->options.device, "cuda", 4) == 0)) {
+        written.options.device = dense->options.device = o->options.device;
+        written.n_threads = o->n_threads;
+        status = compress_table_measure(c, dense, &o->workload, test, &measured[MEASURED_DENSE]);
+        if (status == GAC_OK)
+            status = engine_args_open(c, &written, o->out);
+        if (status == GAC_OK)
+            status =
+                compress_table_measure(c, &written, &o->workload, test, &measured[MEASURED_RESULT]);
+    }
+    if (status == GAC_OK)
+        status = report(c, o, r, measured);
+    engine_args_dispose(&written);
+    return status;
+}
+
+static gac_status read_test(cli *c, const compress_command *o, const engine_args *model,
+                            compress_test *test)
+{
+    char q[256];
+    gac_status status =
+        o->test ? cli_read_tokens(c, model->tokenizer, o->test, &test->ids, &test->n_ids) : GAC_OK;
+    if (status == GAC_OK && o->test && test->n_ids < 2)
+        status = gac_error_set(&c->error, GAC_BAD_INPUT,
+                               "%s: a text of %zu tokens; perplexity needs two",
+                               gac_quote(q, sizeof q, o->test), test->n_ids);
+    return status;
+}
+
 /* Only process 0 has a report to make. */
-static gac_status compress_and_report(cli *c, compress_command *o, const engine_args *model)
+static gac_status compress_and_report(cli *c, compress_command *o, engine_args *model,
+                                      const compress_test *test)
 {
     gac_compress_result result = { 0 };
-    judged found;
     gac_status status =
         gac_compress_run(model->checkpoint, model->model, o->out, &o->options, &result, &c->error);
     if (status == GAC_OK && gac_team_is_first(o->options.team)) {
-        status = judge(c, o, model->model, &found);
-        if (status == GAC_OK)
-            status = report(c, o, &result, &found);
+        status = measure_and_report(c, o, model, test, &result);
         if (status != GAC_OK && !o->options.dry_run)
             cli_report_failed(c, o->out, status);
     }
@@ -318,6 +317,7 @@ static gac_status compress(cli *c, compress_command *o, const char *path)
 {
     gac_compress_options *how = &o->options;
     engine_args model = ENGINE_ARGS_INIT;
+    compress_test test = { 0 };
     gac_contract *contract = NULL;
     int32_t *ids = NULL;
     gac_status status = check(c, o);
@@ -331,6 +331,8 @@ static gac_status compress(cli *c, compress_command *o, const char *path)
         status = engine_args_open_tokenizer(c, &model);
     if (status == GAC_OK)
         status = cli_read_tokens(c, model.tokenizer, o->text, &ids, &how->n_ids);
+    if (status == GAC_OK)
+        status = read_test(c, o, &model, &test);
     how->ids = ids;
     how->workload = &o->workload;
     how->contract = contract;
@@ -346,9 +348,10 @@ static gac_status compress(cli *c, compress_command *o, const char *path)
     how->log = &c->log;
     if (status == GAC_OK) {
         how->cancel = cli_catch_signals();
-        status = compress_and_report(c, o, &model);
+        status = compress_and_report(c, o, &model, &test);
     }
     free(ids);
+    free(test.ids);
     gac_contract_free(contract);
     engine_args_dispose(&model);
     return status;

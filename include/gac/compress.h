@@ -26,8 +26,10 @@ typedef enum gac_compress_method {
     GAC_COMPRESS_GAC,     /* ranks, widths and heads, shared out by their measured effect */
     GAC_COMPRESS_ENERGY,  /* likewise, by the share of energy that each module loses */
     GAC_COMPRESS_SVD,     /* ranks by plain SVD, the same share of every matrix */
-    GAC_COMPRESS_ASVD,    /* likewise, inputs scaled by the root of their mean magnitude */
-    GAC_COMPRESS_SVD_LLM, /* likewise, inputs whitened by their Gram matrix */
+    GAC_COMPRESS_ASVD,    /* ranks by SVD of inputs scaled by the root of their mean magnitude, of
+                           * each matrix the least whose effect is below one limit */
+    GAC_COMPRESS_SVD_LLM, /* the same share of every matrix, inputs whitened by their Gram matrix */
+    GAC_COMPRESS_PALU,    /* ranks of k and v only, for each group of heads, by their effect */
     GAC_COMPRESS_METHOD_COUNT
 } gac_compress_method;
 
@@ -56,7 +58,7 @@ typedef struct gac_compress_options {
     double ratio;                 /* share of the blocks' linear weights to remove; 0: none */
     double total_ratio;           /* share of the whole model to remove, instead; 0: none */
     double max_time_ms;           /* longest predicted time of workload, instead; 0: none */
-    const gac_workload *workload; /* with max_time_ms */
+    const gac_workload *workload; /* with max_time_ms, and for predicted times; NULL: none */
     unsigned choices;             /* GAC_CHOOSE_... ; dense is always one */
     const char *const *exclude;   /* patterns of modules that stay, as layers.0.* */
     int32_t n_exclude;
@@ -104,6 +106,26 @@ typedef struct gac_compress_module {
     double loss;        /* what the choice is expected to change the output by, in nats */
 } gac_compress_module;
 
+/* The rows of the table that a job ends with. */
+typedef enum gac_compress_row_kind {
+    GAC_COMPRESS_ROW_DENSE,     /* the original */
+    GAC_COMPRESS_ROW_UNALIGNED, /* the same method with GAC_ALIGN_NONE; not there if that is the
+                                 * result */
+    GAC_COMPRESS_ROW_ROUNDED,   /* that, its sizes rounded up as repair does (minimal): the same
+                                 * function, more parameters */
+    GAC_COMPRESS_ROW_RESULT,    /* what is written */
+    GAC_COMPRESS_ROW_COUNT
+} gac_compress_row_kind;
+
+const char *gac_compress_row_name(gac_compress_row_kind kind); /* "dense", "unaligned", ... */
+
+typedef struct gac_compress_row {
+    int64_t n_params, size_bytes;    /* of the whole model; 0: this row is not there */
+    double aligned_pct;              /* of all sizes, by the contract */
+    double loss;                     /* as the result's objective */
+    double phase_ms[GAC_MAX_PHASES]; /* predicted, for each phase of the workload; NaN: not known */
+} gac_compress_row;
+
 typedef struct gac_compress_result {
     gac_compress_module *modules;
     int32_t n_modules;
@@ -113,6 +135,9 @@ typedef struct gac_compress_result {
     bool optimal;                        /* no choice of these sizes has a smaller sum of losses */
     double objective, bound;             /* that sum, and what no choice can be below */
     int64_t n_tokens, window;            /* of the text that were used, and in one sequence */
+    bool needs_code; /* other runtimes load the result by modelling code beside it */
+    gac_compress_row rows[GAC_COMPRESS_ROW_COUNT]; /* where there are a contract that serves the
+                                                    * dtype, and a workload */
 } gac_compress_result;
 
 /* Compresses the model of checkpoint to the directory out. Call gac_compress_dispose on
@@ -124,8 +149,8 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
                             gac_error *err);
 void gac_compress_dispose(gac_compress_result *result); /* NULL is fine */
 
-/* The result as {"method", "align", "ratio", ..., "modules": [...]}; the output directory has it
- * as gac.json. NULL when out of memory. The caller owns it. */
+/* The result as {"method", "align", "ratio", ..., "modules": [...], "table": [...]}; the output
+ * directory has it as gac.json. NULL when out of memory. The caller owns it. */
 struct json_t *gac_compress_to_json(const gac_compress_result *result,
                                     const gac_compress_options *options);
 

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CHOICES 512 /* of a block; more only where any size may be chosen */
-enum { MAX_MATRICES = 4 };
+/* Choices of a block, and ranks of a matrix where any may be chosen. Both are primes: sizes that
+ * are so many equal steps apart are aligned no more often than any others. */
+enum { MAX_CHOICES = 509, N_ANY_RANKS = 127, MAX_MATRICES = 4 };
 
 /* One choice for a block. */
 typedef struct option {
@@ -74,7 +75,7 @@ static gac_status matrix_options(const compression *c, const matrix_stats *m, in
                                  options *out)
 {
     size_t n = 0;
-    int64_t *ranks = compress_candidates(c, m->energy ? m->n_basis : 0, &n);
+    int64_t *ranks = compress_candidates(c, m->energy ? m->n_basis : 0, N_ANY_RANKS, &n);
     out->items = calloc(n + 1, sizeof *out->items);
     out->n = 0;
     if (!ranks || !out->items) {
@@ -85,8 +86,8 @@ static gac_status matrix_options(const compression *c, const matrix_stats *m, in
     out->items[out->n++] = (option){ .cost = dense };
     for (size_t i = 0; i < n; i++) {
         option *o = &out->items[out->n];
-        const int64_t cost = compress_matrix_cost(c, ranks[i], m->n_in) +
-                             compress_matrix_cost(c, m->n_out, ranks[i]);
+        const int64_t cost = compress_matrix_cost(c, m->n_parts * ranks[i], m->n_in) +
+                             m->n_parts * compress_matrix_cost(c, m->n_out / m->n_parts, ranks[i]);
         if (cost >= dense)
             continue;
         *o = (option){ .cost = cost, .loss = m->scale * compress_rank_loss(m, ranks[i]) };
@@ -162,7 +163,8 @@ static gac_status add_cuts(const compression *c, int32_t layer, const block *b, 
     size_t n = 0;
     if (!s->order)
         return GAC_OK;
-    int64_t *sizes = b->kind == CHANNELS_WIDTH ? compress_candidates(c, s->n_groups - 1, &n) : NULL;
+    int64_t *sizes =
+        b->kind == CHANNELS_WIDTH ? compress_candidates(c, s->n_groups - 1, s->n_groups, &n) : NULL;
     if (b->kind == CHANNELS_HEADS) { /* any number: a head's size stays */
         n = (size_t)s->n_groups - 1;
         sizes = calloc(n + 1, sizeof *sizes);
@@ -224,34 +226,10 @@ int64_t compress_layer_params(const layer_stats *l, const layer_choice *choice)
         for (int i = 0; i < b->n_matrices && !groups; i++) {
             const matrix_stats *m = &l->matrix[b->first + (gac_projection)i];
             const int64_t rank = choice->rank[b->first + (gac_projection)i];
-            sum += rank ? rank * (m->n_out + m->n_in) : m->n_out * m->n_in;
+            sum += rank ? compress_rank_params(m, rank) : m->n_out * m->n_in;
         }
     }
     return sum;
-}
-
-/* The published methods give every matrix the same share of its parameters. */
-static gac_status share_evenly(compression *c, gac_compress_result *result)
-{
-    const double keep = (double)result->budget_params / (double)result->params_before;
-    for (int32_t l = 0; l < c->n_layers; l++)
-        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
-            const matrix_stats *m = &c->layers[l].matrix[p];
-            int64_t rank =
-                m->energy
-                    ? (int64_t)(keep * (double)(m->n_out * m->n_in) / (double)(m->n_out + m->n_in))
-                    : 0;
-            rank = compress_round_down(c, rank);
-            if (m->energy && rank < 1)
-                return gac_error_set(c->err, GAC_USAGE,
-                                     "keeping %.3g of layers.%d.%s (%lld x %lld) leaves no rank",
-                                     keep, l, gac_projection_name((gac_projection)p),
-                                     (long long)m->n_out, (long long)m->n_in);
-            c->choices[l].rank[p] = rank;
-            c->choices[l].loss[p] = rank ? compress_rank_loss(m, rank) : 0;
-            result->objective += c->choices[l].loss[p];
-        }
-    return GAC_OK;
 }
 
 /* Says what can be reached. */
@@ -267,6 +245,101 @@ static gac_status refuse_budget(const compression *c, int64_t budget, int64_t le
         "%lld parameters of the blocks' linear weights are asked for, but the smallest choices "
         "have %lld: a ratio of at most %.3f can be reached",
         (long long)budget, (long long)least, 1 - (double)least / (double)result->params_before);
+}
+
+/* Plain SVD and SVD-LLM give every matrix the same share of its parameters. */
+static gac_status share_evenly(compression *c, gac_compress_result *result)
+{
+    int64_t fixed = 0;   /* parameters of what stays dense */
+    double smallest = 0; /* share that can be kept of each matrix */
+    for (int32_t l = 0; l < c->n_layers; l++)
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            const matrix_stats *m = &c->layers[l].matrix[p];
+            const int64_t n = m->n_out * m->n_in;
+            const int64_t least = compress_rank_params(m, compress_smallest(c));
+            fixed += m->energy ? 0 : n;
+            smallest = fmax(smallest, m->energy ? (double)least / (double)n : 0);
+        }
+    const double all = (double)(result->params_before - fixed);
+    const double keep = (double)(result->budget_params - fixed) / fmax(all, 1);
+    if (keep < smallest || all < 1)
+        return refuse_budget(c, result->budget_params, fixed + (int64_t)ceil(smallest * all),
+                             result);
+    for (int32_t l = 0; l < c->n_layers; l++)
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            const matrix_stats *m = &c->layers[l].matrix[p];
+            if (!m->energy)
+                continue;
+            const int64_t rank = compress_round_down(c, compress_share_rank(m, keep));
+            c->choices[l].rank[p] = rank;
+            c->choices[l].loss[p] = compress_rank_loss(m, rank);
+            result->objective += c->choices[l].loss[p];
+        }
+    return GAC_OK;
+}
+
+/* Gives a matrix the smallest share that loses no more than limit, or all. */
+static void take_share(const compression *c, const matrix_stats *m, double limit, int64_t *rank,
+                       double *loss)
+{
+    *rank = 0;
+    *loss = 0;
+    for (int i = 0; i < N_SHARES && m->energy && *rank == 0; i++) {
+        const int64_t of_share = compress_share_rank(m, (i + 1) / (N_SHARES + 1.0));
+        if (m->tried[i] > limit)
+            continue;
+        *rank = compress_round_down(c, of_share);
+        *loss = *rank ? m->tried[i] : 0;
+    }
+}
+
+/* Takes the smallest shares below limit, and returns how many parameters are left. */
+static int64_t take_shares(compression *c, double limit, double *loss)
+{
+    int64_t sum = 0;
+    *loss = 0;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        layer_choice *choice = &c->choices[l];
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            take_share(c, &c->layers[l].matrix[p], limit, &choice->rank[p], &choice->loss[p]);
+            *loss += choice->loss[p];
+        }
+        sum += compress_layer_params(&c->layers[l], choice);
+    }
+    return sum;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* ASVD's search: the least limit of loss, the same for all matrices, that meets the budget if
+ * each matrix takes its smallest share within it. */
+static gac_status search_limit(compression *c, gac_compress_result *result)
+{
+    const size_t n = (size_t)c->n_layers * GAC_PROJECTION_COUNT * N_SHARES;
+    double *limits = calloc(n + 1, sizeof *limits);
+    size_t low = 0, high = n - 1; /* the answer is between them */
+    if (!limits)
+        return gac_error_no_memory(c->err);
+    for (size_t i = 0; i < n; i++) {
+        const size_t matrix = i / N_SHARES, l = matrix / GAC_PROJECTION_COUNT;
+        limits[i] = c->layers[l].matrix[matrix % GAC_PROJECTION_COUNT].tried[i % N_SHARES];
+    }
+    qsort(limits, n, sizeof *limits, by_number);
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (take_shares(c, limits[middle], &result->objective) <= result->budget_params)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    const int64_t least = take_shares(c, limits[high], &result->objective);
+    free(limits);
+    return least > result->budget_params ? refuse_budget(c, result->budget_params, least, result)
+                                         : GAC_OK;
 }
 
 static gac_status solve(compression *c, const options *all, int32_t n, gac_compress_result *result)
@@ -309,6 +382,8 @@ static gac_status solve(compression *c, const options *all, int32_t n, gac_compr
 gac_status compress_allocate(compression *c, gac_compress_result *result)
 {
     const int32_t n = c->n_layers * N_BLOCKS;
+    if (c->options->method == GAC_COMPRESS_ASVD)
+        return search_limit(c, result);
     if (!compress_is_exact(c))
         return share_evenly(c, result);
     options *all = calloc((size_t)n, sizeof *all);

@@ -115,8 +115,8 @@ static double cross_entropy(const float *p, const float *logits, const double *l
 static gac_status sample_window(compression *c, int64_t window, double *cross)
 {
     double log_sums[GAC_MAX_LOGIT_ROWS];
-    float *logits = malloc((size_t)(GAC_MAX_LOGIT_ROWS * c->vocab) * sizeof *logits);
-    gac_status status = logits ? GAC_OK : gac_error_no_memory(c->err);
+    float *logits = c->logits;
+    gac_status status = GAC_OK;
     for (int64_t at = 0; at < c->n_samples && status == GAC_OK; at += GAC_MAX_LOGIT_ROWS) {
         int64_t n = c->n_samples - at < GAC_MAX_LOGIT_ROWS ? c->n_samples - at : GAC_MAX_LOGIT_ROWS;
         float *p = c->probabilities + (window * c->n_samples + at) * c->vocab;
@@ -127,7 +127,6 @@ static gac_status sample_window(compression *c, int64_t window, double *cross)
         else if (status == GAC_OK)
             c->entropy[window] += take_probabilities(logits, log_sums, n, c->vocab, p);
     }
-    free(logits);
     return status;
 }
 
@@ -162,8 +161,10 @@ static gac_status run_dense(compression *c)
     if (!gac_mul_i64(n * c->n_samples, c->vocab, &numbers))
         return gac_error_no_memory(c->err);
     c->probabilities = malloc((size_t)numbers * sizeof *c->probabilities);
+    c->logits = malloc((size_t)(GAC_MAX_LOGIT_ROWS * c->vocab) * sizeof *c->logits);
     c->entropy = calloc((size_t)n, sizeof *c->entropy);
-    gac_status status = c->probabilities && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
+    gac_status status =
+        c->probabilities && c->logits && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
     for (int64_t w = 0; w < n && status == GAC_OK; w++) {
         status =
             gac_engine_write_residual(c->engine, residual_of(c, c->n_own + w), c->window, c->err);
@@ -205,7 +206,7 @@ gac_status compress_start_calibration(compression *c)
         if (status == GAC_OK)
             status = gac_engine_read_residual(c->engine, residual_of(c, w), c->err);
     }
-    if (status == GAC_OK && c->options->method == GAC_COMPRESS_GAC)
+    if (status == GAC_OK && compress_tries_cuts(c))
         status = run_dense(c);
     return status;
 }
@@ -258,51 +259,67 @@ static void trim_basis(matrix_stats *m)
         memmove(m->basis + i * m->n_basis, m->basis + i * m->n,
                 (size_t)m->n_basis * sizeof *m->basis);
     m->total = 0;
-    for (int64_t i = m->n - 1; i >= 0; i--)
+    for (int64_t i = m->n_parts * m->n - 1; i >= 0; i--)
         m->total += m->energy[i];
 }
 
-enum { MAX_JOBS = GAC_PROJECTION_COUNT + CHANNELS_COUNT };
+/* All modules, or the groups of heads of k and v. */
+enum { MAX_JOBS = GAC_PROJECTION_COUNT + CHANNELS_COUNT + 2 * MAX_HEAD_PARTS };
+
+/* The jobs of a layer, and their weights. */
+typedef struct job_list {
+    gac_factor_job jobs[MAX_JOBS];
+    int n;
+    float *weights[MAX_JOBS];
+    int n_weights;
+} job_list;
+
+static gac_status add_weight(const compression *c, const matrix_stats *m, job_list *list,
+                             float **weight)
+{
+    gac_status status = compress_read_weight(c, m, weight);
+    list->weights[list->n_weights++] = *weight;
+    return status;
+}
 
 static gac_status add_spectrum(compression *c, matrix_stats *m, gac_projection projection,
-                               const double *gram, gac_factor_job *job)
+                               const double *gram, job_list *list)
 {
+    const int64_t n_rows = m->n_out / m->n_parts;
     float *weight = NULL;
-    m->energy = calloc((size_t)m->n, sizeof *m->energy);
+    m->energy = calloc((size_t)(m->n_parts * m->n), sizeof *m->energy);
     m->basis = malloc((size_t)(m->n_out * m->n) * sizeof *m->basis);
     gac_status status =
-        m->energy && m->basis ? compress_read_weight(c, m, &weight) : gac_error_no_memory(c->err);
-    *job = (gac_factor_job){ .kind = GAC_FACTOR_SPECTRUM,
-                             .n_out = m->n_out,
-                             .n_in = m->n_in,
-                             .weight = weight,
-                             .gram = gram,
-                             .energy = m->energy,
-                             .basis = m->basis,
-                             .name = gac_projection_name(projection) };
+        m->energy && m->basis ? add_weight(c, m, list, &weight) : gac_error_no_memory(c->err);
+    for (int64_t i = 0; i < m->n_parts && status == GAC_OK; i++)
+        list->jobs[list->n++] = (gac_factor_job){ .kind = GAC_FACTOR_SPECTRUM,
+                                                  .n_out = n_rows,
+                                                  .n_in = m->n_in,
+                                                  .weight = weight + i * n_rows * m->n_in,
+                                                  .gram = gram,
+                                                  .energy = m->energy + i * m->n,
+                                                  .basis = m->basis + i * n_rows * m->n,
+                                                  .name = gac_projection_name(projection) };
     return status;
 }
 
 static gac_status add_channels(compression *c, channel_stats *s, const matrix_stats *m,
-                               const input_sums *sums, const char *name, gac_factor_job *job)
+                               const input_sums *sums, const char *name, job_list *list)
 {
     float *weight = NULL;
     s->order = calloc((size_t)s->n_groups, sizeof *s->order);
     s->loss = calloc((size_t)s->n_groups + 1, sizeof *s->loss);
-    s->gram = malloc((size_t)(m->n_in * m->n_in) * sizeof *s->gram);
-    gac_status status = s->order && s->loss && s->gram ? compress_read_weight(c, m, &weight)
-                                                       : gac_error_no_memory(c->err);
-    if (status == GAC_OK)
-        memcpy(s->gram, sums->gram, (size_t)(m->n_in * m->n_in) * sizeof *s->gram);
-    *job = (gac_factor_job){ .kind = GAC_FACTOR_CHANNELS,
-                             .n_out = m->n_out,
-                             .n_in = m->n_in,
-                             .weight = weight,
-                             .gram = s->gram,
-                             .block = s->block,
-                             .order = s->order,
-                             .loss = s->loss,
-                             .name = name };
+    gac_status status =
+        s->order && s->loss ? add_weight(c, m, list, &weight) : gac_error_no_memory(c->err);
+    list->jobs[list->n++] = (gac_factor_job){ .kind = GAC_FACTOR_CHANNELS,
+                                              .n_out = m->n_out,
+                                              .n_in = m->n_in,
+                                              .weight = weight,
+                                              .gram = sums->gram,
+                                              .block = s->block,
+                                              .order = s->order,
+                                              .loss = s->loss,
+                                              .name = name };
     return status;
 }
 
@@ -312,8 +329,8 @@ bool compress_may_cut(const compression *c, int32_t layer, int kind)
     static const gac_projection last[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
     const unsigned bit = kind == CHANNELS_WIDTH ? GAC_CHOOSE_WIDTH : GAC_CHOOSE_HEADS;
     const layer_stats *l = &c->layers[layer];
-    bool may =
-        compress_is_exact(c) && (c->options->choices & bit) && l->channels[kind].n_groups > 1;
+    bool may = compress_is_exact(c) && c->options->method != GAC_COMPRESS_PALU &&
+               (c->options->choices & bit) && l->channels[kind].n_groups > 1;
     for (int p = (int)first[kind]; p <= (int)last[kind]; p++)
         may = may && !l->matrix[p].excluded;
     return may;
@@ -322,6 +339,9 @@ bool compress_may_cut(const compression *c, int32_t layer, int kind)
 bool compress_may_factor(const compression *c, int32_t layer, gac_projection projection)
 {
     const bool mlp = projection >= GAC_PROJECTION_GATE;
+    const bool palu = c->options->method == GAC_COMPRESS_PALU;
+    if (palu && projection != GAC_PROJECTION_K && projection != GAC_PROJECTION_V)
+        return false;
     return !c->layers[layer].matrix[projection].excluded &&
            (c->options->choices & GAC_CHOOSE_RANK) &&
            !(mlp && compress_may_cut(c, layer, CHANNELS_WIDTH));
@@ -361,23 +381,21 @@ static gac_status share_jobs(compression *c, const gac_factor_job *jobs, int n_j
     return status;
 }
 
+/* The projection through which the channels of a kind go out. */
+static const gac_projection through[CHANNELS_COUNT] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
+
 /* Does the jobs of a layer. */
 static gac_status factor_layer(compression *c, int32_t layer, const input_sums *sums)
 {
     static const char *const names[] = { "mlp", "self_attn" };
-    static const gac_projection through[] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
     layer_stats *l = &c->layers[layer];
-    gac_factor_job jobs[MAX_JOBS] = { 0 };
+    job_list list = { 0 };
     double *made[GAC_PROJECTION_COUNT] = { NULL };
-    int n_jobs = 0;
     gac_status status = GAC_OK;
     for (int kind = 0; kind < CHANNELS_COUNT && status == GAC_OK; kind++) {
-        if (!compress_may_cut(c, layer, kind))
-            continue;
-        status =
-            add_channels(c, &l->channels[kind], &l->matrix[through[kind]],
-                         &sums[gac_projection_input(through[kind])], names[kind], &jobs[n_jobs]);
-        n_jobs++;
+        if (compress_may_cut(c, layer, kind))
+            status = add_channels(c, &l->channels[kind], &l->matrix[through[kind]],
+                                  &sums[gac_projection_input(through[kind])], names[kind], &list);
     }
     for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
         const double *gram;
@@ -386,13 +404,12 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
         status = method_gram(c, &sums[gac_projection_input((gac_projection)p)], l->matrix[p].n_in,
                              &made[p], &gram);
         if (status == GAC_OK)
-            status = add_spectrum(c, &l->matrix[p], (gac_projection)p, gram, &jobs[n_jobs]);
-        n_jobs++;
+            status = add_spectrum(c, &l->matrix[p], (gac_projection)p, gram, &list);
     }
     if (status == GAC_OK)
-        status = share_jobs(c, jobs, n_jobs);
-    for (int i = 0; i < n_jobs; i++)
-        free((void *)(uintptr_t)jobs[i].weight);
+        status = share_jobs(c, list.jobs, list.n);
+    for (int i = 0; i < list.n_weights; i++)
+        free(list.weights[i]);
     for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
         free(made[p]);
         if (status == GAC_OK && l->matrix[p].basis)
@@ -440,11 +457,17 @@ gac_status compress_measure_layer(compression *c, int32_t layer)
             gac_error_set(c->err, status, "layer %d: %s", layer, text);
         }
     }
+    for (int k = 0; k < CHANNELS_COUNT && status == GAC_OK; k++) /* refits need them */
+        if (c->layers[layer].channels[k].order) {
+            input_sums *from = &sums[gac_projection_input(through[k])];
+            c->layers[layer].channels[k].gram = from->gram;
+            from->gram = NULL;
+        }
     for (int i = 0; i < GAC_INPUT_COUNT; i++) {
         free(sums[i].gram);
         free(sums[i].magnitude);
     }
-    if (status == GAC_OK && c->options->method == GAC_COMPRESS_GAC)
+    if (status == GAC_OK && compress_tries_cuts(c))
         status = compress_measure_effects(c, layer);
     if (status == GAC_OK)
         status = compress_save_layer(c, layer);

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const methods[GAC_COMPRESS_METHOD_COUNT] = { "gac", "energy", "svd", "asvd",
-                                                                "svd-llm" };
+static const char *const methods[GAC_COMPRESS_METHOD_COUNT] = { "gac",  "energy",  "svd",
+                                                                "asvd", "svd-llm", "palu" };
 static const char *const choice_names[] = { "dense", "rank", "width", "heads" };
 
 const char *gac_compress_method_name(gac_compress_method method)
@@ -25,7 +25,15 @@ const char *gac_compress_choice_name(gac_compress_choice choice)
 
 bool compress_is_exact(const compression *c)
 {
-    return c->options->method == GAC_COMPRESS_GAC || c->options->method == GAC_COMPRESS_ENERGY;
+    const gac_compress_method method = c->options->method;
+    return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_ENERGY ||
+           method == GAC_COMPRESS_PALU;
+}
+
+bool compress_tries_cuts(const compression *c)
+{
+    const gac_compress_method method = c->options->method;
+    return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_PALU || method == GAC_COMPRESS_ASVD;
 }
 
 gac_status compress_check_cancel(const compression *c)
@@ -54,11 +62,11 @@ gac_status compress_read_weight(const compression *c, const matrix_stats *m, flo
     *out = malloc((size_t)t->n_elements * sizeof **out);
     if (!*out)
         return gac_error_no_memory(c->err);
-    for (int64_t i = 0; i < t->n_elements && t->dtype != GAC_DTYPE_F32; i++) {
-        uint16_t code = ((const uint16_t *)data)[i];
-        (*out)[i] = t->dtype == GAC_DTYPE_F16 ? gac_f16_to_float(code) : gac_bf16_to_float(code);
-    }
-    if (t->dtype == GAC_DTYPE_F32)
+    if (t->dtype == GAC_DTYPE_F16)
+        gac_floats_from_f16(data, t->n_elements, *out);
+    else if (t->dtype == GAC_DTYPE_BF16)
+        gac_floats_from_bf16(data, t->n_elements, *out);
+    else
         memcpy(*out, data, (size_t)t->n_elements * sizeof **out);
     return GAC_OK;
 }
@@ -89,6 +97,7 @@ static gac_status describe_matrix(const compression *c, int32_t layer, gac_proje
                            .n_out = module->n_out,
                            .n_in = module->n_in,
                            .n = module->n_out < module->n_in ? module->n_out : module->n_in,
+                           .n_parts = 1,
                            .scale = 1,
                            .excluded = outside || is_excluded(c->options, name) };
     return GAC_OK;
@@ -102,6 +111,27 @@ const gac_op *compress_attention_of(const gac_model *model, int32_t layer)
             return op;
     }
     return NULL;
+}
+
+/* PaLU factors the rows of each group of heads by themselves: of four heads, or of fewer where
+ * four do not divide them. */
+static gac_status split_heads(const compression *c, layer_stats *s)
+{
+    const int64_t n_heads = s->channels[CHANNELS_HEADS].n_groups;
+    int64_t of = PALU_HEADS;
+    while (n_heads % of)
+        of--;
+    if (n_heads / of > MAX_HEAD_PARTS)
+        return gac_error_set(c->err, GAC_BAD_INPUT,
+                             "%lld heads of keys and values make %lld groups; at most %d can be "
+                             "compressed by palu",
+                             (long long)n_heads, (long long)(n_heads / of), MAX_HEAD_PARTS);
+    for (gac_projection p = GAC_PROJECTION_K; p <= GAC_PROJECTION_V; p++) {
+        matrix_stats *m = &s->matrix[p];
+        m->n_parts = n_heads / of;
+        m->n = gac_min_i64(m->n_out / m->n_parts, m->n_in);
+    }
+    return GAC_OK;
 }
 
 static gac_status describe_layers(compression *c)
@@ -123,6 +153,8 @@ static gac_status describe_layers(compression *c)
         s->channels[CHANNELS_HEADS] = (channel_stats){
             .n_groups = n_heads, .block = s->matrix[GAC_PROJECTION_O].n_in / n_heads, .scale = 1
         };
+        if (status == GAC_OK && c->options->method == GAC_COMPRESS_PALU)
+            status = split_heads(c, s);
     }
     return status;
 }
@@ -174,10 +206,11 @@ static uint64_t count_steps(const compression *c, const bool *found, int32_t end
 {
     const int n_processes = gac_team_size(c->options->team);
     uint64_t n = (uint64_t)(end * (c->n_own + c->n_trial_windows));
-    for (int32_t l = 0; l < end && c->options->method == GAC_COMPRESS_GAC; l++) {
+    const int n_of_matrix = c->options->method == GAC_COMPRESS_ASVD ? N_SHARES : 1;
+    for (int32_t l = 0; l < end && compress_tries_cuts(c); l++) {
         int n_cuts = 0;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
-            n_cuts += compress_may_factor(c, l, (gac_projection)p);
+            n_cuts += compress_may_factor(c, l, (gac_projection)p) ? n_of_matrix : 0;
         for (int kind = 0; kind < CHANNELS_COUNT; kind++)
             n_cuts += compress_may_cut(c, l, kind);
         n_cuts = (n_cuts + n_processes - 1) / n_processes;
@@ -263,7 +296,7 @@ static void list_block(const compression *c, int32_t l, gac_compress_result *r, 
         const int64_t rank = choice->rank[p], n = m->n_out * m->n_in;
         gac_compress_module module = { .choice = rank ? GAC_CHOICE_RANK : GAC_CHOICE_DENSE,
                                        .size = rank,
-                                       .n_params = rank ? rank * (m->n_out + m->n_in) : n,
+                                       .n_params = rank ? compress_rank_params(m, rank) : n,
                                        .n_original = n,
                                        .loss = choice->loss[p] };
         snprintf(module.name, sizeof module.name, "layers.%d.%s", l,
@@ -288,6 +321,7 @@ static gac_status list_modules(const compression *c, gac_compress_result *r)
         r->params_after += compress_layer_params(&c->layers[l], &c->choices[l]);
     }
     r->total_after = r->total_before - r->params_before + r->params_after;
+    r->needs_code = compress_needs_code(c);
     r->n_tokens = c->n_windows * c->window;
     r->window = c->window;
     return GAC_OK;
@@ -313,6 +347,7 @@ static void dispose(compression *c, bool keep_work)
     free(c->residual);
     free(c->order);
     free(c->probabilities);
+    free(c->logits);
     free(c->entropy);
 }
 
@@ -322,6 +357,8 @@ static gac_status finish(compression *c, const char *out, gac_compress_result *r
     gac_status status = compress_allocate(c, result);
     if (status == GAC_OK)
         status = list_modules(c, result);
+    if (status == GAC_OK)
+        status = compress_outline(c, result);
     if (status == GAC_OK && !c->options->dry_run)
         status = compress_write(c, out, result);
     return status;

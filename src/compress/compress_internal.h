@@ -5,18 +5,25 @@
 #include <gac/compress.h>
 #include <gac/engine.h>
 
+enum { N_SHARES = 9 };                        /* ASVD tries a tenth, two tenths, ... of a matrix */
+enum { PALU_HEADS = 4, MAX_HEAD_PARTS = 32 }; /* heads in a group of PaLU's, and groups */
+
 /* The weight of one projection of one layer, and what factoring it would lose. */
 typedef struct matrix_stats {
-    int32_t tensor;      /* of the weight, in the checkpoint */
-    int64_t n_out, n_in; /* of the weight */
-    int64_t n;           /* the smaller of the two */
-    int64_t n_basis;     /* columns of the basis that are kept: no choice has more */
-    double *energy;      /* (n): a rank r loses the sum from r on; NULL: not computed */
-    float *basis;        /* (n_out, n_basis); NULL once it is in the work folder */
-    double total;        /* sum of energy */
-    double scale;        /* nats that the model's output changes by, per relative loss; 1 where
-                          * that is not measured */
-    bool excluded;       /* stays dense */
+    int32_t tensor;         /* of the weight, in the checkpoint */
+    int64_t n_out, n_in;    /* of the weight */
+    int64_t n_parts;        /* into which the rows are split, each factored by itself: 1, or groups
+                             * of heads */
+    int64_t n;              /* the smaller of the rows of a part and n_in */
+    int64_t n_basis;        /* columns of the basis that are kept: no choice has more */
+    double *energy;         /* (n_parts, n): a rank r loses the sum from r on; NULL: not computed */
+    float *basis;           /* (n_out, n_basis), of each part its own columns; NULL once it is in
+                             * the work folder */
+    double total;           /* sum of energy */
+    double scale;           /* nats that the model's output changes by, per relative loss; 1 where
+                             * that is not measured */
+    double tried[N_SHARES]; /* nats that the output changes by with the rank of each share */
+    bool excluded;          /* stays dense */
 } matrix_stats;
 
 /* Channels of an MLP or groups of heads, the most important ones first. */
@@ -63,6 +70,7 @@ typedef struct compression {
     /* The dense model's output at sampled positions of the trial windows: */
     int64_t first_sample, sample_step, n_samples; /* in each window */
     float *probabilities;                         /* (n_trial_windows, n_samples, vocab) */
+    float *logits;            /* (GAC_MAX_LOGIT_ROWS, vocab): what is being compared */
     double *entropy;          /* (n_trial_windows): sums of p log p over a window's samples */
     char *work;               /* folder for measured layers */
     bool keeps_work;          /* layers that are there are used, and they stay if the job fails */
@@ -70,8 +78,10 @@ typedef struct compression {
     uint64_t n_done, n_steps; /* progress */
 } compression;
 
-/* Whether choices are shared out by the solver; the published methods share evenly. */
+/* Whether choices are shared out by the solver; the other methods share evenly. */
 bool compress_is_exact(const compression *c);
+/* Whether the effect of cuts on the output is measured. */
+bool compress_tries_cuts(const compression *c);
 /* Whether the job has to stop; sets the error. */
 gac_status compress_check_cancel(const compression *c);
 void compress_step(compression *c, uint64_t n);
@@ -102,10 +112,18 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out);
 
 /* Measures the scale of every curve of a layer. */
 gac_status compress_measure_effects(compression *c, int32_t layer);
-/* The rank beyond which two factors have more parameters than the weight. */
+/* The rank at which factors have this share of the parameters of the weight. */
+int64_t compress_share_rank(const matrix_stats *m, double share);
+/* Parameters of the factors of this rank. */
+int64_t compress_rank_params(const matrix_stats *m, int64_t rank);
+/* The rank beyond which factors have more parameters than the weight. */
 int64_t compress_break_even(const matrix_stats *m);
 double compress_rank_loss(const matrix_stats *m, int64_t rank); /* relative */
 double compress_channel_loss(const channel_stats *s, int64_t n_groups);
+/* Makes the first factors of all parts, (n_parts * rank, n_in), which take the inputs to the first
+ * rank columns of the basis. */
+gac_status compress_project(compression *c, const matrix_stats *m, const float *basis, int64_t rank,
+                            const char *name, float *first);
 /* The first n_groups of the order as inputs, rising; the caller frees them. NULL: no memory. */
 int32_t *compress_kept_inputs(const channel_stats *s, int64_t n_groups);
 
@@ -144,12 +162,24 @@ const gac_op *compress_attention_of(const gac_model *model, int32_t layer);
 /* ---- sizes.c ---- */
 
 /* The sizes that may be chosen between 1 and largest, rising, *n of them; the caller frees
- * them. NULL: no memory. */
-int64_t *compress_candidates(const compression *c, int64_t largest, size_t *n);
+ * them. Where any size may be chosen, n_any evenly spaced ones. NULL: no memory. */
+int64_t *compress_candidates(const compression *c, int64_t largest, int64_t n_any, size_t *n);
+int64_t compress_smallest(const compression *c);
 /* The largest of them that is at most size, or 0. */
 int64_t compress_round_down(const compression *c, int64_t size);
 
+/* ---- outline.c ---- */
+
+/* Fills the rows of the result. */
+gac_status compress_outline(compression *c, gac_compress_result *result);
+
 /* ---- write_model.c ---- */
+
+/* Writes a checkpoint with the sizes that were chosen and zeros for weights, beside the measured
+ * layers. It can be opened at gac_writer_directory; the caller discards *out. */
+gac_status compress_write_sizes(compression *c, gac_writer **out);
+/* Whether a plain config cannot state the sizes that were chosen. */
+bool compress_needs_code(const compression *c);
 
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result);
 

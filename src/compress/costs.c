@@ -29,9 +29,9 @@ int64_t compress_matrix_cost(const compression *c, int64_t n_out, int64_t n_in)
 
 int64_t compress_attention_cost(const compression *c, int32_t layer, int64_t n_kv_heads)
 {
-    const gac_op *op = compress_attention_of(c->model, layer);
+    const gac_op *op = by_time(c) ? compress_attention_of(c->model, layer) : NULL;
     double sum_us = 0;
-    for (int i = 0; by_time(c) && op && i < c->options->workload->n_phases; i++) {
+    for (int i = 0; op && i < c->options->workload->n_phases; i++) {
         const gac_phase *phase = &c->options->workload->phases[i];
         const gac_sdpa_shape shape = {
             .batch = phase->batch,

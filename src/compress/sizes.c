@@ -10,9 +10,6 @@ static int64_t step_at(int64_t size)
     return size < 1024 ? 32 : size < 4096 ? 64 : 128;
 }
 
-/* Of any size, about this many candidates are looked at. */
-#define N_ANY 48
-
 /* Whether the contract calls size aligned, for the outputs and for the inputs of a weight. */
 static bool is_aligned(const compression *c, int64_t size)
 {
@@ -29,11 +26,11 @@ static bool is_aligned(const compression *c, int64_t size)
     return true;
 }
 
-static bool may_choose(const compression *c, int64_t size, int64_t largest)
+static bool may_choose(const compression *c, int64_t size)
 {
     switch (c->options->align) {
     case GAC_ALIGN_NONE:
-        return largest <= N_ANY || size * N_ANY / largest != (size - 1) * N_ANY / largest;
+        return true;
     case GAC_ALIGN_ROUND:
         return size % c->options->multiple == 0;
     case GAC_ALIGN_CONTRACT:
@@ -42,21 +39,28 @@ static bool may_choose(const compression *c, int64_t size, int64_t largest)
     return false;
 }
 
-int64_t *compress_candidates(const compression *c, int64_t largest, size_t *n)
+int64_t *compress_candidates(const compression *c, int64_t largest, int64_t n_any, size_t *n)
 {
     int64_t *sizes = calloc((size_t)(largest > 0 ? largest : 0) + 1, sizeof *sizes);
+    const bool all = c->options->align != GAC_ALIGN_NONE || largest <= n_any;
     *n = 0;
     for (int64_t size = 1; sizes && size <= largest; size++)
-        if (may_choose(c, size, largest))
+        if (may_choose(c, size) && (all || size * n_any / largest != (size - 1) * n_any / largest))
             sizes[(*n)++] = size;
     return sizes;
 }
 
+int64_t compress_smallest(const compression *c)
+{
+    int64_t size = 1;
+    while (!may_choose(c, size))
+        size++;
+    return size;
+}
+
 int64_t compress_round_down(const compression *c, int64_t size)
 {
-    if (c->options->align == GAC_ALIGN_NONE)
-        return size;
-    while (size > 0 && !may_choose(c, size, size))
+    while (size > 0 && !may_choose(c, size))
         size--;
     return size;
 }

@@ -1,6 +1,7 @@
 /* Finished layers on disk. Their bases and Gram matrices are needed again when the model is
- * written, and all layers together would not fit in memory. A layer is one folder with a
- * safetensors file, which appears complete or not at all; so a job can be resumed. */
+ * written, and all layers together would not fit in memory. Gram matrices are kept in F32, which
+ * halves them. A layer is one folder with a safetensors file, which appears complete or not at
+ * all; so a job can be resumed. */
 #include "compress/compress_internal.h"
 
 #include "base/team.h"
@@ -13,9 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { N_SCALES = GAC_PROJECTION_COUNT + CHANNELS_COUNT };
+/* The effects of cuts: a scale for each curve, and the shares that were tried of each matrix. */
+enum {
+    FIRST_TRIED = GAC_PROJECTION_COUNT + CHANNELS_COUNT,
+    N_SCALES = FIRST_TRIED + GAC_PROJECTION_COUNT * N_SHARES
+};
 #define FILE_NAME "model.safetensors"
-#define FINGERPRINT "gac_compress"
+#define FINGERPRINT "gac_compress_2" /* 2: Gram matrices in F32 */
 
 static void layer_path(const compression *c, int32_t layer, const char *file, char *out,
                        size_t size)
@@ -139,7 +144,18 @@ static void add_part(part *parts, int *n, const char *kind, int index, gac_dtype
     snprintf(p->name, sizeof p->name, "%s.%d", kind, index);
 }
 
-static int list_parts(const layer_stats *l, const double *scales, part *parts)
+/* A Gram matrix in F32; its own memory is freed. NULL: no memory. */
+static float *narrow(double **gram, int64_t n)
+{
+    float *out = malloc((size_t)(n * n) * sizeof *out);
+    for (int64_t i = 0; out && i < n * n; i++)
+        out[i] = (float)(*gram)[i];
+    free(*gram);
+    *gram = NULL;
+    return out;
+}
+
+static int list_parts(const layer_stats *l, const double *scales, float *const *grams, part *parts)
 {
     int n = 0;
     add_part(parts, &n, "scales", 0, GAC_DTYPE_F64, 1, N_SCALES, scales);
@@ -147,7 +163,7 @@ static int list_parts(const layer_stats *l, const double *scales, part *parts)
         const matrix_stats *m = &l->matrix[p];
         if (!m->energy)
             continue;
-        add_part(parts, &n, "energy", p, GAC_DTYPE_F64, 1, m->n, m->energy);
+        add_part(parts, &n, "energy", p, GAC_DTYPE_F64, m->n_parts, m->n, m->energy);
         add_part(parts, &n, "basis", p, GAC_DTYPE_F32, m->n_out, m->n_basis, m->basis);
     }
     for (int k = 0; k < CHANNELS_COUNT; k++) {
@@ -157,32 +173,41 @@ static int list_parts(const layer_stats *l, const double *scales, part *parts)
             continue;
         add_part(parts, &n, "order", k, GAC_DTYPE_I32, 1, s->n_groups, s->order);
         add_part(parts, &n, "loss", k, GAC_DTYPE_F64, 1, s->n_groups + 1, s->loss);
-        add_part(parts, &n, "gram", k, GAC_DTYPE_F64, n_inputs, n_inputs, s->gram);
+        add_part(parts, &n, "gram", k, GAC_DTYPE_F32, n_inputs, n_inputs, grams[k]);
     }
     return n;
 }
 
 static gac_status write_layer(compression *c, int32_t layer)
 {
-    const layer_stats *l = &c->layers[layer];
+    layer_stats *l = &c->layers[layer];
     char path[4096];
     double scales[N_SCALES];
     part parts[MAX_PARTS];
     gac_writer *writer = NULL;
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
     json_t *metadata = json_pack("{s:s}", FINGERPRINT, c->fingerprint);
-    for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
         scales[p] = l->matrix[p].scale;
+        memcpy(&scales[FIRST_TRIED + p * N_SHARES], l->matrix[p].tried, sizeof l->matrix[p].tried);
+    }
     for (int k = 0; k < CHANNELS_COUNT; k++)
         scales[GAC_PROJECTION_COUNT + k] = l->channels[k].scale;
-    const int n = list_parts(l, scales, parts);
+    float *grams[CHANNELS_COUNT] = { NULL };
+    bool have_grams = true;
+    for (int k = 0; k < CHANNELS_COUNT; k++)
+        if (l->channels[k].order) {
+            grams[k] = narrow(&l->channels[k].gram, l->channels[k].n_groups * l->channels[k].block);
+            have_grams = have_grams && grams[k];
+        }
+    const int n = list_parts(l, scales, grams, parts);
     how.max_shard_bytes = UINT64_MAX / 2;
     how.no_sync = true;
     how.replace = true;
     how.metadata = metadata;
     layer_path(c, layer, NULL, path, sizeof path);
-    gac_status status =
-        metadata ? gac_writer_create(path, &how, &writer, c->err) : gac_error_no_memory(c->err);
+    gac_status status = metadata && have_grams ? gac_writer_create(path, &how, &writer, c->err)
+                                               : gac_error_no_memory(c->err);
     for (int i = 0; i < n && status == GAC_OK; i++)
         status =
             gac_writer_add(writer, parts[i].name, parts[i].dtype, 2, parts[i].shape, NULL, c->err);
@@ -198,6 +223,8 @@ static gac_status write_layer(compression *c, int32_t layer)
     else
         gac_writer_discard(writer);
     json_decref(metadata);
+    for (int k = 0; k < CHANNELS_COUNT; k++)
+        free(grams[k]);
     return status;
 }
 
@@ -266,9 +293,10 @@ static gac_status load_layer(compression *c, int32_t layer, bool *found)
     for (int p = 0; p < GAC_PROJECTION_COUNT && scales; p++) {
         matrix_stats *m = &l->matrix[p];
         m->scale = scales[p];
-        m->energy = copy_part(file, "energy", p, m->n, GAC_DTYPE_F64);
+        memcpy(m->tried, &scales[FIRST_TRIED + p * N_SHARES], sizeof m->tried);
+        m->energy = copy_part(file, "energy", p, m->n_parts * m->n, GAC_DTYPE_F64);
         m->n_basis = compress_break_even(m);
-        for (int64_t i = m->n - 1; m->energy && i >= 0; i--)
+        for (int64_t i = m->n_parts * m->n - 1; m->energy && i >= 0; i--)
             m->total += m->energy[i];
     }
     for (int k = 0; k < CHANNELS_COUNT && scales; k++) {

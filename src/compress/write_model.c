@@ -1,6 +1,7 @@
 /* Writes the compressed model: its tensors, config and record. */
 #include "compress/compress_internal.h"
 
+#include "base/arena.h"
 #include "base/floats.h"
 
 #include <jansson.h>
@@ -13,8 +14,10 @@ typedef enum fate {
     FATE_COPY,
     FATE_FACTORS, /* a weight of a low rank: X.BLinear (rank, in), then X.ALinear (out, rank) */
     FATE_RENAME,  /* the bias of such a weight: X.ALinear.bias */
-    FATE_ROWS,    /* some rows stay */
-    FATE_REFIT    /* some columns stay, with other values */
+    FATE_PARTS, /* as PaLU writes it: X.VT (ranks of all parts, in), then one X.U.i (rows, rank) */
+    FATE_SPLIT, /* the bias of such a weight: one X.U.i.bias */
+    FATE_ROWS,  /* some rows stay */
+    FATE_REFIT  /* some columns stay, with other values */
 } fate;
 
 typedef struct tensor_plan {
@@ -23,13 +26,17 @@ typedef struct tensor_plan {
     gac_projection projection;
     int64_t size;              /* rank, or rows or columns that stay */
     int32_t *rows;             /* FATE_ROWS: (size) */
-    int32_t written, written2; /* indices in the writer; FATE_FACTORS has both */
+    int64_t n_parts;           /* FATE_PARTS, FATE_SPLIT */
+    int32_t written, written2; /* indices in the writer. Factors have both: the second one's, or
+                                * that of the first of its parts. */
 } tensor_plan;
 
 typedef struct writing {
     compression *c;
     gac_writer *writer;
-    tensor_plan *plans; /* (n_tensors) */
+    tensor_plan *plans;   /* (n_tensors) */
+    uint64_t *size_bytes; /* (n_written), of the tensors that are written */
+    int32_t n_written, capacity;
 } writing;
 
 /* Which rows of a projection's output stay where only some groups of channels or heads do. */
@@ -66,10 +73,13 @@ static gac_status plan_projection(writing *w, int32_t layer, gac_projection proj
     tensor_plan *plan = &w->plans[m->tensor];
     *plan = (tensor_plan){ .layer = layer, .projection = projection };
     if (choice->rank[projection]) {
-        plan->fate = FATE_FACTORS;
+        const bool parts = c->options->method == GAC_COMPRESS_PALU;
+        plan->fate = parts ? FATE_PARTS : FATE_FACTORS;
         plan->size = choice->rank[projection];
+        plan->n_parts = m->n_parts;
         if (bias >= 0)
-            w->plans[bias].fate = FATE_RENAME;
+            w->plans[bias] =
+                (tensor_plan){ .fate = parts ? FATE_SPLIT : FATE_RENAME, .n_parts = m->n_parts };
     } else if (groups && is_last) {
         plan->fate = FATE_REFIT;
         plan->size = m->n_in /
@@ -103,6 +113,33 @@ static void put_inside(const char *name, const char *middle, char *out, size_t s
     snprintf(out, size, "%.*s.%s%s", (int)(dot - name), name, middle, dot);
 }
 
+static gac_status add(writing *w, const char *name, gac_dtype dtype, int32_t n_axes,
+                      const int64_t *shape, int32_t *index)
+{
+    uint64_t n = (uint64_t)gac_dtype_bits(dtype) / 8; /* no more than that of a tensor there is */
+    if (!gac_grow((void **)&w->size_bytes, w->n_written, &w->capacity, sizeof *w->size_bytes))
+        return gac_error_no_memory(w->c->err);
+    for (int32_t i = 0; i < n_axes; i++)
+        n *= (uint64_t)shape[i];
+    w->size_bytes[w->n_written++] = n;
+    return gac_writer_add(w->writer, name, dtype, n_axes, shape, index, w->c->err);
+}
+
+/* Declares X.U.0, X.U.1, ...: parts of the rows of t. */
+static gac_status declare_parts(writing *w, const gac_tensor *t, const tensor_plan *plan,
+                                int32_t *first)
+{
+    char name[GAC_MAX_NAME_BYTES + 16], middle[16];
+    const int64_t shape[] = { t->shape[0] / plan->n_parts, plan->size };
+    gac_status status = GAC_OK;
+    for (int64_t i = 0; i < plan->n_parts && status == GAC_OK; i++) {
+        snprintf(middle, sizeof middle, "U.%lld", (long long)i);
+        put_inside(t->name, middle, name, sizeof name);
+        status = add(w, name, t->dtype, t->n_axes, shape, i ? NULL : first);
+    }
+    return status;
+}
+
 static gac_status declare(writing *w, int32_t index)
 {
     const gac_tensor *t = gac_checkpoint_tensor(w->c->checkpoint, index);
@@ -114,20 +151,25 @@ static gac_status declare(writing *w, int32_t index)
     if (plan->fate == FATE_FACTORS) {
         const int64_t first[] = { plan->size, shape[1] }, second[] = { shape[0], plan->size };
         put_inside(t->name, "BLinear", name, sizeof name);
-        gac_status status =
-            gac_writer_add(w->writer, name, t->dtype, 2, first, &plan->written, w->c->err);
+        gac_status status = add(w, name, t->dtype, 2, first, &plan->written);
         put_inside(t->name, "ALinear", name, sizeof name);
-        return status == GAC_OK ? gac_writer_add(w->writer, name, t->dtype, 2, second,
-                                                 &plan->written2, w->c->err)
-                                : status;
+        return status == GAC_OK ? add(w, name, t->dtype, 2, second, &plan->written2) : status;
     }
+    if (plan->fate == FATE_PARTS) {
+        const int64_t first[] = { plan->n_parts * plan->size, shape[1] };
+        put_inside(t->name, "VT", name, sizeof name);
+        gac_status status = add(w, name, t->dtype, 2, first, &plan->written);
+        return status == GAC_OK ? declare_parts(w, t, plan, &plan->written2) : status;
+    }
+    if (plan->fate == FATE_SPLIT)
+        return declare_parts(w, t, plan, &plan->written);
     if (plan->fate == FATE_RENAME)
         put_inside(t->name, "ALinear", name, sizeof name);
     if (plan->fate == FATE_ROWS)
         shape[0] = plan->size;
     if (plan->fate == FATE_REFIT)
         shape[1] = plan->size;
-    return gac_writer_add(w->writer, name, t->dtype, t->n_axes, shape, &plan->written, w->c->err);
+    return add(w, name, t->dtype, t->n_axes, shape, &plan->written);
 }
 
 /* Writes floats in the dtype of the original. */
@@ -155,51 +197,43 @@ static gac_status put_floats(writing *w, const gac_tensor *t, int32_t index, con
     return status;
 }
 
-/* The mapped part of a layer's work file. */
+/* The mapped part of a layer's work file, n numbers in F32. */
 static gac_status map_part(const compression *c, const gac_checkpoint *file, const char *kind,
-                           int index, const void **out)
+                           int index, int64_t n, const float **out)
 {
     char name[48], q[256];
+    const void *data = NULL;
     snprintf(name, sizeof name, "%s.%d", kind, index);
     int32_t at = gac_checkpoint_find(file, name);
-    if (at < 0)
-        return gac_error_set(c->err, GAC_BAD_INPUT, "%s: %s is missing",
+    const gac_tensor *t = at < 0 ? NULL : gac_checkpoint_tensor(file, at);
+    if (!t || t->dtype != GAC_DTYPE_F32 || t->n_elements != n)
+        return gac_error_set(c->err, GAC_BAD_INPUT, "%s: %s is missing or has another shape",
                              gac_quote(q, sizeof q, gac_checkpoint_path(file)), name);
-    return gac_checkpoint_map(file, at, out, c->err);
+    gac_status status = gac_checkpoint_map(file, at, &data, c->err);
+    *out = data;
+    return status;
 }
 
 static gac_status write_factors(writing *w, const gac_checkpoint *file, const gac_tensor *t,
                                 const tensor_plan *plan)
 {
     const matrix_stats *m = &w->c->layers[plan->layer].matrix[plan->projection];
-    const int64_t rank = plan->size;
-    const void *mapped = NULL;
-    float *weight = NULL, *first = malloc((size_t)(rank * m->n_in) * sizeof *first);
+    const int64_t rank = plan->size, n_first = m->n_parts * rank * m->n_in;
+    const int64_t n_second = m->n_out / m->n_parts * rank; /* of a part */
+    const float *basis = NULL;
+    float *first = malloc((size_t)n_first * sizeof *first);
     float *second = malloc((size_t)(m->n_out * rank) * sizeof *second);
-    gac_status status = first && second
-                            ? map_part(w->c, file, "basis", (int)plan->projection, &mapped)
-                            : gac_error_no_memory(w->c->err);
-    const float *basis = mapped;
+    gac_status status = first && second ? map_part(w->c, file, "basis", (int)plan->projection,
+                                                   m->n_out * m->n_basis, &basis)
+                                        : gac_error_no_memory(w->c->err);
     if (status == GAC_OK)
-        status = compress_read_weight(w->c, m, &weight);
-    gac_factor_job job = { .kind = GAC_FACTOR_PROJECT,
-                           .n_out = m->n_out,
-                           .n_in = m->n_in,
-                           .weight = weight,
-                           .basis = (float *)(uintptr_t)basis,
-                           .basis_stride = m->n_basis,
-                           .n_kept = rank,
-                           .made = first,
-                           .name = t->name };
-    if (status == GAC_OK)
-        status = gac_engine_factor(w->c->engine, &job, 1, w->c->err);
+        status = compress_project(w->c, m, basis, rank, t->name, first);
     for (int64_t i = 0; i < m->n_out * rank && status == GAC_OK; i++)
         second[i] = basis[i / rank * m->n_basis + i % rank];
     if (status == GAC_OK)
-        status = put_floats(w, t, plan->written, first, rank * m->n_in);
-    if (status == GAC_OK)
-        status = put_floats(w, t, plan->written2, second, m->n_out * rank);
-    free(weight);
+        status = put_floats(w, t, plan->written, first, n_first);
+    for (int32_t i = 0; i < m->n_parts && status == GAC_OK; i++)
+        status = put_floats(w, t, plan->written2 + i, second + i * n_second, n_second);
     free(first);
     free(second);
     return status;
@@ -212,12 +246,16 @@ static gac_status write_refit(writing *w, const gac_checkpoint *file, const gac_
     const layer_stats *l = &w->c->layers[plan->layer];
     const matrix_stats *m = &l->matrix[plan->projection];
     const channel_stats *s = &l->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS];
-    const void *gram = NULL;
+    const float *mapped = NULL;
     int32_t *kept = compress_kept_inputs(s, plan->size / s->block);
     float *weight = NULL, *made = malloc((size_t)(m->n_out * plan->size) * sizeof *made);
-    gac_status status =
-        kept && made ? map_part(w->c, file, "gram", mlp ? CHANNELS_WIDTH : CHANNELS_HEADS, &gram)
-                     : gac_error_no_memory(w->c->err);
+    double *gram = malloc((size_t)(m->n_in * m->n_in) * sizeof *gram);
+    gac_status status = kept && made && gram
+                            ? map_part(w->c, file, "gram", mlp ? CHANNELS_WIDTH : CHANNELS_HEADS,
+                                       m->n_in * m->n_in, &mapped)
+                            : gac_error_no_memory(w->c->err);
+    for (int64_t i = 0; status == GAC_OK && i < m->n_in * m->n_in; i++)
+        gram[i] = (double)mapped[i];
     if (status == GAC_OK)
         status = compress_read_weight(w->c, m, &weight);
     gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
@@ -234,6 +272,7 @@ static gac_status write_refit(writing *w, const gac_checkpoint *file, const gac_
     if (status == GAC_OK)
         status = put_floats(w, t, plan->written, made, m->n_out * plan->size);
     free(weight);
+    free(gram);
     free(kept);
     free(made);
     return status;
@@ -248,6 +287,17 @@ static gac_status write_rows(writing *w, int32_t index, const gac_tensor *t,
         status =
             gac_writer_copy(w->writer, plan->written, (uint64_t)i * row_bytes, w->c->checkpoint,
                             index, (uint64_t)plan->rows[i] * row_bytes, row_bytes, w->c->err);
+    return status;
+}
+
+static gac_status write_split(writing *w, int32_t index, const gac_tensor *t,
+                              const tensor_plan *plan)
+{
+    const uint64_t n_bytes = t->size_bytes / (uint64_t)plan->n_parts;
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < plan->n_parts && status == GAC_OK; i++)
+        status = gac_writer_copy(w->writer, plan->written + i, 0, w->c->checkpoint, index,
+                                 (uint64_t)i * n_bytes, n_bytes, w->c->err);
     return status;
 }
 
@@ -266,7 +316,10 @@ static gac_status write_tensor(writing *w, int32_t index)
                                t->size_bytes, w->c->err);
     case FATE_ROWS:
         return write_rows(w, index, t, plan);
+    case FATE_SPLIT:
+        return write_split(w, index, t, plan);
     case FATE_FACTORS:
+    case FATE_PARTS:
     case FATE_REFIT:
         status = compress_open_layer(w->c, plan->layer, &file);
         if (status == GAC_OK)
@@ -276,6 +329,15 @@ static gac_status write_tensor(writing *w, int32_t index)
         return status;
     }
     return status;
+}
+
+/* The ranks of all parts of a matrix. */
+static json_t *ranks_json(const matrix_stats *m, int64_t rank)
+{
+    json_t *ranks = json_array();
+    for (int64_t i = 0; i < m->n_parts; i++)
+        json_array_append_new(ranks, json_integer(rank));
+    return ranks;
 }
 
 /* Sizes of a projection as it is written, for the modelling code; NULL if they did not change. */
@@ -289,6 +351,10 @@ static json_t *module_json(const compression *c, int32_t layer, gac_projection p
     const int64_t groups = mlp ? choice->width : choice->heads;
     const int64_t n_groups = l->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS].n_groups;
     const int bias = bias_of(c, layer, projection) >= 0;
+    if (choice->rank[projection] && c->options->method == GAC_COMPRESS_PALU)
+        return json_pack("{s:[I, I], s:o, s:b}", "groups", (json_int_t)m->n_out,
+                         (json_int_t)m->n_in, "ranks", ranks_json(m, choice->rank[projection]),
+                         "bias", bias);
     if (choice->rank[projection])
         return json_pack("{s:[I, I, I], s:s, s:s, s:b}", "factors", (json_int_t)m->n_out,
                          (json_int_t)choice->rank[projection], (json_int_t)m->n_in, "first",
@@ -329,6 +395,14 @@ static int64_t common_width(const compression *c)
     return c->choices[0].width;
 }
 
+bool compress_needs_code(const compression *c)
+{
+    json_t *modules = modules_json(c);
+    const bool changed = json_object_size(modules) > 0;
+    json_decref(modules);
+    return changed && common_width(c) == 0;
+}
+
 static gac_status write_text(writing *w, const char *name, const json_t *json)
 {
     char *text = NULL;
@@ -341,6 +415,23 @@ static gac_status write_text(writing *w, const char *name, const json_t *json)
     return status;
 }
 
+/* Adds the ranks where PaLU's own code reads them. */
+static void add_palu_ranks(const compression *c, json_t *config)
+{
+    json_t *all = json_object();
+    char name[GAC_MAX_NAME_BYTES];
+    for (int32_t l = 0; l < c->n_layers; l++)
+        for (gac_projection p = GAC_PROJECTION_K; p <= GAC_PROJECTION_V; p++) {
+            const matrix_stats *m = &c->layers[l].matrix[p];
+            const char *weight = gac_checkpoint_tensor(c->checkpoint, m->tensor)->name;
+            const int64_t rank = c->choices[l].rank[p];
+            snprintf(name, sizeof name, "%.*s", (int)(strrchr(weight, '.') - weight), weight);
+            if (rank)
+                json_object_set_new(all, name, ranks_json(m, rank));
+        }
+    json_object_set_new(config, "head_wise_ranks", all);
+}
+
 /* Writes config.json and, where a plain config cannot say it, the modelling code. */
 static gac_status write_config(writing *w)
 {
@@ -349,6 +440,8 @@ static gac_status write_config(writing *w)
     json_t *modules = modules_json(c);
     char *code = NULL;
     gac_status status = config && modules ? GAC_OK : gac_error_no_memory(c->err);
+    if (status == GAC_OK && c->options->method == GAC_COMPRESS_PALU)
+        add_palu_ranks(c, config);
     if (status == GAC_OK && common_width(c) > 0)
         json_object_set_new(config, "intermediate_size", json_integer(common_width(c)));
     else if (status == GAC_OK && json_object_size(modules) > 0)
@@ -388,23 +481,61 @@ static gac_status write_record(writing *w, const gac_compress_result *result)
     return status;
 }
 
+/* Starts a directory: every tensor has its place. */
+static gac_status start(writing *w, const char *out, const gac_writer_options *how)
+{
+    const int32_t n = gac_checkpoint_n_tensors(w->c->checkpoint);
+    w->plans = calloc((size_t)n + 1, sizeof *w->plans);
+    gac_status status = w->plans ? plan_tensors(w) : gac_error_no_memory(w->c->err);
+    if (status == GAC_OK)
+        status = gac_writer_create(out, how, &w->writer, w->c->err);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
+        status = declare(w, i);
+    return status == GAC_OK ? gac_writer_layout(w->writer, w->c->err) : status;
+}
+
+static void free_plans(writing *w)
+{
+    for (int32_t i = 0; w->plans && i < gac_checkpoint_n_tensors(w->c->checkpoint); i++)
+        free(w->plans[i].rows);
+    free(w->plans);
+    free(w->size_bytes);
+}
+
+gac_status compress_write_sizes(compression *c, gac_writer **out)
+{
+    char path[4096];
+    gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
+    writing w = { .c = c };
+    how.no_sync = true;
+    snprintf(path, sizeof path, "%s/sizes", c->work);
+    gac_status status = start(&w, path, &how);
+    for (int32_t i = 0; i < w.n_written && status == GAC_OK; i++)
+        status = gac_writer_leave_zero(w.writer, i, w.size_bytes[i], c->err);
+    if (status == GAC_OK)
+        status = write_config(&w);
+    if (status == GAC_OK)
+        status = gac_writer_complete(w.writer, c->err);
+    if (status == GAC_OK) {
+        *out = w.writer;
+        w.writer = NULL;
+    }
+    gac_writer_discard(w.writer);
+    free_plans(&w);
+    return status;
+}
+
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result)
 {
     static const char *const skip[] = { "config.json", "gac.json", "README.md", GAC_MODELING_FILE,
                                         NULL };
     const int32_t n = gac_checkpoint_n_tensors(c->checkpoint);
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
-    writing w = { .c = c, .plans = calloc((size_t)n + 1, sizeof *w.plans) };
+    writing w = { .c = c };
     how.replace = c->options->replace;
     how.no_sync = c->options->no_sync;
     how.like = c->checkpoint;
-    gac_status status = w.plans ? plan_tensors(&w) : gac_error_no_memory(c->err);
-    if (status == GAC_OK)
-        status = gac_writer_create(out, &how, &w.writer, c->err);
-    for (int32_t i = 0; i < n && status == GAC_OK; i++)
-        status = declare(&w, i);
-    if (status == GAC_OK)
-        status = gac_writer_layout(w.writer, c->err);
+    gac_status status = start(&w, out, &how);
     gac_progress_start(c->options->progress, "writing", "tensors", (uint64_t)n);
     for (int32_t i = 0; i < n && status == GAC_OK; i++) {
         status = write_tensor(&w, i);
@@ -425,8 +556,6 @@ gac_status compress_write(compression *c, const char *out, const gac_compress_re
         status = gac_writer_finish(w.writer, c->err);
     else
         gac_writer_discard(w.writer);
-    for (int32_t i = 0; w.plans && i < n; i++)
-        free(w.plans[i].rows);
-    free(w.plans);
+    free_plans(&w);
     return status;
 }

@@ -290,8 +290,10 @@ static gac_status edit_modules(config_edit *e, json_t *modules)
     gac_status status = GAC_OK;
     json_object_foreach(modules, name, spec) {
         const gac_module *m = gac_model_find_module(e->model, name);
-        json_t *sizes = NULL;
-        if (!m || m->n_parts != 1)
+        json_t *sizes = NULL, *ranks = json_object_get(spec, "ranks");
+        for (int32_t i = 0; m && i < m->n_parts && ranks; i++)
+            json_array_set_new(ranks, (size_t)i, json_integer(new_size(e, m->parts[i].weight, 1)));
+        if (!m || m->n_parts != 1 || ranks)
             continue;
         const int32_t last = m->parts[0].weight;
         if (m->first < 0 && json_object_get(spec, "linear"))

@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent / "support"))
 import tally  # noqa: E402
-from test_compress import keep_layers  # noqa: E402
+from test_compress import first_layers, write_model  # noqa: E402
 
 TINY = ROOT / "models" / "tiny"
 TEXT = TINY / "heldout.txt"
@@ -72,8 +72,7 @@ class Team(unittest.TestCase):
 
     def use_fewer_layers(self):
         self.model = self.folder / "model"
-        shutil.copytree(TINY, self.model)
-        keep_layers(self.model, 3)
+        write_model(self.model, first_layers(3), num_hidden_layers=3)
 
     def words(self, *args, text=TEXT):
         return [OPTIONS.gac, "compress", str(self.model), "-o", str(self.out), "--text", str(text),
@@ -112,9 +111,12 @@ class Team(unittest.TestCase):
         self.assert_same(one, self.compress(3))
         self.assertTrue(one[0]["objective"] > 0)
 
-    def test_a_published_method(self):
+    def test_published_methods(self):
+        """They share other numbers: all trial cuts, parts of matrices."""
         self.use_fewer_layers()
-        self.assert_same(self.compress(1, "--method", "asvd"), self.compress(2, "--method", "asvd"))
+        for args in (["--method", "asvd"], ["--method", "palu", "--ratio", "0.02"]):
+            with self.subTest(args=args):
+                self.assert_same(self.compress(1, *args), self.compress(2, *args))
 
     def refused(self, words, status, message, env=None):
         """One line of ours, from one process, and nothing is left."""
