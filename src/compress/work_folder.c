@@ -78,6 +78,17 @@ gac_status compress_clear_work(const compression *c)
                          gac_quote(q, sizeof q, c->work), strerror(errno));
 }
 
+/* Whether out can be written, before an hour of measuring. Leaves nothing behind. */
+static gac_status check_target(const compression *c, const char *out)
+{
+    gac_writer *writer = NULL;
+    gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
+    how.replace = c->options->replace;
+    gac_status status = gac_writer_create(out, &how, &writer, c->err);
+    gac_writer_discard(writer);
+    return status;
+}
+
 gac_status compress_start_work(compression *c, const char *out)
 {
     const char *own = c->options->work;
@@ -90,6 +101,9 @@ gac_status compress_start_work(compression *c, const char *out)
     if (!c->work)
         return gac_error_no_memory(c->err);
     snprintf(c->work, n + 8, "%.*s%s", (int)n, own ? own : out, own ? "" : ".work");
+    gac_status status = c->options->dry_run ? GAC_OK : check_target(c, out);
+    if (status != GAC_OK)
+        return status;
     if (!c->keeps_work)
         remove_work(c);
     if (mkdir(c->work, 0700) != 0 && !(errno == EEXIST && c->keeps_work))
