@@ -32,6 +32,20 @@ float gac_bf16_to_float(uint16_t code)
     return float_of_bits((uint32_t)code << 16);
 }
 
+void gac_floats_from_f16(const void *codes, int64_t n, float *out)
+{
+    const uint16_t *from = codes;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = gac_f16_to_float(from[i]);
+}
+
+void gac_floats_from_bf16(const void *codes, int64_t n, float *out)
+{
+    const uint16_t *from = codes;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = gac_bf16_to_float(from[i]);
+}
+
 uint16_t gac_f16_from_float(float value)
 {
     uint32_t bits = bits_of_float(value), rest = bits & 0x7FFFFFFF;

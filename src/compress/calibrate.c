@@ -110,8 +110,8 @@ static double cross_entropy(const float *p, const float *logits, const double *l
 static gac_status sample_window(compression *c, int64_t window, double *cross)
 {
     double log_sums[GAC_MAX_LOGIT_ROWS];
-    float *logits = malloc((size_t)(GAC_MAX_LOGIT_ROWS * c->vocab) * sizeof *logits);
-    gac_status status = logits ? GAC_OK : gac_error_no_memory(c->err);
+    float *logits = c->logits;
+    gac_status status = GAC_OK;
     for (int64_t at = 0; at < c->n_samples && status == GAC_OK; at += GAC_MAX_LOGIT_ROWS) {
         int64_t n = c->n_samples - at < GAC_MAX_LOGIT_ROWS ? c->n_samples - at : GAC_MAX_LOGIT_ROWS;
         float *p = c->probabilities + (window * c->n_samples + at) * c->vocab;
@@ -122,7 +122,6 @@ static gac_status sample_window(compression *c, int64_t window, double *cross)
         else if (status == GAC_OK)
             c->entropy[window] += take_probabilities(logits, log_sums, n, c->vocab, p);
     }
-    free(logits);
     return status;
 }
 
@@ -157,8 +156,10 @@ static gac_status run_dense(compression *c)
     if (!gac_mul_i64(n * c->n_samples, c->vocab, &numbers))
         return gac_error_no_memory(c->err);
     c->probabilities = malloc((size_t)numbers * sizeof *c->probabilities);
+    c->logits = malloc((size_t)(GAC_MAX_LOGIT_ROWS * c->vocab) * sizeof *c->logits);
     c->entropy = calloc((size_t)n, sizeof *c->entropy);
-    gac_status status = c->probabilities && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
+    gac_status status =
+        c->probabilities && c->logits && c->entropy ? GAC_OK : gac_error_no_memory(c->err);
     for (int64_t w = 0; w < n && status == GAC_OK; w++) {
         status = gac_engine_write_residual(c->engine, residual_of(c, c->n_windows + w), c->window,
                                            c->err);

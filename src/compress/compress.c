@@ -61,11 +61,11 @@ gac_status compress_read_weight(const compression *c, const matrix_stats *m, flo
     *out = malloc((size_t)t->n_elements * sizeof **out);
     if (!*out)
         return gac_error_no_memory(c->err);
-    for (int64_t i = 0; i < t->n_elements && t->dtype != GAC_DTYPE_F32; i++) {
-        uint16_t code = ((const uint16_t *)data)[i];
-        (*out)[i] = t->dtype == GAC_DTYPE_F16 ? gac_f16_to_float(code) : gac_bf16_to_float(code);
-    }
-    if (t->dtype == GAC_DTYPE_F32)
+    if (t->dtype == GAC_DTYPE_F16)
+        gac_floats_from_f16(data, t->n_elements, *out);
+    else if (t->dtype == GAC_DTYPE_BF16)
+        gac_floats_from_bf16(data, t->n_elements, *out);
+    else
         memcpy(*out, data, (size_t)t->n_elements * sizeof **out);
     return GAC_OK;
 }
@@ -379,6 +379,7 @@ static void dispose(compression *c, bool keep_work)
     free(c->residual);
     free(c->order);
     free(c->probabilities);
+    free(c->logits);
     free(c->entropy);
 }
 

@@ -69,6 +69,7 @@ typedef struct compression {
     /* The dense model's output at sampled positions of the trial windows: */
     int64_t first_sample, sample_step, n_samples; /* in each window */
     float *probabilities;                         /* (n_trial_windows, n_samples, vocab) */
+    float *logits;            /* (GAC_MAX_LOGIT_ROWS, vocab): what is being compared */
     double *entropy;          /* (n_trial_windows): sums of p log p over a window's samples */
     char *work;               /* folder for measured layers */
     bool keeps_work;          /* layers that are there are used, and they stay if the job fails */

@@ -45,7 +45,9 @@ step() {
 cat "$report"
 step "$build/tests/test_ops"
 step "$build/tests/test_passes" check
+step "$build/tests/test_factor_gpu" check
 step "$build/tests/test_kernels" check
+step python3 "$here/test_compress_gpu.py" --gac "$build/gac"
 step sh "$here/sanitize.sh" "$build" "$out/sanitize"
 step "$build/tests/test_kernels" time
 step "$build/tests/test_passes" time

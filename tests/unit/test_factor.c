@@ -221,6 +221,35 @@ static void test_refit(void **state)
     gac_compute_close(&compute);
 }
 
+/* A Gram matrix that rounding made slightly negative is refitted with a greater ridge. One
+ * that no inputs can have is refused. */
+static void test_refit_of_a_singular_matrix(void **state)
+{
+    (void)state;
+    gac_compute compute = open_cpu();
+    float weight[] = { 1, 2 }, made[2];
+    double gram[] = { 1, 1 + 1e-7, 1 + 1e-7, 1 };
+    const int32_t inputs[] = { 0, 1 };
+    gac_error err = GAC_ERROR_INIT;
+    gac_factor_job job = { .kind = GAC_FACTOR_REFIT,
+                           .n_out = 1,
+                           .n_in = 2,
+                           .weight = weight,
+                           .gram = gram,
+                           .kept = inputs,
+                           .n_kept = 2,
+                           .made = made,
+                           .name = "o_proj" };
+    run_job(&compute, &job);
+    assert_true(fabs((double)made[0] + (double)made[1] - 3) < 1e-4);
+    gram[1] = gram[2] = 2;
+    assert_int_equal(compute.ops->factor(compute.state, &job, 1, &err), GAC_FAILED);
+    assert_string_equal(err.text, "o_proj: the Gram matrix is not positive");
+    job.gram = NULL;
+    assert_int_equal(compute.ops->factor(compute.state, &job, 1, &err), GAC_USAGE);
+    gac_compute_close(&compute);
+}
+
 /* Numbers that are not finite are refused, with the name. */
 static void test_not_finite(void **state)
 {
@@ -333,6 +362,7 @@ int main(void)
         cmocka_unit_test_teardown(test_spectrum, lab_teardown),
         cmocka_unit_test_teardown(test_channels, lab_teardown),
         cmocka_unit_test_teardown(test_refit, lab_teardown),
+        cmocka_unit_test_teardown(test_refit_of_a_singular_matrix, lab_teardown),
         cmocka_unit_test_teardown(test_not_finite, lab_teardown),
         cmocka_unit_test_teardown(test_dead_inputs, lab_teardown),
         cmocka_unit_test_teardown(test_gram, lab_teardown),

@@ -27,7 +27,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "experiments" / "advice")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "experiments" / "validation" / "advice")]
 import make_checkpoint as mk  # noqa: E402
 
 VARIANTS = "dense", "falls", "repaired", "allocated", "palu", "palu_repaired"

@@ -10,9 +10,10 @@
  * inputs that depend on each other do no harm. */
 #define CHANNEL_RIDGE 1e-7
 #define REFIT_RIDGE 1e-8
-/* Cholesky begins with the first and stops at the last, in steps of 100. */
+/* Cholesky begins with a small shift, and ends with 1e-4 (and room for rounding), in steps of
+ * 100. Ridges grow likewise. */
 #define LEAST_SHIFT 1e-14
-#define MOST_SHIFT 1e-4
+#define MOST_SHIFT 1.1e-4
 
 /* Channels whose updates of the matrices are done together. Between that, a step reads the
  * products once and changes vectors only. */
@@ -267,6 +268,8 @@ static int64_t best_channel(const choice *c)
     double most = -1;
     for (int64_t i = 0; i < c->n; i++) {
         double gain = c->diagonal[i] > 0 ? c->squares[i] / c->diagonal[i] : 0;
+        if (!(gain >= 0)) /* not a number */
+            gain = 0;
         if (!c->taken[i] && gain > most) {
             most = gain;
             best = i;
@@ -421,8 +424,26 @@ static gac_status run_channels(const gac_lapack *lapack, const gac_factor_job *j
 
 /* ---- Refit --------------------------------------------------------------- */
 
+/* Sets square (n_kept, n_kept) to the root of G_KK with a ridge. */
+static gac_status refit_root(const gac_lapack *lapack, const gac_factor_job *job, double *square,
+                             gac_error *err)
+{
+    const double mean = mean_diagonal(job->gram, job->n_in);
+    for (double ridge = REFIT_RIDGE; ridge <= MOST_SHIFT; ridge *= 100) {
+        for (int64_t k = 0; k < job->n_kept; k++)
+            for (int64_t i = 0; i < job->n_kept; i++)
+                square[k * job->n_kept + i] = job->gram[job->kept[k] * job->n_in + job->kept[i]];
+        add_to_diagonal(square, job->n_kept, mean > 0 ? ridge * mean : 1);
+        if (gac_lapack_cholesky(lapack, job->n_kept, square))
+            return GAC_OK;
+    }
+    return gac_error_set(err, GAC_FAILED, "the Gram matrix is not positive");
+}
+
 static gac_status run_refit(const gac_lapack *lapack, const gac_factor_job *job, gac_error *err)
 {
+    if (!job->gram)
+        return gac_error_set(err, GAC_USAGE, "a refit needs a Gram matrix");
     const int64_t n = job->n_in, n_kept = job->n_kept;
     double *w = weight_of(job), *columns = new_numbers(n, n_kept);
     double *square = new_numbers(n_kept, n_kept), *out = new_numbers(job->n_out, n_kept);
@@ -431,15 +452,10 @@ static gac_status run_refit(const gac_lapack *lapack, const gac_factor_job *job,
         const double *row = job->gram + job->kept[k] * n; /* symmetric: also the column */
         for (int64_t i = 0; i < n; i++)
             columns[i * n_kept + k] = row[i];
-        for (int64_t i = 0; i < n_kept; i++)
-            square[k * n_kept + i] = row[job->kept[i]];
     }
     if (status == GAC_OK) {
-        const double mean = mean_diagonal(job->gram, n);
-        add_to_diagonal(square, n_kept, mean > 0 ? REFIT_RIDGE * mean : 1);
         gac_lapack_gemm(lapack, false, false, job->n_out, n_kept, n, 1, w, columns, 0, out);
-        if (!gac_lapack_cholesky(lapack, n_kept, square))
-            status = gac_error_set(err, GAC_FAILED, "the Gram matrix is not positive");
+        status = refit_root(lapack, job, square, err);
     }
     if (status == GAC_OK) {
         int size = (int)n_kept, n_right = (int)job->n_out, info;

@@ -1,3 +1,4 @@
+#include "cuda_cusolver.h"
 #include "cuda_internal.h"
 #include "pass_internal.h"
 
@@ -187,6 +188,7 @@ static void close_gpu(void *state)
     gac_cuda *cuda = state;
     if (!cuda)
         return;
+    gac_cusolver_close(cuda);
     gac_cudnn_unload(cuda->cudnn);
     gac_nvml_unload(cuda->nvml);
     if (cuda->blas)

@@ -21,6 +21,7 @@ extern "C" {
 #define GAC_CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
 
 typedef struct gac_cudnn gac_cudnn;
+typedef struct gac_cusolver gac_cusolver;
 typedef struct gac_nvml gac_nvml;
 
 typedef struct gac_cuda {
@@ -34,9 +35,10 @@ typedef struct gac_cuda {
     float *unit_scale; /* 1.0f in device memory */
     gac_cudnn *cudnn;  /* NULL if not loaded; cudnn_missing says why */
     char cudnn_missing[256];
-    gac_nvml *nvml;   /* NULL if not available */
-    float *clock_mhz; /* clock before the last sample; host memory that the device writes */
-    int64_t clock_ns; /* when that sample ended; 0 if there was none */
+    gac_cusolver *cusolver; /* NULL until a weight is factored */
+    gac_nvml *nvml;         /* NULL if not available */
+    float *clock_mhz;       /* clock before the last sample; host memory that the device writes */
+    int64_t clock_ns;       /* when that sample ended; 0 if there was none */
     int64_t l2_bytes, memory_bytes;
     bool use_gemmex; /* use cublasGemmEx instead of cublasLt where possible */
 } gac_cuda;

@@ -6,6 +6,8 @@
  *   row are deferred and launched together. Many rows use pass_lt.c.
  * - pass_attend.c: attention.
  * - pass_head.c: embedding, logits and losses.
+ * - pass_gram.c: sums over the inputs of weights. pass_factor.c and pass_channels.c: factors
+ *   weights, with pass_algebra.c.
  *
  * A logical size is the model's. A physical size is the size in memory. The padding rule of
  * the options makes rows and ranks longer, with zeros at the end, so that everything is
@@ -44,7 +46,8 @@ typedef struct gac_cuda_compute {
 
     gac_scratch logits; /* (logit_rows, vocab) F32 */
     int64_t n_logits, vocab;
-    gac_scratch targets; /* (GAC_MAX_LOGIT_ROWS) losses in F64, then as many targets in int32 */
+    gac_scratch gram_rows; /* rows of a Gram matrix in F64 */
+    gac_scratch targets;   /* (GAC_MAX_LOGIT_ROWS) losses in F64, then as many targets in int32 */
 
     int64_t declined_qk, declined_v; /* head sizes that cuDNN declined */
 
@@ -163,6 +166,11 @@ gac_status gac_compute_launch_pending(gac_cuda_compute *c, gac_error *err);
 gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
                                gac_linear_rows rows, gac_linear_out out, gac_error *err);
 
+/* Sets *x to the rows that a product would multiply: half, after the norm, in their physical
+ * width, x_ld numbers apart. They last until the next call. */
+gac_status gac_compute_inputs(gac_cuda_compute *c, const gac_linear_call *call, const void **x,
+                              int64_t *x_ld, gac_error *err);
+
 /* Slots of gac_compute_ops. */
 
 gac_status gac_compute_matrix_create(void *state, gac_axis in, const gac_linear_module *modules,
@@ -175,6 +183,16 @@ gac_status gac_compute_logits(void *state, const gac_linear_call *call, int64_t 
                               int64_t n, gac_error *err);
 gac_status gac_compute_logits_read(void *state, float *out, gac_error *err);
 gac_status gac_compute_losses(void *state, const int32_t *targets, double *out, gac_error *err);
+
+gac_status gac_compute_rows_write(void *state, gac_rows *rows, int64_t first, int64_t n,
+                                  const float *in, gac_error *err);
+gac_status gac_compute_gram_create(void *state, int64_t n, gac_gram **out, gac_error *err);
+void gac_compute_gram_free(void *state, gac_gram *gram);
+gac_status gac_compute_gram_add(void *state, const gac_linear_call *call, gac_gram *gram,
+                                gac_error *err);
+gac_status gac_compute_gram_read(void *state, const gac_gram *gram, double *matrix,
+                                 double *magnitude, gac_error *err);
+gac_status gac_compute_factor(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
 
 extern const gac_compute_ops gac_cuda_compute_ops;
 

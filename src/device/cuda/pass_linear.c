@@ -239,6 +239,21 @@ static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_
     return norm_rows(c, out, rows.n, err);
 }
 
+gac_status gac_compute_inputs(gac_cuda_compute *c, const gac_linear_call *call, const void **x,
+                              int64_t *x_ld, gac_error *err)
+{
+    const gac_linear_rows rows = { 0, 1, c->batch * c->n_new };
+    source in = { 0 };
+    gac_status status = gac_compute_launch_pending(c, err);
+    if (status == GAC_OK)
+        status = prepare(c, call, rows, false, &in, err);
+    if (status)
+        return status;
+    *x = in.x;
+    *x_ld = in.ld;
+    return GAC_OK;
+}
+
 /* Returns the only piece of a module, or NULL if it has several. */
 static const gac_piece *find_only(const gac_piece *pieces, int n, int module)
 {

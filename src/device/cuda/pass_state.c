@@ -109,8 +109,8 @@ static void close_compute(void *state)
     cudaStreamSynchronize(c->cuda->stream);
     drop_recording(c);
     gac_lt_free(c);
-    gac_scratch *all[] = { &c->x,        &c->latent,     &c->wide,   &c->split,
-                           &c->counters, &c->gemv_state, &c->logits, &c->targets };
+    gac_scratch *all[] = { &c->x,          &c->latent, &c->wide,    &c->split,    &c->counters,
+                           &c->gemv_state, &c->logits, &c->targets, &c->gram_rows };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         release(c, all[i]);
     for (int i = 0; i < 2; i++) {
@@ -499,6 +499,7 @@ const gac_compute_ops gac_cuda_compute_ops = {
     .rows_within = rows_within,
     .rows_free = rows_free,
     .rows_read = rows_read,
+    .rows_write = gac_compute_rows_write,
     .cache_create = cache_create,
     .cache_shape = cache_shape,
     .cache_free = cache_free,
@@ -512,4 +513,9 @@ const gac_compute_ops gac_cuda_compute_ops = {
     .finish = finish,
     .record = record,
     .replay = replay,
+    .gram_create = gac_compute_gram_create,
+    .gram_free = gac_compute_gram_free,
+    .gram_add = gac_compute_gram_add,
+    .gram_read = gac_compute_gram_read,
+    .factor = gac_compute_factor,
 };
