@@ -31,7 +31,7 @@ typedef struct command {
     const char *name, *summary;
     const char *usage;   /* the text after "gac NAME ", one line for each form */
     const char *about;   /* a paragraph */
-    const char *example; /* the text after "gac NAME " */
+    const char *example; /* lines, each of what follows "gac NAME " */
     const opt *options;
     int least, most;     /* number of arguments besides options; most -1: no limit */
     const char *takes;   /* describes these arguments: "one directory" */

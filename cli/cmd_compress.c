@@ -257,6 +257,9 @@ static gac_status check(cli *c, const compress_command *o)
         why = "compress needs one of --ratio, --total-ratio and --target-ms";
     else if (o->options.max_time_ms > 0 && o->options.method != GAC_COMPRESS_GAC)
         why = "--target-ms goes with --method gac";
+    else if (!(o->options.choices & GAC_CHOOSE_RANK) && o->options.method != GAC_COMPRESS_GAC &&
+             o->options.method != GAC_COMPRESS_ENERGY)
+        why = "--choices without rank goes with --method gac and energy only";
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
@@ -385,6 +388,9 @@ const command cmd_compress = {
              "computed from a text, its effect on the model's output is measured, and the "
              "parameters are shared out so that the sum of losses is least. All sizes are ones "
              "that the GPU serves well.",
-    .example = "./smollm2 -o ./smaller --ratio 0.2 --text wiki.valid.txt",
+    .example = "./smollm2 -o ./smaller --ratio 0.2 --text wiki.valid.txt\n"
+               "./smollm2 -o ./smaller --ratio 0.2 --text wiki.valid.txt --test wiki.test.txt\n"
+               "./llama-3-8b -o ./smaller --target-ms 12 --text text.txt --device cuda --resume\n"
+               "./smollm2 -o ./svd --ratio 0.2 --text wiki.valid.txt --method svd-llm",
     COMMAND_RUNS(1, 1, "one directory"),
 };

@@ -83,7 +83,12 @@ void pages_print_help(FILE *stream, const command *c)
     fputc('\n', stream);
     pages_each(stream, c->options, print_row, NULL);
     pages_each(stream, cli_common_options, print_row, NULL);
-    fprintf(stream, "\nexample: gac %s %s\n", c->name, c->example);
+    fputs(strchr(c->example, '\n') ? "\nexamples:\n" : "\nexample: ", stream);
+    for (const char *at = c->example; *at;) {
+        const int n = (int)strcspn(at, "\n");
+        fprintf(stream, "%sgac %s %.*s\n", strchr(c->example, '\n') ? "  " : "", c->name, n, at);
+        at += n + (at[n] != 0);
+    }
 }
 
 void pages_print_usage(FILE *stream)
@@ -192,8 +197,14 @@ void pages_print_man(FILE *stream, const command *c)
     for (int i = 0; i < N_STATUSES; i++)
         fprintf(stream, ".TP\n%d\n%s\n", statuses[i].status, statuses[i].meaning);
     if (c) {
-        fprintf(stream, ".SH EXAMPLE\n.nf\ngac %s ", c->name);
-        print_roff_text(stream, c->example);
+        fputs(".SH EXAMPLE\n.nf\n", stream);
+        for (const char *at = c->example; *at;) {
+            const int n = (int)strcspn(at, "\n");
+            char line[200];
+            snprintf(line, sizeof line, "gac %s %.*s", c->name, n, at);
+            print_roff_text(stream, line);
+            at += n + (at[n] != 0);
+        }
         fputs(".fi\n.SH SEE ALSO\n.BR gac (1)\n", stream);
     }
 }

@@ -236,15 +236,18 @@ int64_t compress_layer_params(const layer_stats *l, const layer_choice *choice)
 static gac_status refuse_budget(const compression *c, int64_t budget, int64_t least,
                                 const gac_compress_result *result)
 {
-    if (c->options->max_time_ms > 0)
+    if (c->options->max_time_ms > 0) /* in microseconds, so that what is said can be reached */
         return gac_error_set(
             c->err, GAC_USAGE, "%.3f ms are asked for, but the fastest choices take %.3f",
-            c->options->max_time_ms, c->options->max_time_ms + (double)(least - budget) / 1e6);
+            c->options->max_time_ms,
+            ceil(1e3 * c->options->max_time_ms + (double)(least - budget) / 1e3) / 1e3);
+    const double removed = 1e3 * (double)(result->params_before - least);
     return gac_error_set(
         c->err, GAC_USAGE,
         "%lld parameters of the blocks' linear weights are asked for, but the smallest choices "
-        "have %lld: a ratio of at most %.3f can be reached",
-        (long long)budget, (long long)least, 1 - (double)least / (double)result->params_before);
+        "have %lld: a ratio of at most %.3f can be reached, of the whole model %.3f",
+        (long long)budget, (long long)least, floor(removed / (double)result->params_before) / 1e3,
+        floor(removed / (double)result->total_before) / 1e3);
 }
 
 /* Plain SVD and SVD-LLM give every matrix the same share of its parameters. */

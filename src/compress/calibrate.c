@@ -37,7 +37,12 @@ static gac_status count_windows(compression *c)
     c->n_trial_windows = TRIAL_WINDOWS;
     if (c->n_windows + c->n_trial_windows <= n_all)
         return GAC_OK;
-    if (o->n_tokens || n_all < 2)
+    if (!o->n_tokens && n_all < 2)
+        return gac_error_set(c->err, GAC_USAGE,
+                             "the text has %lld tokens; at least %lld are needed: a window of %lld "
+                             "for calibration, and one to measure the effect of cuts",
+                             (long long)n_ids, (long long)(2 * c->window), (long long)c->window);
+    if (o->n_tokens)
         return gac_error_set(c->err, GAC_USAGE,
                              "the text has %lld tokens; calibration with %lld needs %lld: windows "
                              "of %lld, and %d more to measure the effect of cuts",

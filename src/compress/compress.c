@@ -134,9 +134,40 @@ static gac_status split_heads(const compression *c, layer_stats *s)
     return GAC_OK;
 }
 
+/* Whether a pattern is that of a module: most likely it is misspelt if not. */
+static gac_status check_pattern(const compression *c, const char *pattern)
+{
+    char name[96], q[100];
+    for (int32_t l = 0; l < c->n_layers; l++)
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            snprintf(name, sizeof name, "layers.%d.%s", l, gac_projection_name((gac_projection)p));
+            if (fnmatch(pattern, name, 0) == 0)
+                return GAC_OK;
+        }
+    return gac_error_set(c->err, GAC_USAGE,
+                         "no module is called \"%s\"; names are as layers.0.self_attn.q_proj",
+                         gac_quote(q, sizeof q, pattern));
+}
+
+/* Whether the layers and modules that the options name are there. */
+static gac_status check_names(const compression *c)
+{
+    const gac_compress_options *o = c->options;
+    gac_status status = GAC_OK;
+    if (o->first_layer >= c->n_layers || o->n_layers > c->n_layers - o->first_layer)
+        return gac_error_set(
+            c->err, GAC_USAGE, "layers %d to %d are asked for, but the model has 0 to %d",
+            o->first_layer, o->first_layer + (o->n_layers ? o->n_layers - 1 : 0), c->n_layers - 1);
+    for (int32_t i = 0; i < o->n_exclude && status == GAC_OK; i++)
+        status = check_pattern(c, o->exclude[i]);
+    return status;
+}
+
 static gac_status describe_layers(compression *c)
 {
-    gac_status status = GAC_OK;
+    gac_status status = check_names(c);
+    if (status != GAC_OK)
+        return status;
     c->layers = calloc((size_t)c->n_layers + 1, sizeof *c->layers);
     c->choices = calloc((size_t)c->n_layers + 1, sizeof *c->choices);
     if (!c->layers || !c->choices)
@@ -171,6 +202,10 @@ static gac_status check_options(const gac_compress_options *o, gac_error *err)
                "a time needs a contract and a workload");
     GAC_REFUSE(err, o->max_time_ms > 0 && o->method != GAC_COMPRESS_GAC,
                "the published methods know ratios only");
+    GAC_REFUSE(err,
+               o->method != GAC_COMPRESS_GAC && o->method != GAC_COMPRESS_ENERGY &&
+                   !(o->choices & GAC_CHOOSE_RANK),
+               "this method chooses ranks only");
     GAC_REFUSE(err, o->align == GAC_ALIGN_ROUND && o->multiple < 1, "round to what multiple?");
     GAC_REFUSE(err, o->first_layer < 0 || o->n_layers < 0, "layers before the first one");
     GAC_REFUSE(err, !o->device, "options name no device");

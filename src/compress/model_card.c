@@ -60,8 +60,8 @@ static void print_summary(FILE *to, const compression *c, const gac_compress_res
     if (c->options->align == GAC_ALIGN_CONTRACT)
         fprintf(to, "- All chosen sizes are aligned for %s.\n",
                 gac_contract_gpu(c->options->contract));
-    fprintf(to, "\nLoad it with `AutoModelForCausalLM.from_pretrained(DIR, "
-                "trust_remote_code=True)`.\n");
+    fprintf(to, "\nLoad it with `AutoModelForCausalLM.from_pretrained(DIR%s)`.\n",
+            r->needs_code ? ", trust_remote_code=True" : "");
 }
 
 gac_status compress_card(const compression *c, const gac_compress_result *result, char **out,
@@ -82,8 +82,8 @@ gac_status compress_card(const compression *c, const gac_compress_result *result
             fputs("\n# The original's own text\n\n", to);
         fwrite(card + n_settings, 1, n_card - n_settings, to);
     }
-    if (to && (ferror(to) | fclose(to)) != 0 && status == GAC_OK)
-        status = gac_error_no_memory(c->err);
+    if (to && ((ferror(to) | fclose(to)) != 0 || !*out) && status == GAC_OK)
+        status = gac_error_no_memory(c->err); /* closing may fail by setting no text only */
     free(card);
     return status;
 }

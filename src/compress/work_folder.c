@@ -95,6 +95,17 @@ static gac_status check_sameness(compression *c)
     return status;
 }
 
+/* Whether out can be written, before an hour of measuring. Leaves nothing behind. */
+static gac_status check_target(const compression *c, const char *out)
+{
+    gac_writer *writer = NULL;
+    gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
+    how.replace = c->options->replace;
+    gac_status status = gac_writer_create(out, &how, &writer, c->err);
+    gac_writer_discard(writer);
+    return status;
+}
+
 gac_status compress_start_work(compression *c, const char *out)
 {
     const char *own = c->options->work;
@@ -109,6 +120,10 @@ gac_status compress_start_work(compression *c, const char *out)
     snprintf(c->work, n + 8, "%.*s%s", (int)n, own ? own : out, own ? "" : ".work");
     gac_status status = check_sameness(c);
     if (status != GAC_OK || !gac_team_is_first(c->options->team))
+        return status;
+    if (!c->options->dry_run)
+        status = check_target(c, out);
+    if (status != GAC_OK)
         return status;
     if (!c->keeps_work)
         remove_work(c);

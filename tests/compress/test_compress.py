@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -414,19 +415,54 @@ class Compress(unittest.TestCase):
     def test_refusals(self):
         short = self.folder / "short.txt"
         short.write_text("Too short to learn anything from.")
-        self.refused(2, "the text has", "--ratio", 0.2, text=short)
+        self.refused(2, "at least 1024 are needed", "--ratio", 0.2, text=short)
+        short.write_text("")
+        self.refused(2, "the text has 1 tokens", "--ratio", 0.2, text=short)
+        self.refused(3, "perplexity needs two", "--ratio", 0.2, "--test", short)
         self.refused(2, "the text has", "--ratio", 0.2, "--calib-tokens", 10 ** 9)
         self.refused(2, "--ratio", "--ratio", 1.5)
         self.refused(2, "one of --ratio, --total-ratio and --target-ms")
         self.refused(2, "is none of gac, none and round:N", "--ratio", 0.2, "--align", "some")
         self.refused(2, "dense, rank, width, heads", "--ratio", 0.2, "--choices", "holes")
         self.refused(2, "can be reached", "--ratio", 0.6, "--method", "svd", "--calib-tokens", 4096)
-        self.refused(2, "a ratio of at most 0.000", "--ratio", 0.2, "--method", "svd", "--choices",
-                     "width", "--calib-tokens", 4096)
+        self.refused(2, "--choices without rank", "--ratio", 0.2, "--method", "svd", "--choices",
+                     "width")
+        self.refused(2, "layers 7 to 9 are asked for, but the model has 0 to 7", "--ratio", 0.1,
+                     "--layers", "7-9")
+        self.refused(2, 'no module is called "layer.1.*"', "--ratio", 0.1, "--exclude", "layer.1.*")
+        self.refused(1, "No such file", "--ratio", 0.2, "-o", self.folder / "none" / "out")
         self.refused(3, "No such file", "--ratio", 0.2, "--test", self.folder / "none.txt")
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")
         self.refused(2, "can be reached", "--ratio", 0.97, "--choices", "width", "--exclude",
                      "layers.[0-6].*", "--calib-tokens", "4096")
+
+    def test_what_is_said_to_be_possible_is(self):
+        args = ("--calib-tokens", 4096, "--work", self.folder / "work", "-n")
+        for options in (["--choices", "width"], ["--method", "svd-llm"], ["--method", "palu"]):
+            with self.subTest(options=options):
+                said = self.compress("--ratio", 0.98, *options, *args, status=2).stderr
+                ratio, total = re.search("at most ([0-9.]+) can be reached, of the whole model ([0-9.]+)",
+                                         said).groups()
+                self.compress("--ratio", ratio, *options, *args)
+                self.compress("--total-ratio", total, *options, *args)
+        said = self.compress("--target-ms", 3, *args, status=2).stderr
+        self.compress("--target-ms", re.search("choices take ([0-9.]+)", said)[1], *args)
+
+    def test_a_target_that_exists_is_refused_before_the_work(self):
+        self.out.mkdir()
+        done = self.compress("--ratio", 0.2, "-v", status=1)
+        self.assertIn("already exists", done.stderr)
+        self.assertEqual(os.listdir(self.folder), ["out"])
+        self.assertEqual(os.listdir(self.out), [])
+
+    def test_families_that_do_not_fit(self):
+        for family in ("gpt2", "phi3", "mixtral"):
+            model = self.folder / family
+            subprocess.run([sys.executable, ROOT / "tools" / "make_checkpoint.py", family, model],
+                           check=True, stdout=subprocess.DEVNULL)
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                shutil.copy(TINY / name, model)
+            self.refused(3, f"family {family} is not supported", "--ratio", 0.2, model=model)
 
     def test_a_compressed_model_is_refused(self):
         small = self.folder / "small"

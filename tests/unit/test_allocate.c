@@ -150,9 +150,66 @@ static void any_size_is_seldom_aligned(void **unused)
     dispose(&c);
 }
 
+/* Parameters of a matrix at the smallest of its shares whose loss is below limit. */
+static int64_t params_below(const matrix_stats *m, double limit)
+{
+    for (int i = 0; i < N_SHARES; i++)
+        if (m->tried[i] < limit)
+            return compress_rank_params(m, compress_share_rank(m, (i + 1) / 10.0));
+    return m->n_out * m->n_in;
+}
+
+/* ASVD: the largest loss that is taken is a limit below which the budget is not met. */
+static void one_limit_for_all(void **unused)
+{
+    static const shape s = { 3, 192, 6, 2, 32, 512 };
+    uint64_t state = 11;
+    compression c = { 0 };
+    gac_error error;
+    (void)unused;
+    make(&c, &s, 5);
+    const int64_t before = params(&c);
+    for (int32_t l = 0; l < c.n_layers; l++)
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+            for (int i = N_SHARES - 1; i >= 0; i--)
+                c.layers[l].matrix[p].tried[i] =
+                    (i < N_SHARES - 1 ? c.layers[l].matrix[p].tried[i + 1] : 0) + draw(&state);
+    for (int keep = 2; keep <= 9; keep++) {
+        gac_compress_options options = GAC_COMPRESS_OPTIONS_INIT;
+        gac_compress_result result = { .params_before = before,
+                                       .budget_params = before * keep / 10 };
+        double limit = 0, sum = 0;
+        int64_t below = 0;
+        options.method = GAC_COMPRESS_ASVD;
+        options.align = GAC_ALIGN_NONE;
+        c.options = &options;
+        c.err = &error;
+        for (int32_t l = 0; l < c.n_layers; l++) /* MLPs have no ranks in the other tests */
+            for (int p = GAC_PROJECTION_GATE; p < GAC_PROJECTION_COUNT; p++)
+                c.layers[l].matrix[p].energy = c.layers[l].matrix[0].energy;
+        assert_int_equal(compress_allocate(&c, &result), GAC_OK);
+        assert_true(params(&c) <= result.budget_params);
+        for (int32_t l = 0; l < c.n_layers; l++)
+            for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+                limit = fmax(limit, c.choices[l].loss[p]);
+                sum += c.choices[l].loss[p];
+            }
+        for (int32_t l = 0; l < c.n_layers; l++)
+            for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+                below += params_below(&c.layers[l].matrix[p], limit);
+        assert_true(below > result.budget_params);
+        assert_true(fabs(sum - result.objective) < 1e-9);
+    }
+    for (int32_t l = 0; l < c.n_layers; l++)
+        for (int p = GAC_PROJECTION_GATE; p < GAC_PROJECTION_COUNT; p++)
+            c.layers[l].matrix[p].energy = NULL;
+    dispose(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_limit_for_all),
         cmocka_unit_test(any_size_is_no_worse),
         cmocka_unit_test(any_size_is_seldom_aligned),
     };
