@@ -1,4 +1,5 @@
 #include "engine_args.h"
+#include "loads_in.h"
 #include "plan_args.h"
 
 #include <gac/compress.h>
@@ -153,19 +154,8 @@ static const opt options[] = {
 typedef struct judged {
     double dense_ms, compressed_ms, aligned_pct; /* NaN: not known */
     const char *gpu;
-    bool needs_code; /* other runtimes load it by the modelling code beside it */
+    json_t *loads_in;
 } judged;
-
-/* Where the written model loads, and how: as it is, and with modelling code. */
-static const struct {
-    const char *name, *plain, *with_code;
-} runtimes[] = {
-    { "gac", "gac generate", "gac generate" },
-    { "transformers", "AutoModelForCausalLM.from_pretrained(DIR)",
-      "AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)" },
-    { "vllm", "LLM(DIR)", "LLM(DIR, model_impl=\"transformers\", trust_remote_code=True)" },
-};
-enum { N_RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
 /* The predicted time of the workload, or NaN. */
 static double predict(const compress_command *o, const gac_model *model)
@@ -188,7 +178,7 @@ static gac_status judge(cli *c, const compress_command *o, const gac_model *dens
     gac_checkpoint *checkpoint = NULL;
     gac_model *model = NULL;
     gac_target target = GAC_TARGET_INIT;
-    *out = (judged){ predict(o, dense), NAN, NAN, gac_contract_gpu(o->options.contract), false };
+    *out = (judged){ predict(o, dense), NAN, NAN, gac_contract_gpu(o->options.contract), NULL };
     if (o->options.dry_run)
         return GAC_OK;
     gac_status status = cli_open_model(c, o->out, &checkpoint, &model);
@@ -205,21 +195,12 @@ static gac_status judge(cli *c, const compress_command *o, const gac_model *dens
         free(advice);
         out->compressed_ms = predict(o, model);
         out->aligned_pct = n ? 100.0 * n_aligned / n : 100;
-        out->needs_code = json_object_get(gac_model_config(model), "auto_map") != NULL;
+        if (status == GAC_OK)
+            status = loads_in_list(model, &out->loads_in, &c->error);
     }
     gac_model_free(model);
     gac_checkpoint_close(checkpoint);
     return status;
-}
-
-static json_t *runtimes_json(const judged *j)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < N_RUNTIMES; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s}", "runtime", runtimes[i].name, "how",
-                                        j->needs_code ? runtimes[i].with_code : runtimes[i].plain));
-    return list;
 }
 
 /* Adds what the contract says of the model that was written, and where it loads. */
@@ -231,7 +212,7 @@ static gac_status add_judgement(cli *c, const compress_command *o, const judged 
                                   cli_number_or_null(j->dense_ms), "compressed_ms",
                                   cli_number_or_null(j->compressed_ms)));
     if (!o->options.dry_run)
-        json_object_set_new(result, "loads_in", runtimes_json(j));
+        json_object_set_new(result, "loads_in", json_incref(j->loads_in));
     return gac_json_print(stdout, result, &c->error);
 }
 
@@ -276,8 +257,7 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
     if (o->options.dry_run)
         return GAC_OK;
     printf("written    %s, %.1f %% of its sizes aligned\n", o->out, j->aligned_pct);
-    printf("loads in   gac, transformers, vLLM%s\n",
-           j->needs_code ? " by the modelling code beside it: trust_remote_code=True" : "");
+    loads_in_print("loads in   ", j->loads_in);
     return GAC_OK;
 }
 
@@ -304,7 +284,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     gac_contract *contract = NULL;
     gac_compress_result result = { 0 };
     int32_t *ids = NULL;
-    judged found;
+    judged found = { 0 };
     (void)n;
     gac_status status = check(c, o);
     if (status == GAC_OK)
@@ -341,6 +321,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
         if (status != GAC_OK && !how->dry_run)
             cli_report_failed(c, o->out, status);
     }
+    json_decref(found.loads_in);
     gac_compress_dispose(&result);
     free(ids);
     gac_contract_free(contract);
