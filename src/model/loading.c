@@ -69,16 +69,17 @@ gac_status gac_model_add_code(const char *stated, struct json_t *modules, struct
     gac_status status = gac_model_code(stated, code, err);
     if (status != GAC_OK)
         return status;
-    const char *name = served_family(stated)->name;
+    const served *s = served_family(stated);
     json_t *map = json_object(), *architectures = json_array();
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
-        snprintf(text, sizeof text, "modeling_gac.Gac%s%s", name, classes[i].suffix);
+        snprintf(text, sizeof text, "modeling_gac.Gac%s%s", s->name, classes[i].suffix);
         json_object_set_new(map, classes[i].key, json_string(text));
     }
-    snprintf(text, sizeof text, "Gac%sForCausalLM", name);
+    snprintf(text, sizeof text, "Gac%sForCausalLM", s->name);
     json_array_append_new(architectures, json_string(text));
     bool ok = json_object_set_new(config, "architectures", architectures) == 0;
     ok = json_object_set_new(config, "auto_map", map) == 0 && ok;
+    ok = json_object_set_new(config, "model_type", json_string(s->family)) == 0 && ok;
     ok = json_object_set(config, "gac_modules", modules) == 0 && ok;
     if (ok)
         return GAC_OK;
@@ -157,7 +158,8 @@ static void read_config(listing *l)
 static gac_status check_stock(const listing *l)
 {
     const gac_model *m = l->model;
-    if (json_object_get(l->config, "per_layer_config"))
+    /* Beside our code it repeats the heads of some layers, as save_pretrained writes them. */
+    if (json_object_get(l->config, "per_layer_config") && !gac_config_has_our_code(l->config))
         return cannot(l, "config.json has per_layer_config, which stock models do not read");
     if (m->n_unexplained)
         return cannot(l, "%d tensors were not understood", m->n_unexplained);
