@@ -24,9 +24,9 @@ enum { N_RUNTIMES = sizeof runtimes / sizeof *runtimes };
 /* Adds a runtime to the list. how is NULL if it does not load the model, and why says why. */
 static void add(json_t *list, const char *key, const char *name, const char *how, const char *why)
 {
-    json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "runtime", key, "name", name,
-                                          "loads", how != NULL, how ? "how" : "why",
-                                          how ? how : why));
+    json_array_append_new(list,
+                          json_pack("{s:s, s:s, s:b, s:s}", "runtime", key, "name", name, "loads",
+                                    how != NULL, how ? "how" : "why", how ? how : why));
 }
 
 static void add_runtime(json_t *list, const runtime *r, const gac_loading *loading)

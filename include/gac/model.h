@@ -176,7 +176,7 @@ const char *gac_model_note(const gac_model *model, int32_t index);
 
 /* Makes the text of GAC_MODELING_FILE for a family. The caller frees it. GAC_USAGE if there is none
  * for the family. */
-gac_status gac_model_code(const char *family, char **out, gac_error *err);
+gac_status gac_model_code(const char *stated, char **out, gac_error *err);
 
 /* Lists the linear layers of a model that differ from those that the family's stock class makes of
  * config: the content of "gac_modules", as the text of GAC_MODELING_FILE describes it. sizes (one

@@ -295,8 +295,9 @@ static gac_status module_json(const listing *l, const gac_module *m, json_t **ou
                          bias);
     } else if (m->first_bias >= 0 || !factor_name(l, m, m->first, first, sizeof first) ||
                !factor_name(l, m, last, second, sizeof second)) {
-        return cannot(l, "%s shares a factor or has a bias inside, which the modelling code does "
-                         "not read",
+        return cannot(l,
+                      "%s shares a factor or has a bias inside, which the modelling code does "
+                      "not read",
                       m->name);
     } else {
         *out = json_pack("{s:[I, I, I], s:s, s:s, s:b}", "factors", (json_int_t)n_out,

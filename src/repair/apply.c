@@ -442,63 +442,6 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
         *result = w->result;
 }
 
-/* Writes a config as text with the shortest numbers that read back as the same
- * values. The caller frees it. */
-static gac_status config_text(const json_t *config, char **out, gac_error *err)
-{
-    for (int digits = 6;; digits++) {
-        char *text = NULL;
-        size_t n_bytes;
-        json_t *again = NULL;
-        gac_status status = gac_json_text(
-            config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits), &text, &n_bytes, err);
-        if (status == GAC_OK)
-            status = gac_json_parse_exact(text, n_bytes, "config.json", &again, err);
-        bool same = status == GAC_OK && json_equal(again, config);
-        json_decref(again);
-        if (same || digits == 17) {
-            if (status == GAC_OK && asprintf(out, "%s\n", text) < 0) {
-                *out = NULL;
-                status = gac_error_no_memory(err);
-            }
-            free(text);
-            return status;
-        }
-        free(text);
-        if (status != GAC_OK)
-            return status;
-    }
-}
-
-/* Whether the repair may write modelling code. A file of its name that is not gac's stays. */
-static gac_status may_write_code(const rewrite *w, bool *may)
-{
-    gac_file *there = NULL;
-    gac_error why = GAC_ERROR_INIT;
-    *may = w->result.n_dims_changed > 0;
-    gac_status status =
-        gac_checkpoint_open_file(w->checkpoint, GAC_MODELING_FILE, &there, &why);
-    *may = *may && !there;
-    gac_file_close(there);
-    return status == GAC_OK || status == GAC_BAD_INPUT
-               ? GAC_OK
-               : gac_error_set(w->err, status, "%s", why.text);
-}
-
-/* Makes the new config as text; NULL if nothing changed. */
-static gac_status new_config(rewrite *w, const gac_model *model, bool with_code, char **out)
-{
-    json_t *config = NULL;
-    *out = NULL;
-    gac_status status = gac_repair_config(model, w->sizes, w->options->widths, with_code, &config,
-                                          &w->code, w->err);
-    if (status == GAC_OK && config &&
-        !json_equal(config, gac_checkpoint_config_exact(w->checkpoint)))
-        status = config_text(config, out, w->err);
-    json_decref(config);
-    return status;
-}
-
 gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
                             const int64_t *sizes, const char *out,
                             const gac_repair_options *options, gac_repair_result *result,
@@ -515,9 +458,9 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
     gac_status status = gac_repair_check(model, sizes, w.options, err);
     w.result.n_dims_changed = count_changes(model, sizes);
     if (status == GAC_OK)
-        status = may_write_code(&w, &with_code);
+        status = gac_may_write_code(checkpoint, w.result.n_dims_changed, &with_code, err);
     if (status == GAC_OK)
-        status = new_config(&w, model, with_code, &text);
+        status = gac_new_config(model, sizes, w.options->widths, with_code, &text, &w.code, err);
     if (status == GAC_OK)
         status = gac_record_create(checkpoint, model, sizes, w.options->widths, &w.record, err);
     if (status == GAC_OK && with_code)

@@ -282,8 +282,9 @@ static bool may_have_code(const config_edit *e)
     const json_t *layer;
     const char *number, *key;
     json_t *value;
-    if (e->text != e->root || e->widths == GAC_WIDTHS_PER_LAYER_CONFIG || e->widths == GAC_WIDTHS_BLOCK_CONFIGS ||
-        json_object_get(e->text, "auto_map") || json_object_get(e->text, "gac_modules") ||
+    if (e->text != e->root || e->widths == GAC_WIDTHS_PER_LAYER_CONFIG ||
+        e->widths == GAC_WIDTHS_BLOCK_CONFIGS || json_object_get(e->text, "auto_map") ||
+        json_object_get(e->text, "gac_modules") ||
         json_array_size(json_object_get(e->text, "block_configs")) > 0)
         return false;
     json_object_foreach(json_object_get(e->text, "per_layer_config"), number, layer)
@@ -316,8 +317,9 @@ static gac_status edit_modules(config_edit *e)
     const bool there = gac_config_has_our_code(e->text);
     gac_status status = gac_model_list_modules(e->model, e->sizes, e->text, &modules, e->err);
     if (status == GAC_OK && there)
-        status = json_object_set(e->text, "gac_modules", modules) == 0 ? GAC_OK
-                                                                       : gac_error_no_memory(e->err);
+        status = json_object_set(e->text, "gac_modules", modules) == 0
+                     ? GAC_OK
+                     : gac_error_no_memory(e->err);
     else if (status == GAC_OK && json_object_size(modules) > 0)
         status = gac_model_add_code(gac_model_family(e->model), modules, e->text, &e->made, e->err);
     json_decref(modules);

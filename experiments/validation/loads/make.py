@@ -263,6 +263,8 @@ CASES = {
     "flap, all heads": ([flap_widths], []),
     "flap": ([flap], []),
     "factors and widths": ([mixed], []),
+    "svdllm, heads of 40": ([svdllm], ["--allow", "rescaled", "--set", "*_head=40"]),
+    "one width, heads of 40": ([one_width], ["--allow", "rescaled", "--set", "*_head=40"]),
     "mistral, svdllm": ([as_mistral, svdllm], []),
     "mistral, heads and widths": ([as_mistral, heads], []),
     "qwen2, svdllm": ([as_qwen2, svdllm], []),
