@@ -29,7 +29,7 @@ static const opt options[] = {
     { "allow", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_allow },
     { "widths", 0, "W",
       "how config.json states MLP widths that differ between layers: uniform, per_layer_config or "
-      "block_configs (default: as the input does, per_layer_config where it does not)",
+      "block_configs (default: so that other runtimes load the model, if they can)",
       OPT_CHOICE, AT(options.widths), .choices = widths },
     { "max-shard-size", 0, "N", "bytes per file, as 500MB or 5GB (default: the files of the input)",
       OPT_BYTES, AT(options.max_shard_bytes) },
