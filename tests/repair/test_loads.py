@@ -119,6 +119,9 @@ class Loads(RepairCase):
                 self.assertNotIn("per_layer_config", config)
                 self.edit("modeling_gac.py", lambda text: compile(text, "code", "exec") and text)
                 self.assertEqual(loads["gac"]["loads"], True)
+                names = [self.gac.json("inspect", folder)["checkpoint"]["compressor"]
+                         for folder in (self.original, self.out)]
+                self.assertEqual(names[0], names[1])
                 self.assertEqual(loads["transformers"]["how"], REMOTE)
                 self.assertEqual(loads["vllm"]["loads"], model != "asvd")  # a factored head
                 self.verified()
