@@ -331,7 +331,7 @@ class Records(SameModelCase):
             "no dimensions": edit(lambda r: r["dims"].clear()),
             "a hash": edit(lambda r: r.update(tensors_xxh3="0" * 16 + hashes[16:])),
             "a hash less": edit(lambda r: r.update(tensors_xxh3=hashes[16:])),
-            "config": edit(lambda r: r.update(config=r["config"].replace("llama", "mamba"))),
+            "config": edit(lambda r: r.update(config=r["config"].replace("qwen2", "mamba"))),
             "no config": edit(lambda r: r.update(config=None)),
             "config's hash": edit(lambda r: r.update(config_xxh3="0" * 16)),
             "rescaled": edit(lambda r: r.update(rescaled=True)),

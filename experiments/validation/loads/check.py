@@ -114,7 +114,8 @@ def run_case(args, name, work):
                 found["max_abs_diff"] < WITHIN * found["largest_logit"])
     if not args.no_vllm:
         found = serve.run_vllm(after, prompts, remote)
-        row["vllm"] = ({"error": found["error"][-1]} if "error" in found else {"equal": found["ids"] == ids})
+        row["vllm"] = ({"error": found["error"][-1]} if "error" in found else
+                       {"equal": found["ids"] == ids})
         good = good and row["vllm"].get("equal", False) == loads["vllm"]
     row["as_stated"] = good
     return row
