@@ -1,4 +1,5 @@
 #include "compress_table.h"
+#include "loads_in.h"
 #include "plan_args.h"
 
 #include <gac/compress.h>
@@ -154,17 +155,6 @@ static const opt options[] = {
     { 0 }
 };
 
-/* Where the written model loads, and how: as it is, and with modelling code. */
-static const struct {
-    const char *name, *plain, *with_code;
-} runtimes[] = {
-    { "gac", "gac generate", "gac generate" },
-    { "transformers", "AutoModelForCausalLM.from_pretrained(DIR)",
-      "AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)" },
-    { "vllm", "LLM(DIR)", "LLM(DIR, model_impl=\"transformers\", trust_remote_code=True)" },
-};
-enum { N_RUNTIMES = sizeof runtimes / sizeof *runtimes };
-
 /* The predicted time of the workload, or NaN. */
 static double predicted_ms(const compress_command *o, const gac_compress_row *row)
 {
@@ -174,18 +164,24 @@ static double predicted_ms(const compress_command *o, const gac_compress_row *ro
     return row->n_params ? sum : NAN;
 }
 
-static json_t *runtimes_json(bool needs_code)
+/* Where the written model loads. The caller owns *out; NULL where nothing was written. */
+static gac_status list_runtimes(cli *c, const compress_command *o, json_t **out)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < N_RUNTIMES; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s}", "runtime", runtimes[i].name, "how",
-                                        needs_code ? runtimes[i].with_code : runtimes[i].plain));
-    return list;
+    gac_checkpoint *checkpoint = NULL;
+    gac_model *model = NULL;
+    *out = NULL;
+    if (o->options.dry_run)
+        return GAC_OK;
+    gac_status status = cli_open_model(c, o->out, &checkpoint, &model);
+    if (status == GAC_OK)
+        status = loads_in_list(model, out, &c->error);
+    gac_model_free(model);
+    gac_checkpoint_close(checkpoint);
+    return status;
 }
 
 static gac_status report_json(cli *c, const compress_command *o, const gac_compress_result *r,
-                              const compress_measured *measured)
+                              const compress_measured *measured, json_t *loads_in)
 {
     const gac_compress_row *rows = r->rows, *written = &rows[GAC_COMPRESS_ROW_RESULT];
     json_t *result = gac_json_result("gac.compress/1", c->argc, c->argv);
@@ -201,7 +197,7 @@ static gac_status report_json(cli *c, const compress_command *o, const gac_compr
                   cli_number_or_null(predicted_ms(o, &rows[GAC_COMPRESS_ROW_DENSE])),
                   "compressed_ms", cli_number_or_null(predicted_ms(o, written))));
     if (!o->options.dry_run)
-        json_object_set_new(result, "loads_in", runtimes_json(r->needs_code));
+        json_object_set(result, "loads_in", loads_in);
     gac_status status = gac_json_print(stdout, result, &c->error);
     json_decref(result);
     return status;
@@ -214,12 +210,12 @@ static bool expects_loss(gac_compress_method method)
 }
 
 static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r,
-                         const compress_measured *measured)
+                         const compress_measured *measured, json_t *loads_in)
 {
     int n[GAC_CHOICE_HEADS + 1] = { 0 };
     char before[32], after[32];
     if (c->json)
-        return report_json(c, o, r, measured);
+        return report_json(c, o, r, measured, loads_in);
     for (int32_t i = 0; i < r->n_modules; i++)
         n[r->modules[i].choice]++;
     printf("blocks     %s of %s parameters in linear weights: %.1f %% removed\n",
@@ -238,8 +234,7 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
            (long long)r->window);
     if (!o->options.dry_run) {
         printf("written    %s\n", o->out);
-        printf("loads in   gac, transformers, vLLM%s\n",
-               r->needs_code ? " by the modelling code beside it: trust_remote_code=True" : "");
+        loads_in_print("loads in   ", loads_in);
     }
     compress_table_print(r, &o->options, measured);
     return GAC_OK;
@@ -281,8 +276,12 @@ static gac_status measure_and_report(cli *c, const compress_command *o, engine_a
             status =
                 compress_table_measure(c, &written, &o->workload, test, &measured[MEASURED_RESULT]);
     }
+    json_t *loads_in = NULL;
     if (status == GAC_OK)
-        status = report(c, o, r, measured);
+        status = list_runtimes(c, o, &loads_in);
+    if (status == GAC_OK)
+        status = report(c, o, r, measured, loads_in);
+    json_decref(loads_in);
     engine_args_dispose(&written);
     return status;
 }

@@ -1,3 +1,4 @@
+#include "loads_in.h"
 #include "plan_args.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static const opt options[] = {
     { "allow", 0, NULL, "", OPT_GROUP, AT(args), .group = plan_args_allow },
     { "widths", 0, "W",
       "how config.json states MLP widths that differ between layers: uniform, per_layer_config or "
-      "block_configs (default: as the input does, per_layer_config where it does not)",
+      "block_configs (default: so that other runtimes load the model, if they can)",
       OPT_CHOICE, AT(options.widths), .choices = widths },
     { "max-shard-size", 0, "N", "bytes per file, as 500MB or 5GB (default: the files of the input)",
       OPT_BYTES, AT(options.max_shard_bytes) },
@@ -95,9 +96,11 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
     return status;
 }
 
-/* Reports the changes. written is the path of the result, or NULL. */
+/* Reports the changes. written is the path of the result, and loads_in says where it loads; or
+ * NULL. */
 static gac_status report(cli *c, const repair_command *o, const gac_model *model,
-                         const int64_t *sizes, const gac_repair_result *r, const char *written)
+                         const int64_t *sizes, const gac_repair_result *r, const char *written,
+                         json_t *loads_in)
 {
     char before[32], after[32];
     double overhead = r->bytes_before ? 100.0 * ((double)r->bytes_after - (double)r->bytes_before) /
@@ -115,6 +118,8 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
         json_object_update(result, body);
         json_decref(body);
         json_object_set_new(result, "dims", sizes ? cli_changes_json(model, sizes) : json_array());
+        if (loads_in)
+            json_object_set(result, "loads_in", loads_in);
         gac_status status = gac_json_print(stdout, result, &c->error);
         json_decref(result);
         return status;
@@ -137,6 +142,8 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                cli_bytes(after, r->bytes_after), overhead);
     if (written)
         printf("written to %s\n", written);
+    if (loads_in)
+        loads_in_print("loads in ", loads_in);
     return listed;
 }
 
@@ -144,9 +151,21 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
 static gac_status report_written(cli *c, const repair_command *o, const gac_model *model,
                                  const int64_t *sizes, const gac_repair_result *r)
 {
-    gac_status status = report(c, o, model, sizes, r, o->out);
+    gac_checkpoint *checkpoint = NULL;
+    gac_model *made = NULL;
+    json_t *loads_in = NULL;
+    gac_status status = GAC_OK;
+    if (!o->undo)
+        status = cli_open_model(c, o->out, &checkpoint, &made);
+    if (status == GAC_OK && made)
+        status = loads_in_list(made, &loads_in, &c->error);
+    if (status == GAC_OK)
+        status = report(c, o, model, sizes, r, o->out, loads_in);
     if (status == GAC_OK)
         status = gac_memory_check(&c->error);
+    json_decref(loads_in);
+    gac_model_free(made);
+    gac_checkpoint_close(checkpoint);
     return status == GAC_OK ? GAC_OK : cli_report_failed(c, o->out, status);
 }
 
@@ -157,7 +176,7 @@ static gac_status preview(cli *c, const repair_command *o, const gac_model *mode
     const gac_checkpoint *checkpoint = gac_model_checkpoint(model);
     gac_repair_result r = { .bytes_before = gac_checkpoint_size_bytes(checkpoint) };
     gac_status status = gac_repair_preview(model, plan->sizes, &o->options, &r, &c->error);
-    return status == GAC_OK ? report(c, o, model, plan->sizes, &r, NULL) : status;
+    return status == GAC_OK ? report(c, o, model, plan->sizes, &r, NULL, NULL) : status;
 }
 
 /* Returns whether OUT would equal the input although nobody asked for a copy. */

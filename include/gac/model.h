@@ -174,13 +174,42 @@ const char *gac_model_note(const gac_model *model, int32_t index);
 
 #define GAC_MODELING_FILE "modeling_gac.py"
 
-/* Whether there is modelling code for a family. */
-bool gac_model_has_code(const char *stated);
-/* Adds to a config what lets transformers, and through it vLLM and SGLang, load a model of
- * that family in which the layers of modules differ from the stock ones, and sets *code to the
- * text of GAC_MODELING_FILE, which says how modules is written. The caller frees *code. */
+/* Makes the text of GAC_MODELING_FILE for a family. The caller frees it. GAC_USAGE if there is none
+ * for the family. */
+gac_status gac_model_code(const char *stated, char **out, gac_error *err);
+
+/* Lists the linear layers of a model that differ from those that the family's stock class makes of
+ * config: the content of "gac_modules", as the text of GAC_MODELING_FILE describes it. sizes (one
+ * per dimension) are those that the model will get, and NULL means those that it has. The caller
+ * owns *out; it is empty if the config says everything. GAC_USAGE with the reason if the modelling
+ * code cannot serve the model. */
+gac_status gac_model_list_modules(const gac_model *model, const int64_t *sizes,
+                                  const struct json_t *config, struct json_t **out, gac_error *err);
+
+/* Adds to a config what lets transformers, and through it vLLM and SGLang, load a model of that
+ * family with these modules, and sets *code to the text of GAC_MODELING_FILE. The caller frees
+ * *code. */
 gac_status gac_model_add_code(const char *stated, struct json_t *modules, struct json_t *config,
                               char **code, gac_error *err);
+
+/* Returns whether a config names the modelling code of gac. */
+bool gac_config_has_our_code(const struct json_t *config);
+
+/* How transformers and runtimes that follow it load a model. */
+typedef enum gac_loading_kind {
+    GAC_LOADS_PLAIN,         /* its config states every size: as any model of its family */
+    GAC_LOADS_BY_CODE,       /* by GAC_MODELING_FILE beside it */
+    GAC_LOADS_BY_OTHER_CODE, /* by other code that its config names */
+    GAC_LOADS_NOWHERE
+} gac_loading_kind;
+
+typedef struct gac_loading {
+    gac_loading_kind kind;
+    bool factored_head; /* lm_head is not one plain matrix */
+    char reason[200];   /* of GAC_LOADS_NOWHERE */
+} gac_loading;
+
+gac_status gac_model_loading(const gac_model *model, gac_loading *out, gac_error *err);
 
 /* ---- Rotary embeddings ------------------------------------------------- */
 

@@ -34,7 +34,8 @@ static const json_t *module_width(const builder *b, int32_t layer)
     char name[48];
     snprintf(name, sizeof name, "layers.%d.mlp.up_proj", layer);
     const json_t *module = json_object_get(json_object_get(b->config, "gac_modules"), name);
-    const json_t *width = json_array_get(json_object_get(module, "linear"), 0);
+    const json_t *sizes = json_object_get(module, "linear");
+    const json_t *width = json_array_get(sizes ? sizes : json_object_get(module, "factors"), 0);
     return json_is_integer(width) ? width : NULL;
 }
 

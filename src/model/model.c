@@ -164,6 +164,17 @@ static const char *compressor_name(unsigned found)
     return "dense";
 }
 
+/* Returns whether gac compress wrote the model: its record is beside it. Repairs list modules, too,
+ * and have no such record of their own. */
+static bool is_ours(const builder *b)
+{
+    gac_file *record = NULL;
+    if (json_object_get(b->config, "gac_modules"))
+        gac_checkpoint_open_file(b->checkpoint, "gac.json", &record, NULL);
+    gac_file_close(record);
+    return record != NULL;
+}
+
 /* Notes each role whose config key disagrees with some tensors. Ranks are noted
  * elsewhere, for each module. */
 static gac_status note_stale_keys(builder *b, gac_error *err)
@@ -403,7 +414,7 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
     m->config = b->config;
     m->family = b->family;
     m->family_known = b->family_known;
-    m->compressor = json_object_get(b->config, "gac_modules") ? "gac" : compressor_name(b->found);
+    m->compressor = is_ours(b) ? "gac" : compressor_name(b->found);
     m->dtype = main_dtype(m->checkpoint);
     m->dim_names = b->dim_names;
     memset(&b->dim_names, 0, sizeof b->dim_names);

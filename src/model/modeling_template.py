@@ -2,11 +2,12 @@
 
 Written by gac (GPU-Aligned Compression). Some linear layers of this model differ from those of
 a stock Llama. config.json lists them under "gac_modules", by their names below the
-base model:
+base model, and lm_head by its own:
 
     {"linear": [out, in], "bias": false}        a linear layer of another size
     {"factors": [out, rank, in], "first": NAME, "second": NAME, "bias": false}
-                                                 two linear layers, one after the other
+                                                 two linear layers, one after the other; with a
+                                                 dot before their names they stand beside it
     {"groups": [out, in], "ranks": [...], "bias": false}
                                                  PaLU: VT, then U.0, U.1, ... on slices of it
 
@@ -17,10 +18,29 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 
+def n_outputs(spec):
+    return next(spec[kind] for kind in ("linear", "factors", "groups") if kind in spec)[0]
+
+
 class GacLlamaConfig(LlamaConfig):
     def __init__(self, gac_modules=None, **kwargs):
         self.gac_modules = gac_modules or {}
         super().__init__(**kwargs)
+        heads = self.layers_with_other_heads()
+        if heads:
+            self.allow_global_per_layer_attribute_access = True
+            self.per_layer_config = heads
+
+    def layers_with_other_heads(self):
+        """What runtimes read to make caches: the heads of layers that do not have the stated ones."""
+        keys = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        size = getattr(self, "head_dim", None) or self.hidden_size // self.num_attention_heads
+        layers = {}
+        for path, spec in self.gac_modules.items():
+            name = path.split(".")
+            if name[-1] in keys and n_outputs(spec) != getattr(self, keys[name[-1]]) * size:
+                layers.setdefault(int(name[1]), {})[keys[name[-1]]] = n_outputs(spec) // size
+        return layers
 
 
 class FactoredLinear(nn.Module):
@@ -88,13 +108,14 @@ def mark_class(parent, names):
 def replace_layers(model, specs):
     changed = {}
     for path, spec in specs.items():
-        above, name = path.rsplit(".", 1)
+        above, _, name = path.rpartition(".")
         parent = model.get_submodule(above)
         if "linear" in spec:
             n_out, n_in = spec["linear"]
             setattr(parent, name, nn.Linear(n_in, n_out, bias=spec["bias"]))
             continue
-        changed.setdefault(above, []).append(name)
+        if above:
+            changed.setdefault(above, []).append(name)
         if "groups" in spec:
             setattr(parent, name, GroupedLinear(spec))
         elif spec["first"].startswith("."):
@@ -110,7 +131,12 @@ class GacLlamaModel(LlamaModel):
 
     def __init__(self, config):
         super().__init__(config)
-        replace_layers(self, config.gac_modules)
+        specs = config.gac_modules
+        replace_layers(self, {p: s for p, s in specs.items() if p.startswith("layers.")})
+        for i, heads in config.layers_with_other_heads().items():
+            n_q = heads.get("num_attention_heads", config.num_attention_heads)
+            n_kv = heads.get("num_key_value_heads", config.num_key_value_heads)
+            self.layers[i].self_attn.num_key_value_groups = n_q // n_kv
         self.post_init()
 
 
@@ -120,6 +146,8 @@ class GacLlamaForCausalLM(LlamaForCausalLM):
     def __init__(self, config):
         super().__init__(config)
         self.model = GacLlamaModel(config)
+        specs = config.gac_modules
+        replace_layers(self, {p: s for p, s in specs.items() if not p.startswith("layers.")})
         self.post_init()
 
 

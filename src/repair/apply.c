@@ -47,6 +47,7 @@ typedef struct rewrite {
     int32_t *kept;    /* (n_tensors) index of each tensor's kept original, or -1; or NULL */
     json_t *record;   /* repair: the record to write; undo: the record that was found */
     uint64_t *hashes; /* repair: (n_tensors) hashes of the original tensors */
+    char *code;       /* repair: modelling code to write; or NULL */
     bool scale;       /* repair: values of some tensors change too */
     gac_repair_result result;
     gac_error *err;
@@ -119,13 +120,15 @@ gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
     GAC_REFUSE_NULL(err, model, sizes, result);
     place_list places;
     json_t *config = NULL;
+    char *code = NULL;
     const gac_checkpoint *c = gac_model_checkpoint(model);
     *result = (gac_repair_result){ .n_dims_changed = count_changes(model, sizes) };
     gac_status status = gac_repair_check(model, sizes, options, err);
     if (status == GAC_OK)
         status = gac_repair_config(model, sizes, options ? options->widths : GAC_WIDTHS_AUTO,
-                                   &config, err);
+                                   result->n_dims_changed > 0, &config, &code, err);
     json_decref(config);
+    free(code);
     if (status != GAC_OK)
         return status;
     status = gac_places_create(model, &places, err);
@@ -336,8 +339,16 @@ static gac_status keep_originals(rewrite *w)
  * to copy the old one. */
 static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
 {
-    const char *const skip[] = { GAC_ORIGINALS_NAME, text ? "config.json" : NULL, NULL };
+    const char *skip[4] = { GAC_ORIGINALS_NAME };
+    int n = 1;
+    if (text)
+        skip[n++] = "config.json";
+    if (w->undone && gac_record_code_sum(w->record, NULL))
+        skip[n++] = GAC_MODELING_FILE;
     gac_status status = gac_writer_carry(w->writer, w->checkpoint, skip, w->err);
+    if (status == GAC_OK && w->code)
+        status =
+            gac_writer_add_file(w->writer, GAC_MODELING_FILE, w->code, strlen(w->code), w->err);
     /* gac_writer_carry does not copy the config beside a single file. */
     const json_t *beside = json_object_get(w->record, "config");
     if (!text && !gac_checkpoint_is_directory(w->checkpoint) && json_is_string(beside)) {
@@ -426,49 +437,9 @@ static void end(rewrite *w, gac_status status, gac_repair_result *result)
     json_decref(w->record);
     free(w->kept);
     free(w->hashes);
+    free(w->code);
     if (status == GAC_OK && result)
         *result = w->result;
-}
-
-/* Writes a config as text with the shortest numbers that read back as the same
- * values. The caller frees it. */
-static gac_status config_text(const json_t *config, char **out, gac_error *err)
-{
-    for (int digits = 6;; digits++) {
-        char *text = NULL;
-        size_t n_bytes;
-        json_t *again = NULL;
-        gac_status status = gac_json_text(
-            config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits), &text, &n_bytes, err);
-        if (status == GAC_OK)
-            status = gac_json_parse_exact(text, n_bytes, "config.json", &again, err);
-        bool same = status == GAC_OK && json_equal(again, config);
-        json_decref(again);
-        if (same || digits == 17) {
-            if (status == GAC_OK && asprintf(out, "%s\n", text) < 0) {
-                *out = NULL;
-                status = gac_error_no_memory(err);
-            }
-            free(text);
-            return status;
-        }
-        free(text);
-        if (status != GAC_OK)
-            return status;
-    }
-}
-
-/* Makes the new config as text; NULL if nothing changed. */
-static gac_status new_config(const rewrite *w, const gac_model *model, char **out)
-{
-    json_t *config = NULL;
-    *out = NULL;
-    gac_status status = gac_repair_config(model, w->sizes, w->options->widths, &config, w->err);
-    if (status == GAC_OK && config &&
-        !json_equal(config, gac_checkpoint_config_exact(w->checkpoint)))
-        status = config_text(config, out, w->err);
-    json_decref(config);
-    return status;
 }
 
 gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
@@ -479,15 +450,21 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
     GAC_REFUSE_NULL(err, checkpoint, model, sizes, out);
     static const gac_repair_options defaults = GAC_REPAIR_OPTIONS_INIT;
     char *text = NULL;
+    bool with_code = false;
     rewrite w = { .checkpoint = checkpoint,
                   .sizes = sizes,
                   .options = options ? options : &defaults,
                   .err = err };
     gac_status status = gac_repair_check(model, sizes, w.options, err);
+    w.result.n_dims_changed = count_changes(model, sizes);
     if (status == GAC_OK)
-        status = new_config(&w, model, &text);
+        status = gac_may_write_code(checkpoint, w.result.n_dims_changed, &with_code, err);
+    if (status == GAC_OK)
+        status = gac_new_config(model, sizes, w.options->widths, with_code, &text, &w.code, err);
     if (status == GAC_OK)
         status = gac_record_create(checkpoint, model, sizes, w.options->widths, &w.record, err);
+    if (status == GAC_OK && with_code)
+        status = gac_record_set_code(w.record, w.code, err);
     if (status == GAC_OK) {
         w.hashes = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *w.hashes);
         status = w.hashes ? GAC_OK : gac_error_no_memory(err);
@@ -496,7 +473,6 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
         status = gac_places_create(model, &w.places, err);
     if (status == GAC_OK) {
         w.scale = gac_record_is_rescaled(w.record);
-        w.result.n_dims_changed = count_changes(model, sizes);
         status = begin(&w, out);
     }
     if (status == GAC_OK)

@@ -204,6 +204,32 @@ gac_widths gac_record_widths(const json_t *record)
     return GAC_WIDTHS_AUTO;
 }
 
+gac_status gac_record_set_code(json_t *record, const char *code, gac_error *err)
+{
+    char sum[17];
+    bool ok = json_object_set_new(record, "code", json_true()) == 0;
+    if (code) {
+        hex(gac_hash_bytes(code, strlen(code)), sum);
+        ok = json_object_set_new(record, "code_xxh3", json_string(sum)) == 0 && ok;
+    }
+    return ok ? GAC_OK : gac_error_no_memory(err);
+}
+
+bool gac_record_allows_code(const json_t *record)
+{
+    return json_is_true(json_object_get(record, "code"));
+}
+
+const char *gac_record_code_sum(const json_t *record, const json_t *last)
+{
+    const char *sum = NULL;
+    for (int i = 0; i < MAX_CHAIN && is_record(record) && !sum; i++) {
+        sum = json_string_value(json_object_get(record, "code_xxh3"));
+        record = record == last ? NULL : json_object_get(record, "before");
+    }
+    return sum;
+}
+
 /* Makes a string of zeros: 16 digits for the hash of each tensor, in order of
  * names. */
 static json_t *hashes_json(int32_t n_tensors)

@@ -9,8 +9,10 @@ typedef struct config_edit {
     const gac_model *model;
     const int64_t *sizes;
     gac_widths widths;
+    bool code;    /* modelling code may state what a plain config cannot */
     json_t *root; /* a copy of the whole config */
     json_t *text; /* the language model's part of it */
+    char *made;   /* the modelling code, if it is needed */
     gac_error *err;
 } config_edit;
 
@@ -219,6 +221,12 @@ static gac_status state_blocks(config_edit *e, const layer_widths *w)
     return GAC_OK;
 }
 
+static gac_status refuse_unequal(const config_edit *e)
+{
+    return gac_error_set(e->err, GAC_USAGE,
+                         "the MLP widths differ between layers; a uniform plan makes them equal");
+}
+
 static gac_status edit_widths(config_edit *e)
 {
     layer_widths w = { 0 };
@@ -228,9 +236,7 @@ static gac_status edit_widths(config_edit *e)
     if (status != GAC_OK || !w.key || !w.wrong)
         goto done;
     if (e->widths == GAC_WIDTHS_UNIFORM && !w.uniform)
-        status = gac_error_set(e->err, GAC_USAGE,
-                               "the MLP widths differ between layers; a uniform plan makes them "
-                               "equal");
+        status = refuse_unequal(e);
     else if (e->widths == GAC_WIDTHS_BLOCK_CONFIGS || blocks)
         status = state_blocks(e, &w); /* runtimes read block_configs first if it exists */
     else if (w.uniform && !layers)
@@ -269,43 +275,54 @@ static gac_status edit_shared(config_edit *e, gac_role role, const char *only)
     return any ? set_size(e, e->text, key, size) : GAC_OK;
 }
 
-/* Returns the new size of a tensor's axis. */
-static int64_t new_size(const config_edit *e, int32_t tensor, int32_t axis)
+/* Whether modelling code may be written for the model: nobody else's code and no other form states
+ * its sizes. */
+static bool may_have_code(const config_edit *e)
 {
-    int64_t size = gac_checkpoint_tensor(gac_model_checkpoint(e->model), tensor)->shape[axis];
-    for (int32_t i = 0; i < gac_model_n_dims(e->model); i++) {
-        const gac_dim *d = gac_model_dim(e->model, i);
-        for (int32_t k = 0; k < d->n_places && changed(e, i); k++)
-            if (d->places[k].tensor == tensor && d->places[k].axis == axis)
-                size += d->places[k].n_slices * (e->sizes[i] - d->size);
-    }
-    return size;
+    const json_t *layer;
+    const char *number, *key;
+    json_t *value;
+    if (e->text != e->root || e->widths == GAC_WIDTHS_PER_LAYER_CONFIG ||
+        e->widths == GAC_WIDTHS_BLOCK_CONFIGS || json_object_get(e->text, "auto_map") ||
+        json_object_get(e->text, "gac_modules") ||
+        json_array_size(json_object_get(e->text, "block_configs")) > 0)
+        return false;
+    json_object_foreach(json_object_get(e->text, "per_layer_config"), number, layer)
+        json_object_foreach((json_t *)(uintptr_t)layer, key, value)
+            if (strcmp(key, "intermediate_size") != 0 && strcmp(key, "num_attention_heads") != 0 &&
+                strcmp(key, "num_key_value_heads") != 0)
+                return false;
+    return true;
 }
 
-/* Updates gac_modules, the list of changed layers that modelling code reads. */
-static gac_status edit_modules(config_edit *e, json_t *modules)
+/* States what stock classes read: one width. Modelling code states the layers that differ. */
+static gac_status edit_common_width(config_edit *e)
 {
-    const char *name;
-    json_t *spec;
-    gac_status status = GAC_OK;
-    json_object_foreach(modules, name, spec) {
-        const gac_module *m = gac_model_find_module(e->model, name);
-        json_t *sizes = NULL, *ranks = json_object_get(spec, "ranks");
-        for (int32_t i = 0; m && i < m->n_parts && ranks; i++)
-            json_array_set_new(ranks, (size_t)i, json_integer(new_size(e, m->parts[i].weight, 1)));
-        if (!m || m->n_parts != 1 || ranks)
-            continue;
-        const int32_t last = m->parts[0].weight;
-        if (m->first < 0 && json_object_get(spec, "linear"))
-            sizes = json_pack("[I, I]", (json_int_t)new_size(e, last, 0),
-                              (json_int_t)new_size(e, last, 1));
-        else if (m->first >= 0 && json_object_get(spec, "factors"))
-            sizes = json_pack("[I, I, I]", (json_int_t)new_size(e, last, 0),
-                              (json_int_t)new_size(e, m->first, 0),
-                              (json_int_t)new_size(e, m->first, 1));
-        if (sizes && json_object_set_new(spec, m->first < 0 ? "linear" : "factors", sizes) != 0)
-            status = gac_error_no_memory(e->err);
-    }
+    layer_widths w = { 0 };
+    gac_status status = gather_widths(e, &w);
+    if (status == GAC_OK && e->widths == GAC_WIDTHS_UNIFORM && !w.uniform)
+        status = refuse_unequal(e);
+    json_object_del(e->text, "per_layer_config");
+    if (status == GAC_OK && w.key && w.common > 0)
+        status = set_size(e, e->text, w.key, w.common);
+    free(w.of_layer);
+    return status;
+}
+
+/* Lists the layers that differ from the stock ones, and adds the modelling code if there are any
+ * and the config does not name it yet. */
+static gac_status edit_modules(config_edit *e)
+{
+    json_t *modules = NULL;
+    const bool there = gac_config_has_our_code(e->text);
+    gac_status status = gac_model_list_modules(e->model, e->sizes, e->text, &modules, e->err);
+    if (status == GAC_OK && there)
+        status = json_object_set(e->text, "gac_modules", modules) == 0
+                     ? GAC_OK
+                     : gac_error_no_memory(e->err);
+    else if (status == GAC_OK && json_object_size(modules) > 0)
+        status = gac_model_add_code(gac_model_family(e->model), modules, e->text, &e->made, e->err);
+    json_decref(modules);
     return status;
 }
 
@@ -316,15 +333,17 @@ static gac_status edit_all(config_edit *e)
         if (changed(e, i) && gac_model_dim(e->model, i)->role == GAC_ROLE_RANK)
             status = edit_rank(e, i);
     edit_lists(e);
-    json_t *modules = json_object_get(e->text, "gac_modules");
-    if (status == GAC_OK)
-        status = modules ? edit_modules(e, modules) : edit_widths(e);
+    const bool there = gac_config_has_our_code(e->text);
+    if (status == GAC_OK && !there)
+        status = e->code ? edit_common_width(e) : edit_widths(e);
     if (status == GAC_OK)
         status = edit_shared(e, GAC_ROLE_EXPERT_WIDTH, NULL);
     if (status == GAC_OK)
         status = edit_shared(e, GAC_ROLE_MLP_WIDTH, "shared_expert_intermediate_size");
     if (status == GAC_OK)
         status = gac_rescaled_config(e->model, e->sizes, e->text, e->err);
+    if (status == GAC_OK && (there || e->code))
+        status = edit_modules(e);
     return status;
 }
 
@@ -352,25 +371,48 @@ static void restore_digits(json_t *value, const json_t *exact)
     }
 }
 
-gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,
-                             json_t **out, gac_error *err)
+/* Makes a copy of the config with the new sizes. *out and *code are NULL after a failure. */
+static gac_status make_config(config_edit *e, json_t **out, char **code)
 {
-    const json_t *config = gac_checkpoint_config(gac_model_checkpoint(model));
-    *out = NULL;
-    if (!config)
-        return GAC_OK;
-    config_edit e = { .model = model, .sizes = sizes, .widths = widths, .err = err };
-    e.root = json_deep_copy(config);
-    if (!e.root)
-        return gac_error_no_memory(err);
-    json_t *text = json_object_get(e.root, "text_config");
-    e.text = json_is_object(text) ? text : e.root;
-    gac_status status = edit_all(&e);
-    if (status != GAC_OK) {
-        json_decref(e.root);
-        return status;
+    const json_t *config = gac_checkpoint_config(gac_model_checkpoint(e->model));
+    e->root = json_deep_copy(config);
+    e->made = NULL;
+    if (!e->root)
+        return gac_error_no_memory(e->err);
+    json_t *text = json_object_get(e->root, "text_config");
+    e->text = json_is_object(text) ? text : e->root;
+    e->code = e->code && may_have_code(e);
+    gac_status status = edit_all(e);
+    if (status == GAC_OK) {
+        restore_digits(e->root, gac_checkpoint_config_exact(gac_model_checkpoint(e->model)));
+        status = gac_memory_check(e->err);
     }
-    restore_digits(e.root, gac_checkpoint_config_exact(gac_model_checkpoint(model)));
-    *out = e.root;
-    return gac_memory_check(err);
+    if (status == GAC_OK) {
+        *out = e->root;
+        *code = e->made;
+    } else {
+        json_decref(e->root);
+        free(e->made);
+    }
+    return status;
+}
+
+gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,
+                             bool with_code, json_t **out, char **code, gac_error *err)
+{
+    gac_error why = GAC_ERROR_INIT;
+    config_edit e = {
+        .model = model, .sizes = sizes, .widths = widths, .code = with_code, .err = &why
+    };
+    *out = NULL;
+    *code = NULL;
+    if (!gac_checkpoint_config(gac_model_checkpoint(model)))
+        return GAC_OK;
+    gac_status status = make_config(&e, out, code);
+    /* If the modelling code cannot serve the model, the config states what it can. */
+    if (status == GAC_USAGE && e.code) {
+        e.code = false;
+        status = make_config(&e, out, code);
+    }
+    return status == GAC_OK ? GAC_OK : gac_error_set(err, status, "%s", why.text);
 }

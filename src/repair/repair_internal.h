@@ -102,10 +102,19 @@ gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_m
  * it. Errors: GAC_USAGE. */
 gac_status gac_check_target(const char *from, const char *out, gac_error *err);
 
-/* Makes the exact config (gac_json_parse_exact) of the repaired model. The
- * caller owns *out. */
+/* Makes the exact config (gac_json_parse_exact) of the repaired model. with_code: modelling code
+ * may state sizes that a plain config cannot. *code gets its text if it is needed and the config
+ * did not name it yet; otherwise NULL. The caller owns *out and *code. */
 gac_status gac_repair_config(const gac_model *model, const int64_t *sizes, gac_widths widths,
-                             json_t **out, gac_error *err);
+                             bool with_code, json_t **out, char **code, gac_error *err);
+
+/* The same config as text; NULL if it equals the present one. */
+gac_status gac_new_config(const gac_model *model, const int64_t *sizes, gac_widths widths,
+                          bool with_code, char **text, char **code, gac_error *err);
+/* Whether a repair that changes n_changed dimensions may write modelling code: a copy does not, and
+ * a file of its name stays. */
+gac_status gac_may_write_code(const gac_checkpoint *checkpoint, int32_t n_changed, bool *out,
+                              gac_error *err);
 
 /* Updates head and hidden sizes in a config. */
 gac_status gac_rescaled_config(const gac_model *model, const int64_t *sizes, json_t *config,
@@ -149,6 +158,13 @@ bool gac_record_is_rescaled(const json_t *record);
 /* Returns false for records of version 0.1. */
 bool gac_record_has_checksums(const json_t *record);
 gac_widths gac_record_widths(const json_t *record);
+/* Notes in a record that modelling code was allowed, and the checksum of code, the text that was
+ * written, or NULL. */
+gac_status gac_record_set_code(json_t *record, const char *code, gac_error *err);
+bool gac_record_allows_code(const json_t *record);
+/* Returns the checksum of the modelling code that the repairs of a chain wrote, from record back to
+ * last; NULL if none did. Borrowed. */
+const char *gac_record_code_sum(const json_t *record, const json_t *last);
 /* Returns the first record of a chain of repairs. It describes the very
  * original. */
 const json_t *gac_record_oldest(const json_t *record);

@@ -146,13 +146,16 @@ static gac_status sketch_model(const comparison *c, const int64_t *sizes, const 
 static gac_status config_after(const gac_model *model, const json_t *record, json_t **out,
                                gac_error *err)
 {
+    char *code = NULL;
     int64_t *sizes = calloc((size_t)gac_model_n_dims(model) + 1, sizeof *sizes);
     if (!sizes)
         return gac_error_no_memory(err);
     for (int32_t i = 0; i < gac_model_n_dims(model); i++)
         sizes[i] = gac_model_dim(model, i)->size;
     gac_record_apply(record, model, sizes);
-    gac_status status = gac_repair_config(model, sizes, gac_record_widths(record), out, err);
+    gac_status status = gac_repair_config(model, sizes, gac_record_widths(record),
+                                          gac_record_allows_code(record), out, &code, err);
+    free(code);
     free(sizes);
     return status;
 }
@@ -187,8 +190,14 @@ static gac_status expected_config(const comparison *c, json_t **out, gac_error *
         *out = json_incref((json_t *)(uintptr_t)gac_checkpoint_config_exact(c->original));
         return GAC_OK;
     }
-    if (!c->step)
-        return gac_repair_config(c->model, c->sizes, GAC_WIDTHS_AUTO, out, err);
+    if (!c->step) {
+        char *code = NULL;
+        bool has = json_object_get(gac_checkpoint_config(c->repaired), "gac_modules") != NULL;
+        gac_status made =
+            gac_repair_config(c->model, c->sizes, GAC_WIDTHS_AUTO, has, out, &code, err);
+        free(code);
+        return made;
+    }
     int64_t *sizes = calloc((size_t)gac_model_n_dims(c->model) + 1, sizeof *sizes);
     if (!sizes)
         return gac_error_no_memory(err);

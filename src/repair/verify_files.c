@@ -93,11 +93,56 @@ static bool is_part_of(const gac_checkpoint *checkpoint, const char *name)
     return !lone && strcmp(name, "model.safetensors.index.json") == 0;
 }
 
+/* Returns whether the repairs since the original wrote modelling code. *sum: its checksum in the
+ * records, or NULL. */
+static bool wrote_code(const comparison *c, const char **sum)
+{
+    *sum = c->step ? gac_record_code_sum(c->record, c->step) : NULL;
+    return *sum || (!c->step && gac_config_has_our_code(gac_checkpoint_config(c->repaired)) &&
+                    !gac_config_has_our_code(gac_checkpoint_config(c->original)));
+}
+
+/* Checks that the modelling code is the one that the repair wrote. */
+static gac_status check_code(comparison *c)
+{
+    char stated[17], found[17];
+    char *text = NULL;
+    size_t n_bytes = 0;
+    gac_file *file = NULL;
+    const char *sum;
+    gac_status status = GAC_OK;
+    if (!wrote_code(c, &sum))
+        return GAC_OK;
+    if (!sum) {
+        status = gac_model_code(gac_model_family(c->model), &text, c->err);
+        if (status == GAC_OK)
+            snprintf(stated, sizeof stated, "%016llx",
+                     (unsigned long long)gac_hash_bytes(text, strlen(text)));
+        free(text);
+        text = NULL;
+    }
+    if (status == GAC_OK)
+        status = open_if_there(c->repaired, GAC_MODELING_FILE, &file, c->err);
+    if (status == GAC_OK && file)
+        status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, c->err);
+    gac_file_close(file);
+    if (status == GAC_OK && !file) {
+        file_differs(c, GAC_MODELING_FILE, "is missing");
+    } else if (status == GAC_OK) {
+        snprintf(found, sizeof found, "%016llx", (unsigned long long)gac_hash_bytes(text, n_bytes));
+        if (strcmp(found, sum ? sum : stated) != 0)
+            file_differs(c, GAC_MODELING_FILE, "differs from the code that the repair wrote");
+    }
+    free(text);
+    return status;
+}
+
 /* Returns whether the repair itself wrote a file. */
 static bool is_written_by_repair(const comparison *c, const char *path)
 {
-    const char *kept = is_kept_original(path) ? strchr(path, '/') : NULL;
-    return is_part_of(c->repaired, path) || strcmp(path, "config.json") == 0 ||
+    const char *kept = is_kept_original(path) ? strchr(path, '/') : NULL, *sum;
+    return (strcmp(path, GAC_MODELING_FILE) == 0 && wrote_code(c, &sum)) ||
+           is_part_of(c->repaired, path) || strcmp(path, "config.json") == 0 ||
            (kept && c->kept && is_part_of(c->kept, kept + 1));
 }
 
@@ -191,6 +236,8 @@ gac_status gac_verify_files(comparison *c)
     gac_status status = gac_checkpoint_each_file(c->original, check_carried, c, c->err);
     if (status == GAC_OK)
         status = gac_checkpoint_each_file(c->repaired, check_origin, c, c->err);
+    if (status == GAC_OK)
+        status = check_code(c);
     if (status == GAC_OK) {
         check_metadata(c);
         check_kept_tensors(c);

@@ -291,6 +291,9 @@ def stated_size(config, dim):
     role, name = dim["role"], dim["name"]
     if role == "mlp_width":
         layer = layer_of(name)
+        listed = config.get("gac_modules", {}).get(f"layers.{layer}.mlp.up_proj", {})
+        if listed:
+            return listed.get("linear", listed.get("factors"))[0]
         if "block_configs" in config:
             return config["block_configs"][layer]["ffn"].get("intermediate_size", "ffn_mult")
         for key in ("intermediate_size", "ffn_dim", "n_inner"):

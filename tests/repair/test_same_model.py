@@ -146,7 +146,8 @@ class Config(SameModelCase):
                 ("per-layer-config", "per_layer_config", "0", {"intermediate_size": 1})):
             with self.subTest(model, path=path):
                 self.fresh()
-                self.repair(MODELS[model](support.seeded(model, 1)))
+                form = ["--widths", path[0]] if path[0] == "per_layer_config" else []
+                self.repair(MODELS[model](support.seeded(model, 1)), *form)
                 config = support.read_config(self.out)
                 at = config
                 for key in path[:-1]:
@@ -279,7 +280,8 @@ class Records(SameModelCase):
 
     def setUp(self):
         super().setUp()
-        self.repair(mk.llama_like(n_layers=1, mlp=100, qkv_bias=True))
+        self.repair(mk.llama_like(n_layers=1, mlp=100, qkv_bias=True, model_type="qwen2",
+                                 architecture="Qwen2ForCausalLM"))
         self.file, self.tensors, self.metadata = self.header()
         self.record = json.loads(self.metadata["gac_repair"])
         self.others = sorted(os.listdir(self.folder))
@@ -329,7 +331,7 @@ class Records(SameModelCase):
             "no dimensions": edit(lambda r: r["dims"].clear()),
             "a hash": edit(lambda r: r.update(tensors_xxh3="0" * 16 + hashes[16:])),
             "a hash less": edit(lambda r: r.update(tensors_xxh3=hashes[16:])),
-            "config": edit(lambda r: r.update(config=r["config"].replace("llama", "mamba"))),
+            "config": edit(lambda r: r.update(config=r["config"].replace("qwen2", "mamba"))),
             "no config": edit(lambda r: r.update(config=None)),
             "config's hash": edit(lambda r: r.update(config_xxh3="0" * 16)),
             "rescaled": edit(lambda r: r.update(rescaled=True)),
@@ -439,7 +441,8 @@ class Records(SameModelCase):
 
     def test_another_original(self):
         """The same sizes and other values: the record's checksums are of another model."""
-        other = self.write(mk.llama_like(n_layers=1, mlp=100, qkv_bias=True), "other")
+        other = self.write(mk.llama_like(n_layers=1, mlp=100, qkv_bias=True, model_type="qwen2",
+                                 architecture="Qwen2ForCausalLM"), "other")
         self.refused(5, "verify", other, self.out)
 
     def test_tensors_in_another_order(self):

@@ -192,8 +192,10 @@ class ConfigDetects(RepairCase):
             return change
         attn = "model.layers.0.self_attn."
         cases = [("llama", put("intermediate_size", 8), "intermediate_size"),
-                 ("pruned-mlp", lambda config: next(iter(config["per_layer_config"].values()))
-                  .update(intermediate_size=8), "intermediate_size"),
+                 ("pruned-mlp", put("gac_modules", "layers.1.mlp.up_proj", "linear", 0, 8),
+                  "gac_modules"),
+                 ("svdllm", put("gac_modules", "layers.1.mlp.up_proj", "factors", 1, 8),
+                  "gac_modules"),
                  ("deci", put("block_configs", 0, "ffn", "intermediate_size", 8),
                   "intermediate_size"),
                  ("palu", put("head_wise_ranks", attn + "k_proj", 1, 3), "head_wise_ranks"),

@@ -38,6 +38,13 @@ static void null_compress(void **state)
     NEEDS(gac_compress_run, out, SOME, SOME, NULL, SOME, SOME, err);
     NEEDS(gac_compress_run, options, SOME, SOME, SOME, NULL, SOME, err);
     NEEDS(gac_compress_run, result, SOME, SOME, SOME, SOME, NULL, err);
+    NEEDS(gac_model_code, stated, NULL, SOME, err);
+    NEEDS(gac_model_code, out, SOME, NULL, err);
+    NEEDS(gac_model_list_modules, model, NULL, SOME, SOME, SOME, err);
+    NEEDS(gac_model_list_modules, config, SOME, SOME, NULL, SOME, err);
+    NEEDS(gac_model_list_modules, out, SOME, SOME, SOME, NULL, err);
+    NEEDS(gac_model_loading, model, NULL, SOME, err);
+    NEEDS(gac_model_loading, out, SOME, NULL, err);
     NEEDS(gac_model_add_code, stated, NULL, SOME, SOME, SOME, err);
     NEEDS(gac_model_add_code, modules, SOME, NULL, SOME, SOME, err);
     NEEDS(gac_model_add_code, config, SOME, SOME, NULL, SOME, err);
