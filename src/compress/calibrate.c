@@ -11,7 +11,8 @@
 
 #define DEFAULT_TOKENS 131072 /* 64 windows of 2048 */
 #define TRIAL_WINDOWS 2       /* windows that show what a cut does to the output */
-#define MAX_SAMPLES 448       /* positions of a trial window at which the output is compared */
+/* Memory for the dense model's output at the positions where cuts are compared with it */
+#define MAX_SAMPLE_BYTES ((int64_t)768 << 20)
 
 /* Of this process's windows, then of the trial windows. */
 static float *residual_of(const compression *c, int64_t window)
@@ -75,12 +76,17 @@ static gac_status order_windows(compression *c)
     return GAC_OK;
 }
 
-/* Sets positions to compare: from an eighth of the window on, at most MAX_SAMPLES. */
+/* Sets the positions to compare: from an eighth of the window on, as many as MAX_SAMPLE_BYTES
+ * can hold. */
 static void choose_samples(compression *c)
 {
     c->first_sample = c->window / 8;
-    c->sample_step = (c->window - c->first_sample + MAX_SAMPLES - 1) / MAX_SAMPLES;
-    c->n_samples = (c->window - c->first_sample + c->sample_step - 1) / c->sample_step;
+    const int64_t n = c->window - c->first_sample;
+    const int64_t room =
+        MAX_SAMPLE_BYTES / ((int64_t)sizeof(float) * c->vocab * c->n_trial_windows);
+    const int64_t most = gac_max_i64(room, 1);
+    c->sample_step = (n + most - 1) / most;
+    c->n_samples = (n + c->sample_step - 1) / c->sample_step;
 }
 
 /* Turns the logits of n rows into probabilities. Returns the sum of p log p. */

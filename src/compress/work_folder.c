@@ -20,7 +20,7 @@ enum {
     N_SCALES = FIRST_TRIED + GAC_PROJECTION_COUNT * N_SHARES
 };
 #define FILE_NAME "model.safetensors"
-#define FINGERPRINT "gac_compress_2" /* 2: Gram matrices in F32 */
+#define FINGERPRINT "gac_compress_3" /* a number for each format or rule */
 
 static void layer_path(const compression *c, int32_t layer, const char *file, char *out,
                        size_t size)
