@@ -136,7 +136,10 @@ static int64_t axis_size(const listing *l, int32_t tensor, int32_t axis)
 static int64_t read_size(const json_t *config, const char *key, int64_t otherwise)
 {
     const json_t *value = json_object_get(config, key);
-    return json_is_integer(value) ? json_integer_value(value) : otherwise;
+    if (!json_is_integer(value))
+        return otherwise;
+    const json_int_t n = json_integer_value(value);
+    return n >= 0 && n <= INT32_MAX ? n : -1; /* so that products of two fit */
 }
 
 static void read_config(listing *l)
