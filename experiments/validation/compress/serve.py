@@ -3,10 +3,10 @@
 
     serve.py GAC MODEL TEXT OUT.json [--ratios 0.1,0.3,0.5]
 
-Compresses MODEL at every ratio with gac, calibrated on TEXT. The dense model and each result
-continue three prompts with the likeliest tokens: by gac, by transformers and by vLLM, in float32
-on the CPU. The token ids must be equal. transformers also saves the model, loads it again, and
-compiles the forward pass. Exit 1 if anything differs.
+Compresses MODEL at every ratio with gac, calibrated on TEXT, and once by fewer heads only. The
+dense model and each result continue three prompts with the likeliest tokens: by gac, by
+transformers and by vLLM, in float32 on the CPU. The token ids must be equal. transformers also
+saves the model, loads it again, and compiles the forward pass. Exit 1 if anything differs.
 """
 import argparse
 import json
@@ -149,6 +149,7 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as work:
         jobs = [("dense", None)] + [(r, ["--ratio", r]) for r in args.ratios.split(",")]
+        jobs.append(("fewer heads", ["--ratio", "0.1", "--choices", "heads"]))
         for name, options in jobs:
             folder, row = (compress(args, work, name, options) if options
                            else (args.model, {}))
