@@ -218,6 +218,25 @@ class Compress(unittest.TestCase):
         self.assertEqual(width % 32, 0)
         self.assertNotIn("gac_modules", config)
 
+    def test_a_model_that_lost_channels_before(self):
+        """What differed from the stock layers still does, changed or not."""
+        before = self.folder / "before"
+        args = ("--calib-tokens", 1024, "--align", "none")
+        self.compress("--ratio", 0.2, "--choices", "width", "-o", before, *args)
+        for name, options in (("heads", ["--ratio", 0.05, "--choices", "heads"]),
+                              ("none", ["--target-ms", 1000])):
+            out = self.folder / name
+            found = json.loads(self.compress(*options, "-o", out, "--json", *args,
+                                             model=before).stdout)
+            self.assertEqual({entry["runtime"]: entry["loads"] for entry in found["loads_in"]},
+                             {"gac": True, "transformers": True, "vllm": True})
+            shapes = header(out / "model.safetensors")
+            modules = json.loads((out / "config.json").read_text())["gac_modules"]
+            self.assertTrue(any(".mlp." in module for module in modules))
+            for module, spec in modules.items():
+                self.assertEqual(spec["linear"], shapes[f"model.{module}.weight"])
+            self.assertTrue((out / "modeling_gac.py").exists())
+
     def test_code_of_another_family(self):
         model = self.folder / "mistral"
         shutil.copytree(TINY, model)
