@@ -504,6 +504,7 @@ class Compress(unittest.TestCase):
         self.refused(2, "the text has", "--ratio", 0.2, "--calib-tokens", 2 ** 63 - 1)
         self.refused(2, "no choice makes the blocks' linear weights fewer", "--ratio", 0.1,
                      "--exclude", "*", "--calib-tokens", 4096)
+        self.refused(2, "all that cannot be compressed takes", "--target-ms", 1e-4)
         self.refused(1, "No such file", "--ratio", 0.2, "-o", self.folder / "none" / "out")
         self.refused(3, "No such file", "--ratio", 0.2, "--test", self.folder / "none.txt")
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")
