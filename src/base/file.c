@@ -202,6 +202,14 @@ gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n
     return GAC_OK;
 }
 
+static gac_status cannot_copy(const gac_file *file, gac_error *err)
+{
+    char q[256];
+    int code = errno;
+    return gac_error_set(err, GAC_FAILED, "%s: cannot be copied: %s",
+                         gac_quote(q, sizeof q, file->path), strerror(code));
+}
+
 /* Copies through memory, where the kernel cannot copy between the two files. */
 static gac_status copy_by_hand(gac_file *file, uint64_t offset, int to, uint64_t to_offset,
                                uint64_t n_bytes, gac_error *err)
@@ -215,7 +223,7 @@ static gac_status copy_by_hand(gac_file *file, uint64_t offset, int to, uint64_t
         for (size_t done = 0; done < n && status == GAC_OK;) {
             ssize_t put = pwrite(to, buffer + done, n - done, (off_t)(to_offset + done));
             if (put < 0 && errno != EINTR)
-                status = gac_error_set(err, GAC_FAILED, "cannot write: %s", strerror(errno));
+                status = cannot_copy(file, err);
             done += put > 0 ? (size_t)put : 0;
         }
         offset += n;
@@ -240,7 +248,7 @@ gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_of
          * Reading finds out which. */
         if (got <= 0)
             return got < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
-                       ? gac_error_set(err, GAC_FAILED, "cannot write: %s", strerror(errno))
+                       ? cannot_copy(file, err)
                        : copy_by_hand(file, offset, to, to_offset, n_bytes, err);
         offset += (uint64_t)got;
         to_offset += (uint64_t)got;

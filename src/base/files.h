@@ -33,4 +33,8 @@ const char *gac_new_dir_path(const gac_new_dir *dir); /* write files in here */
 gac_status gac_new_dir_commit(gac_new_dir *dir, bool flush, gac_error *err);
 void gac_new_dir_discard(gac_new_dir *dir);
 
+/* Checks that neither path is the other, lies in it or contains it. They need not exist yet.
+ * Errors: GAC_USAGE. */
+gac_status gac_check_apart(const char *path, const char *other, gac_error *err);
+
 #endif

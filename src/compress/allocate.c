@@ -242,6 +242,8 @@ static gac_status refuse_budget(const compression *c, int64_t budget, int64_t le
             c->options->max_time_ms,
             ceil(1e3 * c->options->max_time_ms + (double)(least - budget) / 1e3) / 1e3);
     const double removed = 1e3 * (double)(result->params_before - least);
+    if (removed <= 0)
+        return gac_error_set(c->err, GAC_USAGE, "no choice makes the blocks' linear weights fewer");
     return gac_error_set(
         c->err, GAC_USAGE,
         "%lld parameters of the blocks' linear weights are asked for, but the smallest choices "

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_TOKENS 131072 /* 64 windows of 2048 */
-#define TRIAL_WINDOWS 2       /* windows that show what a cut does to the output */
+#define DEFAULT_TOKENS 131072         /* 64 windows of 2048 */
+#define MAX_TOKENS ((int64_t)1 << 60) /* more than any text has */
+#define TRIAL_WINDOWS 2               /* windows that show what a cut does to the output */
 /* Memory for the dense model's output at the positions where cuts are compared with it */
 #define MAX_SAMPLE_BYTES ((int64_t)768 << 20)
 
@@ -34,7 +35,7 @@ static gac_status count_windows(compression *c)
     const int64_t n_ids = (int64_t)o->n_ids;
     const int64_t wanted = o->n_tokens ? o->n_tokens : DEFAULT_TOKENS;
     const int64_t n_all = n_ids / c->window;
-    c->n_windows = (wanted + c->window - 1) / c->window;
+    c->n_windows = (gac_min_i64(wanted, MAX_TOKENS) + c->window - 1) / c->window;
     c->n_trial_windows = TRIAL_WINDOWS;
     if (c->n_windows + c->n_trial_windows <= n_all)
         return GAC_OK;

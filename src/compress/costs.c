@@ -3,6 +3,9 @@
 
 #include <math.h>
 
+/* A budget so long that it makes no difference: a hundred days */
+#define MOST_NS 1e16
+
 static bool by_time(const compression *c)
 {
     return c->options->max_time_ms > 0;
@@ -56,6 +59,9 @@ gac_status compress_time_budget(const compression *c, int64_t *budget)
     for (int i = 0; i < c->options->workload->n_phases; i++)
         all_ms += c->options->workload->phases[i].weight *
                   gac_plan_time_ms(c->model, &target, &c->options->workload->phases[i], NULL, NULL);
+    if (!isfinite(all_ms))
+        return gac_error_set(c->err, GAC_USAGE, "contract %s predicts no times for this model",
+                             gac_contract_name(c->options->contract));
     for (int32_t l = 0; l < c->n_layers; l++) {
         const layer_stats *s = &c->layers[l];
         blocks_ns += compress_attention_cost(c, l, s->channels[CHANNELS_HEADS].n_groups);
@@ -63,10 +69,8 @@ gac_status compress_time_budget(const compression *c, int64_t *budget)
             blocks_ns += compress_matrix_cost(c, s->matrix[p].n_out, s->matrix[p].n_in);
     }
     const double rest_ns = 1e6 * all_ms - (double)blocks_ns;
-    *budget = (int64_t)(1e6 * c->options->max_time_ms - rest_ns);
-    if (!isfinite(all_ms))
-        return gac_error_set(c->err, GAC_USAGE, "contract %s predicts no times for this model",
-                             gac_contract_name(c->options->contract));
+    const double left_ns = 1e6 * c->options->max_time_ms - rest_ns;
+    *budget = (int64_t)fmin(left_ns, MOST_NS);
     if (*budget < 1)
         return gac_error_set(c->err, GAC_USAGE,
                              "%.3f ms are asked for, but all that cannot be compressed takes %.3f",

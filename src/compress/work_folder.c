@@ -4,6 +4,7 @@
  * all; so a job can be resumed. */
 #include "compress/compress_internal.h"
 
+#include "base/files.h"
 #include "base/team.h"
 
 #include <errno.h>
@@ -20,12 +21,32 @@ enum {
     N_SCALES = FIRST_TRIED + GAC_PROJECTION_COUNT * N_SHARES
 };
 #define FILE_NAME "model.safetensors"
-#define FINGERPRINT "gac_compress_3" /* a number for each format or rule */
+#define FINGERPRINT "gac_compress_4" /* a number for each format or rule */
 
 static void layer_path(const compression *c, int32_t layer, const char *file, char *out,
                        size_t size)
 {
     snprintf(out, size, "%s/layer-%03d%s%s", c->work, layer, file ? "/" : "", file ? file : "");
+}
+
+/* Adds the model's config to a hash: the same tensors may make another model. */
+static gac_status hash_config(const compression *c, uint64_t *hash)
+{
+    char *text = NULL;
+    size_t n_bytes = 0;
+    gac_status status = gac_json_text(gac_checkpoint_config(c->checkpoint),
+                                      JSON_COMPACT | JSON_SORT_KEYS, &text, &n_bytes, c->err);
+    if (status == GAC_OK)
+        *hash = *hash * 31 + gac_hash_bytes(text, n_bytes);
+    free(text);
+    return status;
+}
+
+/* What a layer's file says it is of: a job and a layer. */
+enum { LABEL_BYTES = 40 };
+static void label(const compression *c, int32_t layer, char out[LABEL_BYTES])
+{
+    snprintf(out, LABEL_BYTES, "%s %d", c->fingerprint, layer);
 }
 
 /* Hashes all that the results of layers depend on. */
@@ -45,6 +66,8 @@ static gac_status find_fingerprint(compression *c)
                  (unsigned long long)gac_hash_bytes(data, t->size_bytes));
         hash = gac_hash_bytes(text, strlen(text));
     }
+    if (status == GAC_OK)
+        status = hash_config(c, &hash);
     for (int32_t i = 0; i < o->n_exclude; i++)
         hash = hash * 31 + gac_hash_bytes(o->exclude[i], strlen(o->exclude[i]));
     snprintf(text, sizeof text, "%016llx %d %u %d %d %llu %lld %lld %lld %s %s",
@@ -56,18 +79,24 @@ static gac_status find_fingerprint(compression *c)
     return status;
 }
 
-/* Removes the files that a job makes in its work folder, and the folder if nothing else is
- * in it. Returns false if one of the files cannot be removed. */
-static bool remove_work(const compression *c)
+/* Removes a layer's folder. Returns false if it is there and cannot be removed. */
+static bool remove_layer(const compression *c, int32_t layer)
 {
     char path[4096];
+    layer_path(c, layer, FILE_NAME, path, sizeof path);
+    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR)
+        return false;
+    layer_path(c, layer, NULL, path, sizeof path);
+    return rmdir(path) == 0 || errno == ENOENT || errno == ENOTDIR;
+}
+
+/* Removes the layers in the work folder, and the folder if nothing else is in it. Returns false
+ * if one of them cannot be removed. */
+static bool remove_work(const compression *c)
+{
     bool removed = true;
-    for (int32_t i = 0; i < c->n_layers; i++) {
-        layer_path(c, i, FILE_NAME, path, sizeof path);
-        removed = (unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR) && removed;
-        layer_path(c, i, NULL, path, sizeof path);
-        removed = (rmdir(path) == 0 || errno == ENOENT || errno == ENOTDIR) && removed;
-    }
+    for (int32_t i = 0; i < c->n_layers; i++)
+        removed = remove_layer(c, i) && removed;
     return (rmdir(c->work) == 0 || errno == ENOENT || errno == ENOTEMPTY) && removed;
 }
 
@@ -101,7 +130,11 @@ static gac_status check_target(const compression *c, const char *out)
     gac_writer *writer = NULL;
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
     how.replace = c->options->replace;
-    gac_status status = gac_writer_create(out, &how, &writer, c->err);
+    gac_status status = gac_check_apart(out, gac_checkpoint_path(c->checkpoint), c->err);
+    if (status == GAC_OK)
+        status = gac_check_apart(c->work, out, c->err);
+    if (status == GAC_OK)
+        status = gac_writer_create(out, &how, &writer, c->err);
     gac_writer_discard(writer);
     return status;
 }
@@ -127,7 +160,7 @@ gac_status compress_start_work(compression *c, const char *out)
         return status;
     if (!c->keeps_work)
         remove_work(c);
-    if (mkdir(c->work, 0700) != 0 && !(errno == EEXIST && c->keeps_work))
+    if (mkdir(c->work, 0700) != 0 && errno != EEXIST)
         return gac_error_set(c->err, GAC_FAILED, "%s: cannot make the work folder: %s",
                              gac_quote(q, sizeof q, c->work), strerror(errno));
     return GAC_OK;
@@ -201,7 +234,9 @@ static gac_status write_layer(compression *c, int32_t layer)
     part parts[MAX_PARTS];
     gac_writer *writer = NULL;
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
-    json_t *metadata = json_pack("{s:s}", FINGERPRINT, c->fingerprint);
+    char of[LABEL_BYTES];
+    label(c, layer, of);
+    json_t *metadata = json_pack("{s:s}", FINGERPRINT, of);
     for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
         scales[p] = l->matrix[p].scale;
         memcpy(&scales[FIRST_TRIED + p * N_SHARES], l->matrix[p].tried, sizeof l->matrix[p].tried);
@@ -217,7 +252,7 @@ static gac_status write_layer(compression *c, int32_t layer)
         }
     const int n = list_parts(l, scales, grams, parts);
     how.max_shard_bytes = UINT64_MAX / 2;
-    how.no_sync = true;
+    how.no_sync = c->options->no_sync || !c->keeps_work;
     how.replace = true;
     how.metadata = metadata;
     layer_path(c, layer, NULL, path, sizeof path);
@@ -283,11 +318,13 @@ static void *copy_part(const gac_checkpoint *file, const char *kind, int index, 
     return copy;
 }
 
-static bool is_same_job(const compression *c, const gac_checkpoint *file)
+static bool is_of(const compression *c, int32_t layer, const gac_checkpoint *file)
 {
+    char wanted[LABEL_BYTES];
     const char *stated =
         json_string_value(json_object_get(gac_checkpoint_metadata(file, 0), FINGERPRINT));
-    return stated && strcmp(stated, c->fingerprint) == 0;
+    label(c, layer, wanted);
+    return stated && strcmp(stated, wanted) == 0;
 }
 
 static gac_status load_layer(compression *c, int32_t layer, bool *found)
@@ -300,7 +337,11 @@ static gac_status load_layer(compression *c, int32_t layer, bool *found)
     if (!c->keeps_work || access(path, R_OK) != 0)
         return GAC_OK;
     gac_status status = gac_checkpoint_open(path, NULL, &file, c->err);
-    if (status != GAC_OK || !is_same_job(c, file)) {
+    if (status == GAC_BAD_INPUT) { /* damaged: measured anew */
+        remove_layer(c, layer);
+        return GAC_OK;
+    }
+    if (status != GAC_OK || !is_of(c, layer, file)) {
         gac_checkpoint_close(file);
         return status;
     }

@@ -366,11 +366,22 @@ static json_t *module_json(const compression *c, int32_t layer, gac_projection p
                      (json_int_t)(is_last ? m->n_in / n_groups * groups : m->n_in), "bias", bias);
 }
 
+/* The modules of the original that differ from the stock ones already: it may have lost channels or
+ * heads before. NULL: no memory. */
+static json_t *list_before(const compression *c)
+{
+    json_t *modules = NULL;
+    const gac_status status = gac_model_list_modules(
+        c->model, NULL, gac_checkpoint_config(c->checkpoint), &modules, NULL);
+    return status == GAC_USAGE ? json_object() : modules;
+}
+
+/* All modules of the result that differ from the stock ones. NULL: no memory. */
 static json_t *modules_json(const compression *c)
 {
     char name[96];
-    json_t *modules = json_object();
-    for (int32_t l = 0; l < c->n_layers; l++)
+    json_t *modules = list_before(c);
+    for (int32_t l = 0; modules && l < c->n_layers; l++)
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
             json_t *module = module_json(c, l, (gac_projection)p);
             snprintf(name, sizeof name, "layers.%d.%s", l, gac_projection_name((gac_projection)p));
@@ -384,6 +395,11 @@ static json_t *modules_json(const compression *c)
  * 0 otherwise. */
 static int64_t common_width(const compression *c)
 {
+    json_t *before = list_before(c);
+    const bool differed = json_object_size(before) > 0;
+    json_decref(before);
+    if (differed)
+        return 0;
     for (int32_t l = 0; l < c->n_layers; l++) {
         const layer_choice *choice = &c->choices[l];
         if (!choice->width || choice->width != c->choices[0].width || choice->heads)
@@ -527,8 +543,8 @@ gac_status compress_write_sizes(compression *c, gac_writer **out)
 
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result)
 {
-    static const char *const skip[] = { "config.json", "gac.json", "README.md", GAC_MODELING_FILE,
-                                        NULL };
+    const char *const skip[] = { "config.json", "gac.json", "README.md",
+                                 compress_needs_code(c) ? GAC_MODELING_FILE : NULL, NULL };
     const int32_t n = gac_checkpoint_n_tensors(c->checkpoint);
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
     writing w = { .c = c };

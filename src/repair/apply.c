@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/arguments.h"
+#include "base/files.h"
 #include "repair/repair_internal.h"
 
 gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
@@ -409,7 +410,7 @@ static gac_status begin(rewrite *w, const char *out)
 {
     gac_writer_options options = GAC_WRITER_OPTIONS_INIT;
     json_t *common = NULL, *first = NULL;
-    gac_status status = gac_check_target(gac_checkpoint_path(w->checkpoint), out, w->err);
+    gac_status status = gac_check_apart(out, gac_checkpoint_path(w->checkpoint), w->err);
     options.replace = w->options->replace;
     options.no_sync = w->options->no_sync;
     options.like = w->checkpoint;

@@ -218,6 +218,25 @@ class Compress(unittest.TestCase):
         self.assertEqual(width % 32, 0)
         self.assertNotIn("gac_modules", config)
 
+    def test_a_model_that_lost_channels_before(self):
+        """What differed from the stock layers still does, changed or not."""
+        before = self.folder / "before"
+        args = ("--calib-tokens", 1024, "--align", "none")
+        self.compress("--ratio", 0.2, "--choices", "width", "-o", before, *args)
+        for name, options in (("heads", ["--ratio", 0.05, "--choices", "heads"]),
+                              ("none", ["--target-ms", 1000])):
+            out = self.folder / name
+            found = json.loads(self.compress(*options, "-o", out, "--json", *args,
+                                             model=before).stdout)
+            self.assertEqual({entry["runtime"]: entry["loads"] for entry in found["loads_in"]},
+                             {"gac": True, "transformers": True, "vllm": True})
+            shapes = header(out / "model.safetensors")
+            modules = json.loads((out / "config.json").read_text())["gac_modules"]
+            self.assertTrue(any(".mlp." in module for module in modules))
+            for module, spec in modules.items():
+                self.assertEqual(spec["linear"], shapes[f"model.{module}.weight"])
+            self.assertTrue((out / "modeling_gac.py").exists())
+
     def test_code_of_another_family(self):
         model = self.folder / "mistral"
         shutil.copytree(TINY, model)
@@ -352,6 +371,10 @@ class Compress(unittest.TestCase):
             if layer < 6 or module["name"].endswith("q_proj"):
                 self.assertEqual(module["choice"], "dense", module)
 
+    def test_a_time_that_is_long_enough_changes_nothing(self):
+        found = self.result("--target-ms", 1e300, "--dry-run")
+        self.assertEqual(found["params_after"], found["params_before"])
+
     def test_total_ratio(self):
         found = self.result("--total-ratio", 0.2, "--dry-run")
         self.assertGreaterEqual(found["ratio"]["reached_total"], 0.2)
@@ -392,6 +415,54 @@ class Compress(unittest.TestCase):
         self.compress("--ratio", 0.3, *args)
         self.assertTrue(all(p.stat().st_mtime_ns > t for p, t in times.items()))
 
+    def test_layers_of_another_model_or_place_are_not_used(self):
+        """The same weights with another config, layers that changed places, and damaged ones."""
+        work, good = self.folder / "work", self.folder / "good"
+        args = ["--calib-tokens", "1024", "--ratio", "0.3", "--force", "--work", work]
+        self.compress(*args)
+        expected = (self.out / "model.safetensors").read_bytes()
+        shutil.copytree(work, good)
+
+        def changed(layer):
+            self.compress(*args)
+            self.assertEqual((self.out / "model.safetensors").read_bytes(), expected)
+            path = f"{layer}/model.safetensors"
+            self.assertEqual((work / path).read_bytes(), (good / path).read_bytes())
+        (work / "layer-002").rename(work / "layer-x")
+        (work / "layer-003").rename(work / "layer-002")
+        (work / "layer-x").rename(work / "layer-003")
+        changed("layer-002")
+        for size in (0, 100, 100000):
+            os.truncate(work / "layer-004" / "model.safetensors", size)
+            changed("layer-004")
+        model = self.folder / "model"
+        shutil.copytree(TINY, model)
+        config = json.loads((model / "config.json").read_text())
+        config["rope_parameters"]["rope_theta"] = 500.0
+        (model / "config.json").write_text(json.dumps(config))
+        self.compress(*args, model=model)
+        found = (self.out / "model.safetensors").read_bytes()
+        self.compress(*args[:-1], self.folder / "new", model=model)
+        self.assertEqual((self.out / "model.safetensors").read_bytes(), found)
+
+    def test_what_a_killed_job_left_is_in_nobodys_way(self):
+        for name in (".layer-001.gac-0123456789abcdef", ".sizes.gac-0123456789abcdef"):
+            (self.folder / "out.work" / name).mkdir(parents=True)
+            (self.folder / "out.work" / name / "model.safetensors").touch()
+        self.compress("--ratio", 0.2, "--calib-tokens", 1024)
+        self.assertEqual(os.listdir(self.folder), ["out"])
+
+    def test_the_original_and_the_work_folder_are_apart_from_the_result(self):
+        model = self.folder / "model"
+        shutil.copytree(TINY, model)
+        files = sorted(os.listdir(model))
+        for out, *more in ((model, "--force"), (model / "out",), (self.folder, "--force"),
+                           (self.out, "--work", self.out),
+                           (self.folder / "work" / "out", "--work", self.folder / "work")):
+            (self.folder / "work").mkdir(exist_ok=True)
+            self.refused(2, "must lie outside of", "--ratio", 0.2, "-o", out, *more, model=model)
+            self.assertEqual(sorted(os.listdir(model)), files)
+
     def test_interrupted(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             child = subprocess.Popen([OPTIONS.gac, "compress", TINY, "-o", self.out, "--text", TEXT,
@@ -430,6 +501,10 @@ class Compress(unittest.TestCase):
         self.refused(2, "layers 7 to 9 are asked for, but the model has 0 to 7", "--ratio", 0.1,
                      "--layers", "7-9")
         self.refused(2, 'no module is called "layer.1.*"', "--ratio", 0.1, "--exclude", "layer.1.*")
+        self.refused(2, "the text has", "--ratio", 0.2, "--calib-tokens", 2 ** 63 - 1)
+        self.refused(2, "no choice makes the blocks' linear weights fewer", "--ratio", 0.1,
+                     "--exclude", "*", "--calib-tokens", 4096)
+        self.refused(2, "all that cannot be compressed takes", "--target-ms", 1e-4)
         self.refused(1, "No such file", "--ratio", 0.2, "-o", self.folder / "none" / "out")
         self.refused(3, "No such file", "--ratio", 0.2, "--test", self.folder / "none.txt")
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")

@@ -225,6 +225,18 @@ static void copies_survive_short_writes(void **state)
     assert_file_is(scratch_path("to"), "....23456789abcdefghi");
 }
 
+static void a_copy_that_does_not_fit_is_named(void **state)
+{
+    (void)state;
+    gac_file *file = opened(scratch_put("text", "0123456789", 10));
+    int full = open("/dev/full", O_WRONLY);
+    assert_true(full >= 0);
+    assert_fails(gac_file_copy(file, 0, full, 0, 10, err), GAC_FAILED,
+                 "text: cannot be copied: No space left");
+    assert_int_equal(close(full), 0);
+    gac_file_close(file);
+}
+
 static void parked_files_come_back(void **state)
 {
     (void)state;
@@ -631,6 +643,7 @@ int main(void)
         in_scratch(slurps_within_limits),
         in_scratch(loads_json),
         in_scratch(copies_survive_short_writes),
+        in_scratch(a_copy_that_does_not_fit_is_named),
         in_scratch(parked_files_come_back),
         in_scratch(parked_files_are_checked_by_size),
         in_scratch(parked_files_are_checked_by_time),
