@@ -251,9 +251,9 @@ typedef struct gac_convert_options {
     }
 
 typedef struct gac_convert_result {
-    const char *model_type; /* the model_type in config.json; static */
+    const char *model_type; /* the model_type in config.json; static. NULL: the input's config */
     const char *tokenizer;  /* kind of tokenizer, or NULL for none; static */
-    gac_dtype dtype;
+    gac_dtype dtype;        /* of torch files: that of most weights */
     int32_t n_tensors;
     int64_t n_params;
     uint64_t size_bytes; /* of all tensors written */
@@ -270,6 +270,11 @@ gac_status gac_convert_gguf(const char *from, const char *to, const gac_convert_
 /* The same for the first format of llama2.c. It needs options->tokenizer. */
 gac_status gac_convert_llama2c(const char *from, const char *to, const gac_convert_options *options,
                                gac_convert_result *result, gac_error *err);
+/* Writes what torch.save wrote, a file or a directory, as a directory of
+ * safetensors with the same tensors, byte for byte, and the other files. The
+ * dtype and the tokenizer of options must be left unset. */
+gac_status gac_convert_torch(const char *from, const char *to, const gac_convert_options *options,
+                             gac_convert_result *result, gac_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

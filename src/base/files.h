@@ -22,6 +22,10 @@ gac_status gac_file_copy(gac_file *file, uint64_t offset, int to, uint64_t to_of
  * prints an error and ends. */
 gac_status gac_file_map(gac_file *file, const void **data, gac_error *err);
 
+/* Checks that a target is not the input, not inside it and does not contain
+ * it. Errors: GAC_USAGE. */
+gac_status gac_check_target(const char *from, const char *out, gac_error *err);
+
 /* A directory that appears under its name complete or not at all. Leftovers of
  * killed processes for the same path are removed. */
 typedef struct gac_new_dir gac_new_dir;

@@ -155,37 +155,43 @@ static gac_status open_file(gac_checkpoint *c, gac_error *err)
     return status == GAC_OK ? gac_weights_read(c, slash ? slash + 1 : c->path, file, err) : status;
 }
 
-static gac_status read_config(gac_checkpoint *c, gac_error *err)
+gac_status gac_checkpoint_config_file(const gac_checkpoint *c, gac_file **out, gac_error *err)
 {
-    char q[256];
+    bool found = false;
     const char *slash = strrchr(c->path, '/');
     char *directory = c->is_directory    ? strdup(c->path)
                       : !slash           ? strdup(".")
                       : slash == c->path ? strdup("/")
                                          : strndup(c->path, (size_t)(slash - c->path));
+    *out = NULL;
     if (!directory)
         return gac_error_no_memory(err);
+    gac_status status = look_inside(directory, "config.json", &found, err);
+    if (found)
+        status = gac_file_open_inside(directory, "config.json", out, err);
+    free(directory);
+    return status;
+}
+
+static gac_status read_config(gac_checkpoint *c, gac_error *err)
+{
+    char q[256];
     gac_file *file = NULL;
     char *text = NULL;
     size_t n_bytes;
-    bool found = false;
-    gac_status status = look_inside(directory, "config.json", &found, err);
-    if (found) {
-        status = gac_file_open_inside(directory, "config.json", &file, err);
-        if (status == GAC_OK)
-            status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, err);
-        if (status == GAC_OK)
-            status =
-                gac_json_parse_exact(text, n_bytes, gac_file_path(file), &c->config_exact, err);
-        if (status == GAC_OK && !(c->config = gac_json_rounded(c->config_exact)))
-            status = gac_error_no_memory(err);
-        free(text);
-        if (status == GAC_OK && !json_is_object(c->config))
-            status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a JSON object",
-                                   gac_quote(q, sizeof q, gac_file_path(file)));
-        gac_file_close(file);
-    }
-    free(directory);
+    gac_status status = gac_checkpoint_config_file(c, &file, err);
+    if (status != GAC_OK || !file)
+        return status;
+    status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_json_parse_exact(text, n_bytes, gac_file_path(file), &c->config_exact, err);
+    if (status == GAC_OK && !(c->config = gac_json_rounded(c->config_exact)))
+        status = gac_error_no_memory(err);
+    free(text);
+    if (status == GAC_OK && !json_is_object(c->config))
+        status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a JSON object",
+                               gac_quote(q, sizeof q, gac_file_path(file)));
+    gac_file_close(file);
     return status;
 }
 

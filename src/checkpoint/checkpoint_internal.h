@@ -71,6 +71,11 @@ gac_status gac_torch_read(gac_checkpoint *checkpoint, int32_t file, gac_error *e
 gac_status gac_checkpoint_add_tensor(gac_checkpoint *checkpoint, const gac_tensor *tensor,
                                      char why[300], gac_error *err);
 
+/* Opens config.json in the checkpoint's directory or beside its file. *out is
+ * NULL if there is none. */
+gac_status gac_checkpoint_config_file(const gac_checkpoint *checkpoint, gac_file **out,
+                                      gac_error *err);
+
 /* Opens the shards that an index lists, and checks that index and shards agree. */
 gac_status gac_index_read(gac_checkpoint *checkpoint, gac_file *index,
                           const gac_checkpoint_options *options, gac_error *err);

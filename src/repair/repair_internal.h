@@ -98,10 +98,6 @@ gac_status gac_pads_are_zero(gac_checkpoint *checkpoint, int32_t tensor, const t
 gac_status gac_transfer(gac_checkpoint *checkpoint, int32_t from, const tensor_map *map,
                         gac_writer *writer, int32_t to, gac_tensor_hash *hash, gac_error *err);
 
-/* Checks that the target is not the input, not inside it and does not contain
- * it. Errors: GAC_USAGE. */
-gac_status gac_check_target(const char *from, const char *out, gac_error *err);
-
 /* Makes the exact config (gac_json_parse_exact) of the repaired model. with_code: modelling code
  * may state sizes that a plain config cannot. *code gets its text if it is needed and the config
  * did not name it yet; otherwise NULL. The caller owns *out and *code. */

@@ -1,11 +1,11 @@
-/* Checks where a repair may write. */
+/* Checks where a result may be written. */
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "repair/repair_internal.h"
+#include "base/files.h"
 
 /* Returns whether a is b or inside b. Both are resolved paths. */
 static bool lies_in(const char *a, const char *b)
