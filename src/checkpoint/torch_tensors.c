@@ -15,7 +15,8 @@ typedef struct walk {
     size_t n_name;
     int64_t n_steps;
     int64_t n_name_bytes;
-    int32_t n_aside; /* objects in containers of tensors that are neither */
+    int32_t n_aside; /* objects that are neither tensors nor hold any */
+    char aside[160]; /* the class of the first one */
     uint64_t tensor_bytes;
 } walk;
 
@@ -410,7 +411,8 @@ static gac_status visit(walk *w, const pickle_value *value, int depth)
         return visit_module(w, state, depth);
     if (is_mapping(value) || value->kind == PICKLE_LIST || value->kind == PICKLE_TUPLE)
         return visit_items(w, value, depth);
-    w->n_aside += value->kind == PICKLE_OBJECT;
+    if (value->kind == PICKLE_OBJECT && w->n_aside++ == 0)
+        class_of(value, w->aside);
     return GAC_OK;
 }
 
@@ -471,8 +473,8 @@ gac_status gac_torch_add_tensors(torch_file *t)
     if (status == GAC_OK)
         status = visit(w, root, 0);
     if (status == GAC_OK && t->checkpoint->n_tensors == first && (w->n_aside || !is_mapping(root)))
-        status = gac_torch_bad(t, root, "no tensors: it holds %s, and no torch module",
-                               class_of(root, text));
+        status = gac_torch_bad(t, root, "no tensors: it holds %s, which is no torch module",
+                               w->n_aside ? w->aside : class_of(root, text));
     if (status == GAC_OK && w->n_aside)
         status =
             note(w, "%d objects that are neither tensors nor modules are not read", w->n_aside);

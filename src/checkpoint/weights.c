@@ -52,20 +52,20 @@ gac_status gac_checkpoint_add_tensor(gac_checkpoint *c, const gac_tensor *tensor
     return GAC_OK;
 }
 
-/* Finds whether a file starts as those of torch.save do: as a zip archive, or
- * as a pickle. Taken as the length of a safetensors header, such a start would
- * be too long. */
+/* Finds whether a file starts as those of torch.save do: as a zip archive, whose
+ * byte 8 is a method of packing and not the start of JSON; or as a pickle, which
+ * would be too long as a safetensors header. */
 static gac_status is_torch(gac_file *file, bool *out, gac_error *err)
 {
-    uint8_t start[8] = { 0 };
+    uint8_t start[9] = { 0 };
     uint64_t length = 0;
     size_t n = gac_file_size(file) < sizeof start ? 0 : sizeof start;
     gac_status status = gac_file_read(file, 0, start, n, err);
-    for (size_t i = sizeof start; i-- > 0;)
+    for (size_t i = 8; i-- > 0;)
         length = length << 8 | start[i];
     bool is_zip = memcmp(start, "PK\3\4", 4) == 0 || memcmp(start, "PK\5\6", 4) == 0;
     bool is_pickle = start[0] == 0x80 && start[1] >= 2 && start[1] <= 5;
-    *out = (is_zip || is_pickle) && length > GAC_MAX_HEADER_BYTES;
+    *out = (is_zip && start[8] <= 8) || (is_pickle && length > GAC_MAX_HEADER_BYTES);
     return status;
 }
 
