@@ -1,6 +1,7 @@
 #include "cli.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct convert_command {
     const char *out;
@@ -36,7 +37,7 @@ static gac_status report(cli *c, const convert_command *o, const gac_convert_res
     if (c->json) {
         json_t *result = gac_json_result("gac.convert/1", c->argc, c->argv);
         json_t *body =
-            json_pack("{s:s, s:s, s:i, s:I, s:I, s:s?, s:I}", "model_type", r->model_type, "dtype",
+            json_pack("{s:s?, s:s, s:i, s:I, s:I, s:s?, s:I}", "model_type", r->model_type, "dtype",
                       gac_dtype_name(r->dtype), "n_tensors", r->n_tensors, "n_params",
                       (json_int_t)r->n_params, "bytes", (json_int_t)r->size_bytes, "tokenizer",
                       r->tokenizer, "n_tokens", (json_int_t)r->n_tokens);
@@ -46,8 +47,13 @@ static gac_status report(cli *c, const convert_command *o, const gac_convert_res
         json_decref(result);
         return status;
     }
-    printf("model      %s, %s parameters in %d tensors\n", r->model_type,
-           cli_count(count, r->n_params), r->n_tensors);
+    printf("model      %s%s%s parameters in %d tensors\n", r->model_type ? r->model_type : "",
+           r->model_type ? ", " : "", cli_count(count, r->n_params), r->n_tensors);
+    if (!r->model_type) {
+        printf("written    %s: %s, mostly %s\n", o->out, cli_bytes(bytes, r->size_bytes),
+               gac_dtype_name(r->dtype));
+        return GAC_OK;
+    }
     if (r->tokenizer)
         printf("tokenizer  %s of %lld tokens\n", r->tokenizer, (long long)r->n_tokens);
     else
@@ -57,12 +63,37 @@ static gac_status report(cli *c, const convert_command *o, const gac_convert_res
     return GAC_OK;
 }
 
-/* Recognises llama2.c's files by their name, because the format has no magic
- * number. */
-static bool is_llama2c(const char *path)
+typedef gac_status convert_format(const char *from, const char *to,
+                                  const gac_convert_options *options, gac_convert_result *result,
+                                  gac_error *err);
+
+static bool ends_with(const char *text, const char *end)
 {
-    size_t n = strlen(path);
-    return n > 4 && strcmp(path + n - 4, ".bin") == 0;
+    size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+/* Returns whether a file starts as those of torch.save do: as a zip archive or
+ * as a pickle. llama2.c's start with a size, and have the same ending. */
+static bool is_torch_file(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    int first = file ? fgetc(file) : EOF;
+    if (file)
+        fclose(file);
+    return first == 'P' || first == 0x80;
+}
+
+/* Recognises the format. */
+static convert_format *format_of(const char *path, const convert_command *o)
+{
+    struct stat s;
+    bool folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    if (o->options.tokenizer || (ends_with(path, ".bin") && !folder && !is_torch_file(path)))
+        return gac_convert_llama2c;
+    return folder || ends_with(path, ".bin") || ends_with(path, ".pt") || ends_with(path, ".pth")
+               ? gac_convert_torch
+               : gac_convert_gguf;
 }
 
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
@@ -70,29 +101,34 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     convert_command *o = filled;
     gac_convert_result result;
     const char *from = arguments[0];
-    bool llama2c = is_llama2c(from);
+    convert_format *convert = format_of(from, o);
     (void)n;
     if (!o->out)
         return gac_error_set(&c->error, GAC_USAGE, "convert needs -o DIR; see gac convert --help");
-    if (llama2c != (o->options.tokenizer != NULL))
+    if (convert == gac_convert_llama2c && !(o->options.tokenizer && ends_with(from, ".bin")))
         return gac_error_set(&c->error, GAC_USAGE,
-                             llama2c ? "--tokenizer FILE is needed for a model of llama2.c"
-                                     : "--tokenizer is for a .bin file of llama2.c");
+                             o->options.tokenizer
+                                 ? "--tokenizer is for a .bin file of llama2.c"
+                                 : "--tokenizer FILE is needed for a model of llama2.c");
+    if (convert == gac_convert_torch && cli_given(c, "dtype"))
+        return gac_error_set(&c->error, GAC_USAGE,
+                             "--dtype is not for torch files, which keep their dtypes");
     o->options.progress = c->progress;
     o->options.log = &c->log;
     o->options.cancel = cli_catch_signals();
-    gac_status status = llama2c ? gac_convert_llama2c(from, o->out, &o->options, &result, &c->error)
-                                : gac_convert_gguf(from, o->out, &o->options, &result, &c->error);
+    gac_status status = convert(from, o->out, &o->options, &result, &c->error);
     return status == GAC_OK ? report(c, o, &result) : status;
 }
 
 const command cmd_convert = {
     .name = "convert",
-    .summary = "GGUF or llama2.c to a Hugging Face directory",
-    .usage = "FILE.gguf -o DIR [options]\nMODEL.bin -o DIR --tokenizer TOKENIZER.bin",
+    .summary = "GGUF, torch or llama2.c files to a Hugging Face directory",
+    .usage = "FILE.gguf -o DIR [options]\nTORCH_DIR|FILE.pt -o DIR [options]\n"
+             "MODEL.bin -o DIR --tokenizer TOKENIZER.bin",
     .about = "Writes a Hugging Face directory (config, tensors, tokenizer) from a GGUF file of a "
              "llama, mistral, qwen2 or qwen3 model, quantised weights as floats, or from "
-             "llama2.c's first format.",
+             "llama2.c's first format. Writes files of torch.save (.bin, .pt, .pth) as safetensors "
+             "with the same bytes; other commands read them without that.",
     .example = "SmolLM2-135M.Q4_1.gguf -o ./smollm2",
     COMMAND_RUNS(1, 1, "one file"),
 };

@@ -1,9 +1,11 @@
 /* checkpoint: bytes on disk.
  *
- * Opens a safetensors file, or a Hugging Face directory of one file or of
- * shards with an index. Opening validates everything that the headers state:
- * afterwards the bytes of every tensor exist, do not overlap and fill their
- * files. Tensor data stays on disk until it is read. This room does not know
+ * Opens a safetensors file, a file that torch.save wrote, or a Hugging Face
+ * directory of one file or of shards with an index. Opening validates
+ * everything that the headers state: afterwards the bytes of every tensor
+ * exist. In safetensors files they also do not overlap and fill their files; in
+ * torch files several tensors may share bytes. Nothing in a torch file is
+ * executed. Tensor data stays on disk until it is read. This room does not know
  * what a tensor means.
  *
  * Several threads may query one checkpoint at once, because queries change
@@ -37,6 +39,10 @@ typedef struct gac_tensor {
     uint64_t size_bytes;
     uint64_t offset; /* position of its first byte in its file */
     int32_t file;    /* index of its file */
+    /* (n_axes) steps from one index to the next, in elements of the file. NULL if
+     * its elements lie in order. Only tensors of torch files have them; all
+     * functions here give the elements in order. */
+    const int64_t *strides;
 } gac_tensor;
 
 typedef struct gac_checkpoint gac_checkpoint;
@@ -51,8 +57,9 @@ typedef struct gac_checkpoint_options {
         NULL, NULL \
     }
 
-/* Opens a directory or a single .safetensors file. A config.json beside the
- * tensors is read too. options may be NULL. Errors: GAC_BAD_INPUT for
+/* Opens a directory or a single file, of safetensors or of torch. Safetensors
+ * come first if a directory has both. A config.json beside the tensors is read
+ * too. options may be NULL. Errors: GAC_BAD_INPUT for
  * anything wrong with the files. */
 gac_status gac_checkpoint_open(const char *path, const gac_checkpoint_options *options,
                                gac_checkpoint **out, gac_error *err);
@@ -69,6 +76,8 @@ gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *cons
  * long as it does. */
 const char *gac_checkpoint_path(const gac_checkpoint *checkpoint);
 bool gac_checkpoint_is_directory(const gac_checkpoint *checkpoint);
+/* Returns whether torch.save wrote the files of tensors. */
+bool gac_checkpoint_is_torch(const gac_checkpoint *checkpoint);
 int32_t gac_checkpoint_n_tensors(const gac_checkpoint *checkpoint);
 /* Tensors are ordered by file, then as the header lists them. Here and below,
  * an index out of range gives NULL, or 0 if the function returns a number. */
@@ -102,8 +111,8 @@ gac_status gac_checkpoint_read(gac_checkpoint *checkpoint, int32_t tensor, uint6
 /* Maps a tensor's bytes from its file into memory. They live as long as the
  * checkpoint. Several threads may call this at once if none of them calls
  * gac_checkpoint_read. Data is copied if its position in the file is not
- * aligned for its elements. If another program makes the file shorter, touching
- * the missing part ends the process (SIGBUS). */
+ * aligned for its elements, or if it has strides. If another program makes the file shorter,
+ * touching the missing part ends the process (SIGBUS). */
 gac_status gac_checkpoint_map(const gac_checkpoint *checkpoint, int32_t tensor, const void **data,
                               gac_error *err);
 
@@ -242,9 +251,9 @@ typedef struct gac_convert_options {
     }
 
 typedef struct gac_convert_result {
-    const char *model_type; /* the model_type in config.json; static */
+    const char *model_type; /* the model_type in config.json; static. NULL: the input's config */
     const char *tokenizer;  /* kind of tokenizer, or NULL for none; static */
-    gac_dtype dtype;
+    gac_dtype dtype;        /* of torch files: that of most weights */
     int32_t n_tensors;
     int64_t n_params;
     uint64_t size_bytes; /* of all tensors written */
@@ -261,6 +270,11 @@ gac_status gac_convert_gguf(const char *from, const char *to, const gac_convert_
 /* The same for the first format of llama2.c. It needs options->tokenizer. */
 gac_status gac_convert_llama2c(const char *from, const char *to, const gac_convert_options *options,
                                gac_convert_result *result, gac_error *err);
+/* Writes what torch.save wrote, a file or a directory, as a directory of
+ * safetensors with the same tensors, byte for byte, and the other files. The
+ * dtype and the tokenizer of options must be left unset. */
+gac_status gac_convert_torch(const char *from, const char *to, const gac_convert_options *options,
+                             gac_convert_result *result, gac_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -31,6 +31,18 @@ bool gac_is_foreign_weights(const char *name)
     return false;
 }
 
+bool gac_is_torch_weights(const char *name)
+{
+    static const char *const others[] = { "optimizer", "scheduler",     "scaler",
+                                          "rng_state", "training_args", NULL };
+    for (int i = 0; others[i]; i++)
+        if (strncmp(name, others[i], strlen(others[i])) == 0)
+            return false;
+    return (gac_has_suffix(name, ".bin") || gac_has_suffix(name, ".pt") ||
+            gac_has_suffix(name, ".pth")) &&
+           gac_is_foreign_weights(name);
+}
+
 bool gac_is_weights(const char *name)
 {
     const char *slash = strrchr(name, '/');

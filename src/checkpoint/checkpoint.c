@@ -35,8 +35,9 @@ static gac_status look_inside(const char *directory, const char *name, bool *fou
 /* The content of a directory, as far as it matters for finding the weights. */
 typedef struct listing {
     int n_entries; /* includes "." and ".." */
-    int n_safetensors;
+    int n_safetensors, n_torch;
     char safetensors[256]; /* the name of one */
+    char torch[256];       /* the same of the files of torch.save */
     char foreign[256];     /* a weight file in a format we do not read */
 } listing;
 
@@ -53,7 +54,10 @@ static gac_status list_directory(const char *path, listing *out, gac_error *err)
             out->n_safetensors++;
             snprintf(out->safetensors, sizeof out->safetensors, "%s", entry->d_name);
         }
-        if (gac_is_foreign_weights(entry->d_name))
+        if (gac_is_torch_weights(entry->d_name)) {
+            out->n_torch++;
+            snprintf(out->torch, sizeof out->torch, "%s", entry->d_name);
+        } else if (gac_is_foreign_weights(entry->d_name))
             snprintf(out->foreign, sizeof out->foreign, "%s", entry->d_name);
     }
     gac_status status = errno ? gac_error_errno(err, path) : GAC_OK;
@@ -65,14 +69,14 @@ static gac_status open_single(gac_checkpoint *c, const char *name, gac_error *er
 {
     gac_file *file;
     gac_status status = gac_file_open_inside(c->path, name, &file, err);
-    return status == GAC_OK ? gac_safetensors_read(c, name, file, err) : status;
+    return status == GAC_OK ? gac_weights_read(c, name, file, err) : status;
 }
 
-static gac_status open_index(gac_checkpoint *c, const gac_checkpoint_options *options,
-                             gac_error *err)
+static gac_status open_index(gac_checkpoint *c, const char *name,
+                             const gac_checkpoint_options *options, gac_error *err)
 {
     gac_file *index;
-    gac_status status = gac_file_open_inside(c->path, GAC_INDEX_NAME, &index, err);
+    gac_status status = gac_file_open_inside(c->path, name, &index, err);
     if (status != GAC_OK)
         return status;
     status = gac_index_read(c, index, options, err);
@@ -80,41 +84,66 @@ static gac_status open_index(gac_checkpoint *c, const gac_checkpoint_options *op
     return status;
 }
 
+/* Opens the weights of one format by their usual names, if they are there: a
+ * single file comes before an index. */
+static gac_status open_usual(gac_checkpoint *c, const char *single, const char *index,
+                             const gac_checkpoint_options *options, bool *found, gac_error *err)
+{
+    bool has_single = false, has_index = false;
+    gac_status status = look_inside(c->path, single, &has_single, err);
+    if (status == GAC_OK)
+        status = look_inside(c->path, index, &has_index, err);
+    *found = has_single || has_index;
+    if (status == GAC_OK && has_single)
+        status = open_single(c, single, err);
+    if (status == GAC_OK && has_single && has_index) {
+        const char *note =
+            gac_arena_printf(&c->arena, "%s is left aside: %s comes first", index, single);
+        status = note ? gac_checkpoint_add_note(c, note, err) : gac_error_no_memory(err);
+    }
+    return status == GAC_OK && has_index && !has_single ? open_index(c, index, options, err)
+                                                        : status;
+}
+
+/* Says what a directory lacks. */
+static gac_status no_weights(const gac_checkpoint *c, const listing *found, gac_error *err)
+{
+    char q[256], qf[160];
+    gac_quote(q, sizeof q, c->path);
+    if (found->n_safetensors > 1)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: %d safetensors files and no %s", q,
+                             found->n_safetensors, GAC_INDEX_NAME);
+    if (found->n_torch > 1)
+        return gac_error_set(err, GAC_BAD_INPUT, "%s: %d torch files and no %s", q, found->n_torch,
+                             GAC_TORCH_INDEX_NAME);
+    if (found->foreign[0])
+        return gac_error_set(err, GAC_BAD_INPUT,
+                             "%s: no safetensors or torch file; %s must be converted to "
+                             "safetensors first",
+                             q, gac_quote(qf, sizeof qf, found->foreign));
+    return gac_error_set(err, GAC_BAD_INPUT, "%s: no safetensors or torch file", q);
+}
+
 /* Opens the files that hold the weights. transformers' rules come first.
- * Otherwise a directory may have exactly one safetensors file of any name. */
+ * Otherwise a directory may have exactly one safetensors file of any name, or
+ * exactly one torch file. */
 static gac_status open_directory(gac_checkpoint *c, const gac_checkpoint_options *options,
                                  gac_error *err)
 {
-    char q[256], qf[160];
-    listing found;
-    bool index, single;
-    gac_quote(q, sizeof q, c->path);
-    gac_status status = list_directory(c->path, &found, err);
+    listing list;
+    bool found = false;
+    gac_status status = list_directory(c->path, &list, err);
     if (status == GAC_OK)
-        status = look_inside(c->path, GAC_INDEX_NAME, &index, err);
-    if (status == GAC_OK)
-        status = look_inside(c->path, GAC_SINGLE_NAME, &single, err);
-    if (status != GAC_OK)
+        status = open_usual(c, GAC_SINGLE_NAME, GAC_INDEX_NAME, options, &found, err);
+    if (status == GAC_OK && !found)
+        status = open_usual(c, GAC_TORCH_SINGLE_NAME, GAC_TORCH_INDEX_NAME, options, &found, err);
+    if (status != GAC_OK || found)
         return status;
-    if (single) {
-        status = open_single(c, GAC_SINGLE_NAME, err);
-        if (status == GAC_OK && index)
-            status = gac_checkpoint_add_note(
-                c, GAC_INDEX_NAME " is left aside: " GAC_SINGLE_NAME " comes first", err);
-        return status;
-    }
-    if (index)
-        return open_index(c, options, err);
-    if (found.n_safetensors == 1)
-        return open_single(c, found.safetensors, err);
-    if (found.n_safetensors > 1)
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: %d safetensors files and no %s", q,
-                             found.n_safetensors, GAC_INDEX_NAME);
-    if (found.foreign[0])
-        return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: no safetensors file; %s must be converted to safetensors first",
-                             q, gac_quote(qf, sizeof qf, found.foreign));
-    return gac_error_set(err, GAC_BAD_INPUT, "%s: no safetensors file", q);
+    if (list.n_safetensors == 1)
+        return open_single(c, list.safetensors, err);
+    if (list.n_safetensors == 0 && list.n_torch == 1)
+        return open_single(c, list.torch, err);
+    return no_weights(c, &list, err);
 }
 
 /* Opens a single file. A config beside it describes it. */
@@ -123,41 +152,46 @@ static gac_status open_file(gac_checkpoint *c, gac_error *err)
     gac_file *file;
     const char *slash = strrchr(c->path, '/');
     gac_status status = gac_file_open(c->path, &file, err);
-    return status == GAC_OK ? gac_safetensors_read(c, slash ? slash + 1 : c->path, file, err)
-                            : status;
+    return status == GAC_OK ? gac_weights_read(c, slash ? slash + 1 : c->path, file, err) : status;
 }
 
-static gac_status read_config(gac_checkpoint *c, gac_error *err)
+gac_status gac_checkpoint_config_file(const gac_checkpoint *c, gac_file **out, gac_error *err)
 {
-    char q[256];
+    bool found = false;
     const char *slash = strrchr(c->path, '/');
     char *directory = c->is_directory    ? strdup(c->path)
                       : !slash           ? strdup(".")
                       : slash == c->path ? strdup("/")
                                          : strndup(c->path, (size_t)(slash - c->path));
+    *out = NULL;
     if (!directory)
         return gac_error_no_memory(err);
+    gac_status status = look_inside(directory, "config.json", &found, err);
+    if (found)
+        status = gac_file_open_inside(directory, "config.json", out, err);
+    free(directory);
+    return status;
+}
+
+static gac_status read_config(gac_checkpoint *c, gac_error *err)
+{
+    char q[256];
     gac_file *file = NULL;
     char *text = NULL;
     size_t n_bytes;
-    bool found = false;
-    gac_status status = look_inside(directory, "config.json", &found, err);
-    if (found) {
-        status = gac_file_open_inside(directory, "config.json", &file, err);
-        if (status == GAC_OK)
-            status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, err);
-        if (status == GAC_OK)
-            status =
-                gac_json_parse_exact(text, n_bytes, gac_file_path(file), &c->config_exact, err);
-        if (status == GAC_OK && !(c->config = gac_json_rounded(c->config_exact)))
-            status = gac_error_no_memory(err);
-        free(text);
-        if (status == GAC_OK && !json_is_object(c->config))
-            status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a JSON object",
-                                   gac_quote(q, sizeof q, gac_file_path(file)));
-        gac_file_close(file);
-    }
-    free(directory);
+    gac_status status = gac_checkpoint_config_file(c, &file, err);
+    if (status != GAC_OK || !file)
+        return status;
+    status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, err);
+    if (status == GAC_OK)
+        status = gac_json_parse_exact(text, n_bytes, gac_file_path(file), &c->config_exact, err);
+    if (status == GAC_OK && !(c->config = gac_json_rounded(c->config_exact)))
+        status = gac_error_no_memory(err);
+    free(text);
+    if (status == GAC_OK && !json_is_object(c->config))
+        status = gac_error_set(err, GAC_BAD_INPUT, "%s: not a JSON object",
+                               gac_quote(q, sizeof q, gac_file_path(file)));
+    gac_file_close(file);
     return status;
 }
 
@@ -302,6 +336,11 @@ unsigned gac_checkpoint_folder_mode(const gac_checkpoint *c)
     return c->is_directory ? c->mode : c->mode | (c->mode & 0444) >> 2;
 }
 
+bool gac_checkpoint_is_torch(const gac_checkpoint *c)
+{
+    return c->is_torch;
+}
+
 int32_t gac_checkpoint_n_tensors(const gac_checkpoint *c)
 {
     return c->n_tensors;
@@ -402,6 +441,18 @@ static gac_status turn_to(gac_checkpoint *c, const gac_tensor *t, uint64_t offse
     return GAC_OK;
 }
 
+static gac_status read_strided(const gac_checkpoint *c, const gac_tensor *t, uint64_t offset,
+                               void *buffer, size_t n_bytes, gac_error *err)
+{
+    const void *file;
+    if (n_bytes == 0)
+        return GAC_OK;
+    gac_status status = gac_file_map(c->files[t->file].file, &file, err);
+    if (status == GAC_OK)
+        gac_strided_read(t, file, offset, buffer, n_bytes);
+    return status;
+}
+
 gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offset, void *buffer,
                                size_t n_bytes, gac_error *err)
 {
@@ -412,22 +463,27 @@ gac_status gac_checkpoint_read(gac_checkpoint *c, int32_t tensor, uint64_t offse
     gac_status status = turn_to(c, t, offset, n_bytes, err);
     if (status != GAC_OK)
         return status;
+    if (t->strides)
+        return read_strided(c, t, offset, buffer, n_bytes, err);
     return gac_file_read(c->files[t->file].file, t->offset + offset, buffer, n_bytes, err);
 }
 
-/* Returns an aligned copy of a tensor that is not aligned in its file. The
- * first call creates it. */
-static gac_status copy_aligned(checkpoint_file *file, int32_t tensor, const void *bytes,
-                               uint64_t n_bytes, const void **data, gac_error *err)
+/* Returns a copy of a tensor that is not aligned in its file, or whose elements
+ * are not in order there. The first call creates it. */
+static gac_status copy_tensor(checkpoint_file *file, int32_t tensor, const gac_tensor *t,
+                              const void *start, const void **data, gac_error *err)
 {
     struct aligned_copy *copy = file->copies;
     while (copy && copy->tensor != tensor)
         copy = copy->next;
     if (!copy) {
-        copy = malloc(sizeof *copy + n_bytes);
+        copy = malloc(sizeof *copy + t->size_bytes);
         if (!copy)
             return gac_error_no_memory(err);
-        memcpy(copy->data, bytes, n_bytes);
+        if (t->strides)
+            gac_strided_read(t, start, 0, copy->data, t->size_bytes);
+        else
+            memcpy(copy->data, (const char *)start + t->offset, t->size_bytes);
         copy->tensor = tensor;
         copy->next = file->copies;
         file->copies = copy;
@@ -452,8 +508,8 @@ static gac_status map_tensor(const gac_checkpoint *c, int32_t tensor, const void
         gac_file_park(file->file);
     *data = (const char *)start + t->offset;
     int bytes = gac_dtype_bits(t->dtype) / 8;
-    if (bytes > 1 && (uintptr_t)*data % (uintptr_t)bytes != 0)
-        return copy_aligned(file, tensor, *data, t->size_bytes, data, err);
+    if (t->strides || (bytes > 1 && (uintptr_t)*data % (uintptr_t)bytes != 0))
+        return copy_tensor(file, tensor, t, start, data, err);
     return GAC_OK;
 }
 
@@ -471,6 +527,30 @@ gac_status gac_checkpoint_map(const gac_checkpoint *c, int32_t tensor, const voi
     return status;
 }
 
+/* Copies part of a tensor with strides, piece by piece. */
+static gac_status copy_strided(const gac_checkpoint *c, const gac_tensor *t, uint64_t offset,
+                               int to, uint64_t to_offset, uint64_t n_bytes, gac_error *err)
+{
+    enum { BUFFER_BYTES = 1 << 20 };
+    char *buffer = malloc(BUFFER_BYTES);
+    gac_status status = buffer ? GAC_OK : gac_error_no_memory(err);
+    while (n_bytes && status == GAC_OK) {
+        size_t n = n_bytes < BUFFER_BYTES ? (size_t)n_bytes : BUFFER_BYTES;
+        status = read_strided(c, t, offset, buffer, n, err);
+        for (size_t done = 0; done < n && status == GAC_OK;) {
+            ssize_t put = pwrite(to, buffer + done, n - done, (off_t)(to_offset + done));
+            if (put < 0 && errno != EINTR)
+                status = gac_error_set(err, GAC_FAILED, "cannot write: %s", strerror(errno));
+            done += put > 0 ? (size_t)put : 0;
+        }
+        offset += n;
+        to_offset += n;
+        n_bytes -= n;
+    }
+    free(buffer);
+    return status;
+}
+
 gac_status gac_checkpoint_copy(gac_checkpoint *c, int32_t tensor, uint64_t offset, int to,
                                uint64_t to_offset, uint64_t n_bytes, gac_error *err)
 {
@@ -478,5 +558,7 @@ gac_status gac_checkpoint_copy(gac_checkpoint *c, int32_t tensor, uint64_t offse
     gac_status status = turn_to(c, t, offset, n_bytes, err);
     if (status != GAC_OK)
         return status;
+    if (t->strides)
+        return copy_strided(c, t, offset, to, to_offset, n_bytes, err);
     return gac_file_copy(c->files[t->file].file, t->offset + offset, to, to_offset, n_bytes, err);
 }

@@ -12,6 +12,8 @@
 
 #define GAC_INDEX_NAME "model.safetensors.index.json"
 #define GAC_SINGLE_NAME "model.safetensors"
+#define GAC_TORCH_INDEX_NAME "pytorch_model.bin.index.json"
+#define GAC_TORCH_SINGLE_NAME "pytorch_model.bin"
 
 /* Real checkpoints hold up to some 300,000 tensors of one to three axes. */
 #define GAC_MAX_TENSORS 1000000
@@ -36,6 +38,7 @@ struct gac_checkpoint {
     int64_t n_params, n_axes; /* summed over all tensors */
     uint64_t size_bytes;
     gac_namemap by_name;
+    bool is_torch; /* a file is one of torch.save */
     checkpoint_file *files;
     int32_t n_files, file_capacity;
     int32_t reading;          /* the file whose descriptor is open, or -1 */
@@ -54,10 +57,24 @@ unsigned gac_checkpoint_folder_mode(const gac_checkpoint *checkpoint);
 gac_status gac_checkpoint_file_mode(const gac_checkpoint *checkpoint, const char *name,
                                     unsigned *out, gac_error *err);
 
-/* Appends an open file to the checkpoint, validates its header and appends its
- * tensors. The checkpoint owns file from now on, also after a failure. */
-gac_status gac_safetensors_read(gac_checkpoint *checkpoint, const char *name, gac_file *file,
-                                gac_error *err);
+/* Appends an open file to the checkpoint, recognises its format, validates its
+ * header and appends its tensors. The checkpoint owns file from now on, also
+ * after a failure. */
+gac_status gac_weights_read(gac_checkpoint *checkpoint, const char *name, gac_file *file,
+                            gac_error *err);
+/* The same for a file that the checkpoint has, by its index. */
+gac_status gac_safetensors_read(gac_checkpoint *checkpoint, int32_t file, gac_error *err);
+gac_status gac_torch_read(gac_checkpoint *checkpoint, int32_t file, gac_error *err);
+
+/* Appends a tensor. If it breaks a rule, such as that its name is new, why gets
+ * the reason and err stays as it is; otherwise why is empty. */
+gac_status gac_checkpoint_add_tensor(gac_checkpoint *checkpoint, const gac_tensor *tensor,
+                                     char why[300], gac_error *err);
+
+/* Opens config.json in the checkpoint's directory or beside its file. *out is
+ * NULL if there is none. */
+gac_status gac_checkpoint_config_file(const gac_checkpoint *checkpoint, gac_file **out,
+                                      gac_error *err);
 
 /* Opens the shards that an index lists, and checks that index and shards agree. */
 gac_status gac_index_read(gac_checkpoint *checkpoint, gac_file *index,
@@ -68,11 +85,19 @@ gac_status gac_index_read(gac_checkpoint *checkpoint, gac_file *index,
 bool gac_tensor_bytes(gac_dtype dtype, int32_t n_axes, const int64_t *shape, int64_t *n_elements,
                       uint64_t *size_bytes);
 
+/* Reads n_bytes of a tensor with strides, from byte offset of its elements in
+ * order on. file has the bytes of its file. */
+void gac_strided_read(const gac_tensor *tensor, const void *file, uint64_t offset, void *buffer,
+                      size_t n_bytes);
+
 bool gac_has_suffix(const char *text, const char *suffix);
 
-/* Returns whether name is that of a weight file in a format that we do not
- * read. */
+/* Returns whether name is that of a weight file in another format than
+ * safetensors. */
 bool gac_is_foreign_weights(const char *name);
+/* Returns whether name is that of a file with weights by torch.save, rather
+ * than with the state of a training. */
+bool gac_is_torch_weights(const char *name);
 
 /* Finds whether a checkpoint may replace path: nothing exists there, or an
  * empty folder, or a folder that opens as a checkpoint. */

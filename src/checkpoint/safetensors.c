@@ -36,20 +36,6 @@ static gac_status bad_tensor(const header *h, const char *name, gac_error *err, 
                          (unsigned long long)gac_json_walk_offset(&h->walk), what);
 }
 
-bool gac_tensor_bytes(gac_dtype dtype, int32_t n_axes, const int64_t *shape, int64_t *n_elements,
-                      uint64_t *size_bytes)
-{
-    int64_t elements = 1, bits;
-    for (int32_t i = 0; i < n_axes; i++)
-        if (shape[i] < 0 || !gac_mul_i64(elements, shape[i], &elements))
-            return false;
-    if (!gac_mul_i64(elements, gac_dtype_bits(dtype), &bits) || bits % 8 != 0)
-        return false;
-    *n_elements = elements;
-    *size_bytes = (uint64_t)bits / 8;
-    return true;
-}
-
 /* Returns a non-negative integer, or -1. */
 static int64_t size_value(const json_t *value)
 {
@@ -64,9 +50,6 @@ static gac_status take_shape(header *h, const json_t *shape, gac_tensor *tensor,
     size_t n_axes = json_array_size(shape);
     if (n_axes > GAC_MAX_AXES)
         return bad_tensor(h, tensor->name, err, "%zu axes, more than %d", n_axes, GAC_MAX_AXES);
-    h->checkpoint->n_axes += (int64_t)n_axes;
-    if (h->checkpoint->n_axes > GAC_MAX_TOTAL_AXES)
-        return bad_tensor(h, tensor->name, err, "more than %d axes in all", GAC_MAX_TOTAL_AXES);
     int64_t *sizes = gac_arena_alloc(&h->checkpoint->arena, n_axes * sizeof *sizes + 1);
     if (!sizes)
         return gac_error_no_memory(err);
@@ -134,28 +117,9 @@ static gac_status take_entry(header *h, const char *key, const json_t *entry, ga
 
 static gac_status append_tensor(header *h, const gac_tensor *tensor, gac_error *err)
 {
-    gac_checkpoint *c = h->checkpoint;
-    int32_t existing;
-    if (c->n_tensors == GAC_MAX_TENSORS)
-        return bad_tensor(h, tensor->name, err, "more than %d tensors", GAC_MAX_TENSORS);
-    gac_status status = gac_namemap_add(&c->by_name, tensor->name, c->n_tensors, &existing, err);
-    if (status != GAC_OK)
-        return status;
-    if (existing >= 0) {
-        char q[256];
-        int32_t other = c->tensors[existing].file;
-        if (other == h->file)
-            return bad_tensor(h, tensor->name, err, "appears twice");
-        return bad_tensor(h, tensor->name, err, "is also in %s",
-                          gac_quote(q, sizeof q, c->files[other].name));
-    }
-    if (!gac_grow((void **)&c->tensors, c->n_tensors, &c->tensor_capacity, sizeof *c->tensors))
-        return gac_error_no_memory(err);
-    if (!gac_add_i64(c->n_params, tensor->n_elements, &c->n_params) ||
-        !gac_add_u64(c->size_bytes, tensor->size_bytes, &c->size_bytes))
-        return bad_tensor(h, tensor->name, err, "the total size overflows");
-    c->tensors[c->n_tensors++] = *tensor;
-    return GAC_OK;
+    char why[300];
+    gac_status status = gac_checkpoint_add_tensor(h->checkpoint, tensor, why, err);
+    return *why ? bad_tensor(h, tensor->name, err, "%s", why) : status;
 }
 
 static gac_status take_metadata(header *h, gac_error *err)
@@ -294,26 +258,17 @@ static gac_status load_header(gac_file *file, char **text, size_t *n_bytes, gac_
     return gac_file_read(file, 8 + n_have, *text + n_have, (size_t)length - n_have, err);
 }
 
-gac_status gac_safetensors_read(gac_checkpoint *checkpoint, const char *name, gac_file *file,
-                                gac_error *err)
+gac_status gac_safetensors_read(gac_checkpoint *checkpoint, int32_t file, gac_error *err)
 {
     char *text = NULL;
     size_t n_bytes = 0;
-    if (!gac_grow((void **)&checkpoint->files, checkpoint->n_files, &checkpoint->file_capacity,
-                  sizeof *checkpoint->files)) {
-        gac_file_close(file);
-        return gac_error_no_memory(err);
-    }
-    checkpoint_file *entry = &checkpoint->files[checkpoint->n_files];
-    *entry = (checkpoint_file){ .file = file };
+    checkpoint_file *entry = &checkpoint->files[file];
     header h = { .checkpoint = checkpoint,
-                 .path = gac_file_path(file),
-                 .file = checkpoint->n_files++,
-                 .file_bytes = gac_file_size(file) };
+                 .path = gac_file_path(entry->file),
+                 .file = file,
+                 .file_bytes = gac_file_size(entry->file) };
     int32_t first = checkpoint->n_tensors;
-    entry->name = gac_arena_strdup(&checkpoint->arena, name);
-    gac_status status =
-        entry->name ? load_header(file, &text, &n_bytes, err) : gac_error_no_memory(err);
+    gac_status status = load_header(entry->file, &text, &n_bytes, err);
     if (status == GAC_OK) {
         h.data_start = entry->data_start = 8 + n_bytes;
         status = gac_json_walk_start(&h.walk, text, n_bytes, h.path, 8, err);
@@ -324,6 +279,5 @@ gac_status gac_safetensors_read(gac_checkpoint *checkpoint, const char *name, ga
         gac_json_walk_dispose(&h.walk);
     }
     free(text);
-    gac_file_park(file);
     return status;
 }

@@ -1,4 +1,5 @@
-/* Reads model.safetensors.index.json, which lists the shard of each tensor. */
+/* Reads the index of a sharded checkpoint, which lists the file of each tensor:
+ * model.safetensors.index.json or pytorch_model.bin.index.json. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,7 +160,7 @@ static gac_status read_shards(shard_index *x, gac_progress *progress, gac_error 
         int32_t first = c->n_tensors;
         status = gac_file_open_inside(c->path, x->shards[s], &file, err);
         if (status == GAC_OK)
-            status = gac_safetensors_read(c, x->shards[s], file, err);
+            status = gac_weights_read(c, x->shards[s], file, err);
         if (status == GAC_OK)
             status = check_shard(x, s, first, err);
         gac_progress_step(progress, (uint64_t)s + 1);

@@ -20,6 +20,7 @@ static gac_status add_tensor(gac_checkpoint *c, const gac_tensor *like, const in
     *t = *like;
     t->shape = sizes;
     t->file = -1;
+    t->strides = NULL;
     if (!gac_tensor_bytes(t->dtype, t->n_axes, sizes, &t->n_elements, &t->size_bytes) ||
         !gac_add_i64(c->n_params, t->n_elements, &c->n_params) ||
         !gac_add_u64(c->size_bytes, t->size_bytes, &c->size_bytes))

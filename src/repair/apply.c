@@ -157,6 +157,13 @@ static gac_status map_tensor(const rewrite *w, int32_t i, tensor_map *map)
     return status;
 }
 
+/* Returns whether the tensors stay in files of the same names. Those of torch
+ * files go to safetensors, under their usual names. */
+static bool keeps_files(const rewrite *w)
+{
+    return w->options->max_shard_bytes == 0 && !gac_checkpoint_is_torch(w->checkpoint);
+}
+
 static gac_status declare(rewrite *w, int32_t i)
 {
     int64_t shape[GAC_MAX_AXES];
@@ -170,7 +177,7 @@ static gac_status declare(rewrite *w, int32_t i)
     gac_map_dispose(&map);
     if (status == GAC_OK)
         status = gac_writer_add(w->writer, t->name, t->dtype, t->n_axes, shape, NULL, w->err);
-    if (status == GAC_OK && w->options->max_shard_bytes == 0) {
+    if (status == GAC_OK && keeps_files(w)) {
         /* Tensors are ordered by file, and each file's metadata is set once. */
         json_t *metadata = NULL;
         if (i == 0 || gac_checkpoint_tensor(w->checkpoint, i - 1)->file != t->file)

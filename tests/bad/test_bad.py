@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs gac on hostile checkpoints (make_bad.py and make_bad_gguf.py say which).
+"""Runs gac on hostile checkpoints (make_bad.py, make_bad_gguf.py and make_bad_torch.py say which).
 
     test_bad.py --gac build/gac [--rewrite build/tests/rewrite] [--big]
                 [--slack N] [CASE…]
@@ -21,6 +21,7 @@ import threading
 import make_bad
 import make_bad_big
 import make_bad_gguf
+import make_bad_torch
 
 MAX_SECONDS = 10  # of CPU time; the slowest takes 3
 MAX_BYTES = 1 << 30
@@ -180,6 +181,40 @@ class Suite:
                 faults += [] if result.code == 0 else [f"exit code {result.code}, expected 0"]
                 self.note(f"gguf {name}", result, faults + common_faults(result))
 
+    def torch(self):
+        for name, content, fragments in make_bad_torch.BAD:
+            if not self.wanted(name):
+                continue
+            path = make_bad_torch.write(self.folder, name, content)
+            result = self.run(self.options.gac, "inspect", path)
+            words = (fragments,) if isinstance(fragments, str) else fragments
+            faults = refusal_faults(result, (name + ".pt", *words))
+            faults += [] if " offset " in result.err else ["no offset in the message"]
+            if result.max_bytes > SMALL_BYTES * self.options.slack:
+                faults.append(f"{result.max_bytes >> 20} MiB")
+            if os.path.exists("/tmp/gac-was-here"):
+                faults.append("it ran code")
+            self.note(f"torch {name}", result, faults)
+            os.unlink(path)
+
+    def big_torch(self):
+        for name, content, codes in make_bad_torch.BIG:
+            if not self.wanted(name):
+                continue
+            path = make_bad_torch.write(self.folder, name, content())
+            result = self.run(self.options.gac, "inspect", path)
+            faults = refusal_faults(result, (name,)) if result.code else common_faults(result)
+            if result.code not in codes:
+                faults.append(f"exit code {result.code}, expected one of {codes}")
+            if result.seconds > MAX_SECONDS * self.options.slack:
+                faults.append(f"{result.seconds:.1f} s")
+            if result.max_bytes > MAX_BYTES * self.options.slack:
+                faults.append(f"{result.max_bytes >> 20} MiB")
+            print(f"{name}: exit {result.code}, {result.seconds:.2f} s, "
+                  f"{result.max_bytes >> 20} MiB: {result.err[-200:].strip()}")
+            self.note(f"torch {name}", result, faults)
+            os.unlink(path)
+
     def big_gguf(self):
         for name, pieces, codes in make_bad_gguf.BIG:
             if not self.wanted(name):
@@ -221,9 +256,11 @@ def main():
         suite.missing()
         suite.good()
         suite.gguf()
+        suite.torch()
         if options.big or options.cases:
             suite.big()
             suite.big_gguf()
+            suite.big_torch()
     skipped = "" if options.big or options.cases else ", big ones skipped (--big runs them)"
     print(f"{suite.n_passed} passed, {suite.n_failed} failed{skipped}")
     return 1 if suite.n_failed or not suite.n_passed else 0
