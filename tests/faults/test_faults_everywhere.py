@@ -270,8 +270,9 @@ class Harness:
         with open(path, encoding="ascii") as file:
             return int(file.read())
 
-    def attempt(self, kind, at, on):
-        """What is wrong with a run, or None."""
+    def attempt(self, kind, at, on, again=False):
+        """What is wrong with a run, or None. What is measured may differ once: on a busy machine a
+        probe leaves shapes out."""
         folder = self.new_folder()
         try:
             result = self.run(folder, kind, at, on)
@@ -279,6 +280,8 @@ class Harness:
             return "hangs"
         wrong = self.judge(result, folder, kind, on)
         self.clean(folder)
+        if wrong and self.case.loose and not again:
+            return self.attempt(kind, at, on, again=True)
         return wrong
 
     def judge(self, result, folder, kind, on):
