@@ -476,8 +476,8 @@ gac_status gac_torch_add_tensors(torch_file *t)
         status = gac_torch_bad(t, root, "no tensors: it holds %s, which is no torch module",
                                w->n_aside ? w->aside : class_of(root, text));
     if (status == GAC_OK && w->n_aside)
-        status =
-            note(w, "%d objects that are neither tensors nor modules are not read", w->n_aside);
+        status = note(w, "%d objects that are neither tensors nor modules are not read, such as %s",
+                      w->n_aside, w->aside);
     free(w);
     return status;
 }
