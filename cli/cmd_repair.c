@@ -142,6 +142,8 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                cli_bytes(after, r->bytes_after), overhead);
     if (written)
         printf("written to %s\n", written);
+    if (written && model && gac_checkpoint_is_torch(gac_model_checkpoint(model)))
+        printf("as safetensors; --undo gives the torch files' tensors back, as safetensors too\n");
     if (loads_in)
         loads_in_print("loads in ", loads_in);
     return listed;

@@ -293,6 +293,27 @@ def gguf_seeds():
     yield "untied", made.llama(shapes={"output.weight": (made.HIDDEN, made.VOCAB)}, **small)
 
 
+def torch_seeds():
+    sys.path.insert(0, os.path.join(ROOT, "tests", "bad"))
+    import make_bad_torch as made
+    for name, content, _ in made.BAD:
+        if len(content) <= 8192:
+            yield name, content
+    zeros = {"0": made.Storage("F32", bytes(64)), "1": made.Storage("F16", bytes(24))}
+    first, second = zeros["0"], zeros["1"]
+    views = {"a": made.Tensor(first, (4, 4)), "t": made.Tensor(first, (4, 3), (1, 4), 1),
+             "b": made.Tensor(second, (12,)), "e": made.Tensor(second, (0, 3))}
+    models = {"views": views, "model": {"model": made.as_model({"x.y.weight": views["a"]}),
+                                        "tokenizer": made.Call("a", "B", state={"c": [1.5, None]})},
+              "module": made.module("a.B", {"w": views["t"], "n": None},
+                                    {"kept": views["b"], "lost": views["a"]}, not_saved=["lost"]),
+              "nested": {"state_dict": {"l": [views["a"], (views["b"], True)], 3: views["e"]}}}
+    for name, value in models.items():
+        yield name + "_zip", made.zip_file(value)
+        yield name + "_legacy", made.legacy_file(value)
+        yield name + "_pickle", b"\0" + made.dump(value)[0]
+
+
 def tokenizer_seeds():
     flags = {"single_word": False, "lstrip": True, "rstrip": False, "normalized": False, "special": True}
     vocab = {c: i for i, c in enumerate(["a", "b", "ab", "\u0120", "\u2581", "<unk>", "<s>", "\u2581a", "d"])}
@@ -331,7 +352,7 @@ def json_seeds():
 
 SEEDS = {"json": json_seeds, "header": header_seeds, "index": index_seeds, "config": config_seeds,
          "model": model_seeds, "contract": contract_seeds, "experiment": experiment_seeds,
-         "gguf": gguf_seeds, "tokenizer": tokenizer_seeds}
+         "gguf": gguf_seeds, "torch": torch_seeds, "tokenizer": tokenizer_seeds}
 
 
 MAX_BYTES = 32768  # -max_len of run.sh

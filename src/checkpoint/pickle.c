@@ -273,14 +273,14 @@ static gac_status step(pickle_machine *m)
     return status == GAC_OK && !done ? unknown(m, *opcode) : status;
 }
 
-gac_status gac_pickle_read(pickle *p, const char *path, uint64_t base, const void *bytes,
-                           size_t n_bytes, gac_error *err)
+gac_status gac_pickle_read(pickle *p, pickle_memory *memory, const char *path, uint64_t base,
+                           const void *bytes, size_t n_bytes, gac_error *err)
 {
     pickle_machine m = {
         .out = p, .path = path, .base = base, .bytes = bytes, .n_bytes = n_bytes, .err = err
     };
     gac_status status = GAC_OK;
-    *p = (pickle){ .root = NULL };
+    *p = (pickle){ .memory = memory };
     if (n_bytes > GAC_MAX_PICKLE_BYTES)
         return gac_pickle_bad(&m, "a pickle of %zu bytes, more than the %u allowed", n_bytes,
                               GAC_MAX_PICKLE_BYTES);
@@ -298,7 +298,6 @@ gac_status gac_pickle_read(pickle *p, const char *path, uint64_t base, const voi
 void gac_pickle_dispose(pickle *p)
 {
     free(p->persistent);
-    gac_arena_free(&p->arena);
     *p = (pickle){ .root = NULL };
 }
 

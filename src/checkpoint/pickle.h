@@ -52,9 +52,14 @@ struct pickle_value {
     pickle_parts *parts;
 };
 
-typedef struct pickle {
+/* Memory for the values of pickles. One limit holds for all that share it. */
+typedef struct pickle_memory {
     gac_arena arena;
-    size_t n_memory; /* bytes in arena */
+    size_t n_bytes;
+} pickle_memory;
+
+typedef struct pickle {
+    pickle_memory *memory;
     pickle_value *root;
     pickle_value **persistent; /* all values of this kind, in order */
     int32_t n_persistent, persistent_capacity;
@@ -62,11 +67,11 @@ typedef struct pickle {
     bool ended_early; /* reading failed because there were too few bytes */
 } pickle;
 
-/* Reads one pickle from the start of bytes, which must outlive it. path and
- * base (the offset of bytes in the file) are for errors. Errors: GAC_BAD_INPUT.
- * The caller disposes of it in any case. */
-gac_status gac_pickle_read(pickle *p, const char *path, uint64_t base, const void *bytes,
-                           size_t n_bytes, gac_error *err);
+/* Reads one pickle from the start of bytes. bytes and memory must outlive it.
+ * path and base (the offset of bytes in the file) are for errors. Errors:
+ * GAC_BAD_INPUT. The caller disposes of it in any case. */
+gac_status gac_pickle_read(pickle *p, pickle_memory *memory, const char *path, uint64_t base,
+                           const void *bytes, size_t n_bytes, gac_error *err);
 void gac_pickle_dispose(pickle *p);
 
 bool gac_pickle_text_is(const pickle_value *value, const char *text);

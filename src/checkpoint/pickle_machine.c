@@ -23,17 +23,17 @@ gac_status gac_pickle_bad(const pickle_machine *m, const char *format, ...)
 /* Counts memory against the limit. */
 gac_status gac_pickle_charge(pickle_machine *m, size_t n_bytes)
 {
-    if (n_bytes > GAC_MAX_PICKLE_MEMORY - m->out->n_memory)
+    if (n_bytes > GAC_MAX_PICKLE_MEMORY - m->out->memory->n_bytes)
         return gac_pickle_bad(m, "the values of this pickle need more than %zu MiB of memory",
                               GAC_MAX_PICKLE_MEMORY >> 20);
-    m->out->n_memory += n_bytes;
+    m->out->memory->n_bytes += n_bytes;
     return GAC_OK;
 }
 
 gac_status gac_pickle_allocate(pickle_machine *m, size_t n_bytes, void *out)
 {
     gac_status status = gac_pickle_charge(m, n_bytes);
-    void *memory = status == GAC_OK ? gac_arena_alloc(&m->out->arena, n_bytes) : NULL;
+    void *memory = status == GAC_OK ? gac_arena_alloc(&m->out->memory->arena, n_bytes) : NULL;
     if (status == GAC_OK && !memory)
         return gac_error_no_memory(m->err);
     memcpy(out, &memory, sizeof memory);

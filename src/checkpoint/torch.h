@@ -32,11 +32,11 @@ typedef struct torch_file {
     const char *path;
     uint64_t base; /* offset of the pickle */
     uint8_t *bytes;
+    pickle_memory memory; /* values, strides, and the names of storages */
     pickle pickle;
     torch_storage *storages;
     int32_t n_storages, storage_capacity;
     gac_namemap by_key;
-    gac_arena arena; /* keys of storages */
     gac_error *err;
 } torch_file;
 

@@ -99,7 +99,7 @@ static gac_status read_zip(torch_file *t)
 {
     zip z;
     char *folder = NULL;
-    gac_status status = gac_zip_read(&z, t->file, t->err);
+    gac_status status = gac_zip_read(&z, &t->memory.arena, t->file, t->err);
     if (status == GAC_OK)
         status = find_folder(t, &z, &folder);
     if (status == GAC_OK)
@@ -111,8 +111,8 @@ static gac_status read_zip(torch_file *t)
     if (status == GAC_OK)
         status = load(t, data->offset, data->size_bytes);
     if (status == GAC_OK)
-        status = gac_pickle_read(&t->pickle, t->path, t->base, t->bytes, (size_t)data->size_bytes,
-                                 t->err);
+        status = gac_pickle_read(&t->pickle, &t->memory, t->path, t->base, t->bytes,
+                                 (size_t)data->size_bytes, t->err);
     if (status == GAC_OK)
         status = gac_torch_list_storages(t);
     if (status == GAC_OK)
@@ -166,7 +166,7 @@ static gac_status read_pickles(torch_file *t, size_t n, uint64_t *object, pickle
         t->base = at;
         if (which == HAS_OBJECT)
             *object = at;
-        status = gac_pickle_read(p, t->path, at, t->bytes + at, n - at, t->err);
+        status = gac_pickle_read(p, &t->memory, t->path, at, t->bytes + at, n - at, t->err);
         *ended_early = p->ended_early;
         if (status == GAC_OK)
             status = check_start(t, p, which);
@@ -231,6 +231,8 @@ static gac_status read_legacy(torch_file *t)
     while (status == GAC_BAD_INPUT && ended_early && n < most) {
         gac_pickle_dispose(&t->pickle);
         gac_pickle_dispose(&keys);
+        gac_arena_free(&t->memory.arena);
+        t->memory.n_bytes = 0;
         n = n * 8 < most ? n * 8 : most;
         status = read_pickles(t, (size_t)n, &object, &keys, &end, &ended_early);
     }
@@ -276,7 +278,7 @@ gac_status gac_torch_read(gac_checkpoint *checkpoint, int32_t file, gac_error *e
     }
     gac_pickle_dispose(&t.pickle);
     gac_namemap_dispose(&t.by_key);
-    gac_arena_free(&t.arena);
+    gac_arena_free(&t.memory.arena);
     free(t.storages);
     free(t.bytes);
     return status;

@@ -69,7 +69,7 @@ static gac_status add_storage(torch_file *t, pickle_value *value, const torch_st
     char q[160];
     int32_t existing = gac_namemap_find_n(&t->by_key, key->text, key->n);
     if (existing < 0) {
-        char *text = gac_arena_alloc(&t->arena, key->n + (size_t)1);
+        char *text = gac_arena_alloc(&t->memory.arena, key->n + (size_t)1);
         if (!text || !gac_grow((void **)&t->storages, t->n_storages, &t->storage_capacity,
                                sizeof *t->storages))
             return gac_error_no_memory(t->err);

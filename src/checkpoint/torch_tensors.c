@@ -141,7 +141,7 @@ static void plain_tensor(const pickle_value *value, const pickle_value **functio
 
 /* Takes a tuple of sizes or of strides. */
 static gac_status take_axes(const walk *w, const pickle_value *value, const char *what,
-                            int32_t *n_axes, int64_t **out)
+                            gac_arena *arena, int32_t *n_axes, int64_t **out)
 {
     const pickle_value *tuple = value;
     if (is_call_of(value, "torch", "Size") && value->parts->args->n == 1)
@@ -150,7 +150,7 @@ static gac_status take_axes(const walk *w, const pickle_value *value, const char
         return bad_tensor(w, value, "its %s are not a tuple", what);
     if (tuple->n > GAC_MAX_AXES)
         return bad_tensor(w, value, "%u axes, more than %d", tuple->n, GAC_MAX_AXES);
-    int64_t *axes = gac_arena_alloc(&w->t->checkpoint->arena, tuple->n * sizeof *axes + 1);
+    int64_t *axes = gac_arena_alloc(arena, tuple->n * sizeof *axes + 1);
     if (!axes)
         return gac_error_no_memory(w->t->err);
     for (uint32_t i = 0; i < tuple->n; i++) {
@@ -255,6 +255,7 @@ static gac_status take_tensor(walk *w, const pickle_value *value)
     int32_t n_strides = 0;
     int64_t *shape = NULL, *strides = NULL;
     const pickle_value *function, *args;
+    gac_checkpoint *c = w->t->checkpoint;
     gac_tensor tensor = { .file = w->t->index };
     plain_tensor(value, &function, &args);
     if (!args)
@@ -264,16 +265,21 @@ static gac_status take_tensor(walk *w, const pickle_value *value)
         return bad_tensor(w, value, "safetensors need another name");
     gac_status status = take_storage(w, function, args, &tensor, &n_bytes);
     if (status == GAC_OK)
-        status = take_axes(w, args->items[2], "sizes", &tensor.n_axes, &shape);
+        status = take_axes(w, args->items[2], "sizes", &c->arena, &tensor.n_axes, &shape);
     if (status == GAC_OK)
-        status = take_axes(w, args->items[3], "strides", &n_strides, &strides);
+        status = take_axes(w, args->items[3], "strides", &w->t->memory.arena, &n_strides, &strides);
     if (status == GAC_OK && n_strides != tensor.n_axes)
         status = bad_tensor(w, args, "%d sizes and %d strides", tensor.n_axes, n_strides);
     tensor.shape = shape;
     if (status == GAC_OK)
         status = check_extent(w, args, &tensor, strides, n_bytes);
-    if (status == GAC_OK && !is_in_order(&tensor, strides))
-        tensor.strides = strides;
+    if (status == GAC_OK && !is_in_order(&tensor, strides)) {
+        size_t n_strided = (size_t)n_strides * sizeof *strides;
+        int64_t *kept = gac_arena_alloc(&c->arena, n_strided);
+        if (!kept)
+            return gac_error_no_memory(w->t->err);
+        tensor.strides = memcpy(kept, strides, n_strided);
+    }
     return status == GAC_OK ? add_tensor(w, value, &tensor) : status;
 }
 
@@ -476,8 +482,8 @@ gac_status gac_torch_add_tensors(torch_file *t)
         status = gac_torch_bad(t, root, "no tensors: it holds %s, which is no torch module",
                                w->n_aside ? w->aside : class_of(root, text));
     if (status == GAC_OK && w->n_aside)
-        status =
-            note(w, "%d objects that are neither tensors nor modules are not read", w->n_aside);
+        status = note(w, "%d objects that are neither tensors nor modules are not read, such as %s",
+                      w->n_aside, w->aside);
     free(w);
     return status;
 }

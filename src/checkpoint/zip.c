@@ -15,13 +15,17 @@ enum {
     TAIL_BYTES = END_BYTES + LOCATOR_BYTES + END64_BYTES,
     ENTRY_BYTES = 46,
     LOCAL_BYTES = 30,
+    WINDOW_BYTES = 4096,
     FLAG_ENCRYPTED = 1 << 0,
     FLAG_SIZES_BEHIND = 1 << 3 /* the local header has no sizes */
 };
 
 typedef struct reader {
     zip *out;
+    gac_arena *arena;
     gac_file *file;
+    uint8_t tail[WINDOW_BYTES]; /* the end of the file */
+    size_t n_tail;
     uint64_t list, list_bytes, n_entries; /* the central directory */
     gac_error *err;
 } reader;
@@ -48,6 +52,17 @@ static uint64_t little(const uint8_t *bytes, size_t n)
     return value;
 }
 
+/* Reads bytes of the file, from the tail if they are there. Small archives are
+ * read often: a large model has hundreds. */
+static gac_status read_at(const reader *r, uint64_t offset, void *buffer, size_t n_bytes)
+{
+    uint64_t start = gac_file_size(r->file) - r->n_tail;
+    if (offset < start || n_bytes > r->n_tail - (offset - start))
+        return gac_file_read(r->file, offset, buffer, n_bytes, r->err);
+    memcpy(buffer, r->tail + (offset - start), n_bytes);
+    return GAC_OK;
+}
+
 /* ---- The end ------------------------------------------------------------- */
 
 /* Reads the 64-bit end record, which lies before its locator. */
@@ -71,11 +86,11 @@ static bool agrees(uint64_t field, uint64_t full, uint64_t unset)
 
 static gac_status read_end(reader *r)
 {
-    uint8_t tail[TAIL_BYTES] = { 0 };
     uint64_t size = gac_file_size(r->file);
-    size_t n = size < TAIL_BYTES ? (size_t)size : TAIL_BYTES;
-    const uint8_t *end = tail + TAIL_BYTES - END_BYTES, *locator = end - LOCATOR_BYTES;
-    gac_status status = gac_file_read(r->file, size - n, tail + TAIL_BYTES - n, n, r->err);
+    size_t n = size < WINDOW_BYTES ? (size_t)size : WINDOW_BYTES;
+    /* Where the file is shorter, zeros precede it. */
+    const uint8_t *end = r->tail + WINDOW_BYTES - END_BYTES, *locator = end - LOCATOR_BYTES;
+    gac_status status = gac_file_read(r->file, size - n, r->tail + WINDOW_BYTES - n, n, r->err);
     if (status != GAC_OK)
         return status;
     uint64_t at = size - END_BYTES;
@@ -94,7 +109,7 @@ static gac_status read_end(reader *r)
         if (n < TAIL_BYTES)
             return bad(r, 0, "no 64-bit end record of a zip file where its locator says");
         at = size - TAIL_BYTES;
-        status = read_end64(r, tail, at, little(locator + 8, 8));
+        status = read_end64(r, locator - END64_BYTES, at, little(locator + 8, 8));
         if (status == GAC_OK &&
             !(agrees(n_entries, r->n_entries, 0xffff) &&
               agrees(list_bytes, r->list_bytes, 0xffffffff) && agrees(list, r->list, 0xffffffff)))
@@ -103,6 +118,14 @@ static gac_status read_end(reader *r)
     if (status == GAC_OK && (r->list > at || r->list_bytes != at - r->list))
         return bad(r, at, "the list of members does not end where the end record starts");
     return status;
+}
+
+/* Makes the end of the file available to read_at. */
+static void keep_tail(reader *r)
+{
+    uint64_t size = gac_file_size(r->file);
+    r->n_tail = size < WINDOW_BYTES ? (size_t)size : WINDOW_BYTES;
+    memmove(r->tail, r->tail + WINDOW_BYTES - r->n_tail, r->n_tail);
 }
 
 /* ---- The list of members ------------------------------------------------- */
@@ -138,7 +161,7 @@ static gac_status take_name(reader *r, const uint8_t *text, size_t n, uint64_t a
 {
     if (n == 0 || n > GAC_MAX_NAME_BYTES || !gac_is_utf8((const char *)text, n))
         return bad(r, at, "a member's name of %zu bytes is empty, too long or no UTF-8", n);
-    char *name = gac_arena_alloc(&r->out->arena, n + 1);
+    char *name = gac_arena_alloc(r->arena, n + 1);
     if (!name)
         return gac_error_no_memory(r->err);
     memcpy(name, text, n);
@@ -186,7 +209,7 @@ static gac_status take_list(reader *r)
     uint8_t *list = malloc((size_t)r->list_bytes + 1);
     if (!list)
         return gac_error_no_memory(r->err);
-    gac_status status = gac_file_read(r->file, r->list, list, (size_t)r->list_bytes, r->err);
+    gac_status status = read_at(r, r->list, list, (size_t)r->list_bytes);
     size_t at = 0, n_used = 0;
     for (uint64_t i = 0; i < r->n_entries && status == GAC_OK; i++, at += n_used)
         status = take_entry(r, list + at, (size_t)r->list_bytes - at, r->list + at, &n_used);
@@ -208,7 +231,7 @@ static gac_status locate(const reader *r, zip_member *m)
     gac_quote(q, sizeof q, m->name);
     if (m->header > r->list || r->list - m->header < LOCAL_BYTES + n_name)
         return bad(r, m->header, "member \"%s\" starts outside of the file", q);
-    gac_status status = gac_file_read(r->file, m->header, local, LOCAL_BYTES + n_name, r->err);
+    gac_status status = read_at(r, m->header, local, LOCAL_BYTES + n_name);
     if (status != GAC_OK)
         return status;
     bool has_sizes = !(little(local + 6, 2) & FLAG_SIZES_BEHIND);
@@ -254,13 +277,15 @@ static gac_status check_order(reader *r)
     return status;
 }
 
-gac_status gac_zip_read(zip *z, gac_file *file, gac_error *err)
+gac_status gac_zip_read(zip *z, gac_arena *arena, gac_file *file, gac_error *err)
 {
-    reader r = { .out = z, .file = file, .err = err };
+    reader r = { .out = z, .arena = arena, .file = file, .err = err };
     *z = (zip){ .members = NULL };
     gac_status status = gac_namemap_init(&z->by_name, err);
     if (status == GAC_OK)
         status = read_end(&r);
+    if (status == GAC_OK)
+        keep_tail(&r);
     if (status == GAC_OK)
         status = take_list(&r);
     return status == GAC_OK ? check_order(&r) : status;
@@ -270,7 +295,6 @@ void gac_zip_dispose(zip *z)
 {
     gac_namemap_dispose(&z->by_name);
     free(z->members);
-    gac_arena_free(&z->arena);
     *z = (zip){ .members = NULL };
 }
 

@@ -19,16 +19,15 @@ typedef struct zip_member {
 } zip_member;
 
 typedef struct zip {
-    gac_arena arena;
     zip_member *members; /* in order of their offsets */
     int32_t n_members, capacity;
     gac_namemap by_name;
 } zip;
 
 /* Reads the list of members and validates it: afterwards every member is
- * stored, its bytes exist, no two members overlap and no name occurs twice.
- * Errors: GAC_BAD_INPUT. The caller disposes of it in any case. */
-gac_status gac_zip_read(zip *z, gac_file *file, gac_error *err);
+ * stored, its bytes exist, no two members overlap and no name occurs twice. arena
+ * gets the names. Errors: GAC_BAD_INPUT. The caller disposes of it in any case. */
+gac_status gac_zip_read(zip *z, gac_arena *arena, gac_file *file, gac_error *err);
 void gac_zip_dispose(zip *z);
 const zip_member *gac_zip_find(const zip *z, const char *name); /* NULL if absent */
 

@@ -73,7 +73,7 @@ def module(name, parameters=None, buffers=None, modules=None, not_saved=(), **at
 class Pickler:
     def __init__(self, legacy=False):
         self.out, self.legacy = bytearray(b"\x80\x02"), legacy
-        self.memo, self.storages = {}, {}
+        self.memo, self.storages, self.keys = {}, {}, {}
 
     def put(self, value):
         """Memoizes the value on top of the stack, as pickle does, and keeps it alive."""
@@ -126,16 +126,15 @@ class Pickler:
             self.out += b"\x88ccollections\nOrderedDict\n)RtR"
 
     def storage(self, storage):
-        if storage.key is None:
-            storage.key = str(len(self.storages))
-        self.storages.setdefault(storage.key, storage)
+        key = self.keys.setdefault(id(storage), storage.key or str(len(self.storages)))
+        self.storages.setdefault(key, storage)
         self.out += b"("
         self.text("storage")
         if storage.dtype in NEW:
             self.name("torch.storage", "UntypedStorage")
         else:
             self.name("torch", STORAGES.get(storage.dtype, storage.dtype))
-        self.text(storage.key)
+        self.text(key)
         self.text("cpu")
         self.integer(storage.numel)
         if self.legacy:

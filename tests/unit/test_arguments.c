@@ -122,6 +122,9 @@ static void null_checkpoint(void **state)
     NEEDS(gac_convert_gguf, from, NULL, SOME, SOME, SOME, err);
     NEEDS(gac_convert_gguf, to, SOME, NULL, SOME, SOME, err);
     NEEDS(gac_convert_gguf, result, SOME, SOME, SOME, NULL, err);
+    NEEDS(gac_convert_torch, from, NULL, SOME, SOME, SOME, err);
+    NEEDS(gac_convert_torch, to, SOME, NULL, SOME, SOME, err);
+    NEEDS(gac_convert_torch, result, SOME, SOME, SOME, NULL, err);
     NEEDS(gac_convert_llama2c, from, NULL, SOME, SOME, SOME, err);
     NEEDS(gac_convert_llama2c, to, SOME, NULL, SOME, SOME, err);
     NEEDS(gac_convert_llama2c, result, SOME, SOME, SOME, NULL, err);
