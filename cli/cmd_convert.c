@@ -1,5 +1,6 @@
 #include "cli.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -85,10 +86,8 @@ static bool is_torch_file(const char *path)
 }
 
 /* Recognises the format. */
-static convert_format *format_of(const char *path, const convert_command *o)
+static convert_format *format_of(const char *path, bool folder, const convert_command *o)
 {
-    struct stat s;
-    bool folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
     if (o->options.tokenizer || (ends_with(path, ".bin") && !folder && !is_torch_file(path)))
         return gac_convert_llama2c;
     return folder || ends_with(path, ".bin") || ends_with(path, ".pt") || ends_with(path, ".pth")
@@ -101,8 +100,12 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     convert_command *o = filled;
     gac_convert_result result;
     const char *from = arguments[0];
-    convert_format *convert = format_of(from, o);
+    struct stat s;
     (void)n;
+    bool found = stat(from, &s) == 0;
+    if (!found && errno != ENOENT)
+        return gac_error_errno(&c->error, from);
+    convert_format *convert = format_of(from, found && S_ISDIR(s.st_mode), o);
     if (!o->out)
         return gac_error_set(&c->error, GAC_USAGE, "convert needs -o DIR; see gac convert --help");
     if (convert == gac_convert_llama2c && !(o->options.tokenizer && ends_with(from, ".bin")))

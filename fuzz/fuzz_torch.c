@@ -10,8 +10,8 @@ enum { N_MEMBERS = 3, MAX_BYTES = 40000 };
 
 static void put_number(uint8_t **to, uint64_t value, int n_bytes)
 {
-    for (int i = 0; i < n_bytes; i++)
-        *(*to)++ = (uint8_t)(value >> (8 * i));
+    for (int i = 0; i < n_bytes; i++, value >>= 8)
+        *(*to)++ = (uint8_t)value;
 }
 
 /* Writes the header of a member: the local one, or the one in the list. */

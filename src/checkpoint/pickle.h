@@ -39,7 +39,8 @@ typedef struct pickle_parts {
 } pickle_parts;
 
 struct pickle_value {
-    pickle_kind kind;
+    uint8_t kind;    /* pickle_kind */
+    bool has_no_use; /* for the reader of the values: visited already, for nothing */
     uint32_t n; /* bytes of a text, or items. Dicts and objects have a key and a value in turn. */
     uint32_t capacity;
     uint32_t at; /* offset of the opcode that made it */

@@ -77,7 +77,7 @@ gac_status gac_pickle_push_new(pickle_machine *m, pickle_kind kind, pickle_value
     pickle_value *value = NULL;
     gac_status status = gac_pickle_allocate(m, sizeof *value, &value);
     if (status == GAC_OK) {
-        value->kind = kind;
+        value->kind = (uint8_t)kind;
         value->at = (uint32_t)m->at;
         status = gac_pickle_push(m, value);
     }

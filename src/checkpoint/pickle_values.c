@@ -152,9 +152,10 @@ gac_status gac_pickle_gather(pickle_machine *m, pickle_kind kind, size_t first)
     gac_status status = gac_pickle_allocate(m, sizeof *made, &made);
     if (status != GAC_OK)
         return status;
-    made->kind = kind;
+    made->kind = (uint8_t)kind;
     made->at = (uint32_t)m->at;
-    status = extend(m, made, m->stack + first, m->n_stack - first);
+    if (m->n_stack > first)
+        status = extend(m, made, m->stack + first, m->n_stack - first);
     m->n_stack = first;
     return status == GAC_OK ? gac_pickle_push(m, made) : status;
 }

@@ -8,9 +8,10 @@
 
 /* Limits beyond those of pickles and zip archives. */
 enum {
-    GAC_MAX_TORCH_NESTING = 64,      /* modules in modules, containers in containers */
-    GAC_MAX_TORCH_STEPS = 20000000,  /* values visited; one may be reached in many ways */
-    GAC_MAX_TORCH_SHARING = 64,      /* bytes of tensors per byte of the file */
+    GAC_MAX_TORCH_NESTING = 64,     /* modules in modules, containers in containers */
+    GAC_MAX_TORCH_STEPS = 20000000, /* values visited; one may be reached in many ways */
+    GAC_MAX_TORCH_SHARING =
+        64, /* bytes of tensors per byte of the file; a tensor counts as 64 or more */
     GAC_MAX_TORCH_NAMES = 100000000, /* bytes of names */
 };
 

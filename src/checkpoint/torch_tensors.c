@@ -234,7 +234,11 @@ static gac_status add_tensor(walk *w, const pickle_value *at, gac_tensor *tensor
     torch_file *t = w->t;
     uint64_t most;
     bool bounded = gac_mul_u64(gac_file_size(t->file), GAC_MAX_TORCH_SHARING, &most);
-    w->tensor_bytes += tensor->size_bytes < UINT64_MAX - w->tensor_bytes ? tensor->size_bytes : 0;
+    /* So there are no more tensors than the file has bytes. */
+    uint64_t counted =
+        tensor->size_bytes < GAC_MAX_TORCH_SHARING ? GAC_MAX_TORCH_SHARING : tensor->size_bytes;
+    if (!gac_add_u64(w->tensor_bytes, counted, &w->tensor_bytes))
+        return bad_tensor(w, at, "the total size overflows");
     if (bounded && w->tensor_bytes > most)
         return bad_tensor(w, at, "the tensors have more than %d times the bytes of the file",
                           GAC_MAX_TORCH_SHARING);
@@ -318,7 +322,7 @@ static void leave(walk *w, size_t before)
 
 /* ---- The walk ------------------------------------------------------------- */
 
-static gac_status visit(walk *w, const pickle_value *value, int depth);
+static gac_status visit(walk *w, pickle_value *value, int depth);
 
 static gac_status visit_items(walk *w, const pickle_value *value, int depth)
 {
@@ -327,7 +331,7 @@ static gac_status visit_items(walk *w, const pickle_value *value, int depth)
     for (uint32_t i = 0; i < value->n && status == GAC_OK; i += mapping ? 2 : 1) {
         size_t before;
         pickle_value number = { .kind = PICKLE_INT, .integer = i, .at = value->at };
-        const pickle_value *item = value->items[mapping ? i + 1 : i];
+        pickle_value *item = value->items[mapping ? i + 1 : i];
         w->n_steps++;
         /* Numbers and texts beside tensors have no names. */
         if (item->kind < PICKLE_TUPLE)
@@ -404,14 +408,8 @@ static gac_status visit_module(walk *w, const pickle_value *state, int depth)
     return status;
 }
 
-static gac_status visit(walk *w, const pickle_value *value, int depth)
+static gac_status visit_inside(walk *w, const pickle_value *value, int depth)
 {
-    if (depth > GAC_MAX_TORCH_NESTING)
-        return bad_tensor(w, value, "nested deeper than %d", GAC_MAX_TORCH_NESTING);
-    if (++w->n_steps > GAC_MAX_TORCH_STEPS)
-        return bad_tensor(w, value, "more than %d values to visit", GAC_MAX_TORCH_STEPS);
-    if (is_tensor(value))
-        return take_tensor(w, value);
     const pickle_value *state = module_state(w, value);
     if (state)
         return visit_module(w, state, depth);
@@ -420,6 +418,22 @@ static gac_status visit(walk *w, const pickle_value *value, int depth)
     if (value->kind == PICKLE_OBJECT && w->n_aside++ == 0)
         class_of(value, w->aside);
     return GAC_OK;
+}
+
+/* Visits a value. One without tensors is visited once only, because there may be
+ * very many ways to it. */
+static gac_status visit(walk *w, pickle_value *value, int depth)
+{
+    int32_t n_before = w->t->checkpoint->n_tensors;
+    if (depth > GAC_MAX_TORCH_NESTING)
+        return bad_tensor(w, value, "nested deeper than %d", GAC_MAX_TORCH_NESTING);
+    if (++w->n_steps > GAC_MAX_TORCH_STEPS)
+        return bad_tensor(w, value, "more than %d values to visit", GAC_MAX_TORCH_STEPS);
+    if (is_tensor(value))
+        return take_tensor(w, value);
+    gac_status status = value->has_no_use ? GAC_OK : visit_inside(w, value, depth);
+    value->has_no_use = w->t->checkpoint->n_tensors == n_before;
+    return status;
 }
 
 /* Adds the note "FILE: " and what. */
@@ -439,18 +453,18 @@ static gac_status note(const walk *w, const char *format, ...)
 
 /* Goes down from a training's checkpoint, {"model": ..., "optimizer": ...}, to
  * the model. */
-static gac_status find_model(walk *w, const pickle_value **root)
+static gac_status find_model(walk *w, pickle_value **root)
 {
     static const char *const keys[] = { "state_dict", "model_state_dict", "model", "module", NULL };
     const pickle_value *found = *root;
     for (int level = 0; level < 4 && found; level++) {
-        const pickle_value *inside = NULL;
+        pickle_value *inside = NULL;
         const char *const *key = keys;
         for (uint32_t i = 1; is_mapping(*root) && i < (*root)->n; i += 2)
             if (is_tensor((*root)->items[i]))
                 return GAC_OK;
         for (; *key && !inside; key += !inside) {
-            const pickle_value *value = get(*root, *key);
+            pickle_value *value = get(*root, *key);
             if (value && (is_mapping(value) || module_state(w, value)))
                 inside = value;
         }
@@ -470,7 +484,7 @@ gac_status gac_torch_add_tensors(torch_file *t)
 {
     char text[160];
     int32_t first = t->checkpoint->n_tensors;
-    const pickle_value *root = t->pickle.root;
+    pickle_value *root = t->pickle.root;
     walk *w = calloc(1, sizeof *w);
     if (!w)
         return gac_error_no_memory(t->err);

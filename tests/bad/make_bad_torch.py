@@ -63,9 +63,8 @@ def nested(n, start, step, end):
     return b"\x80\x02" + start + step * n + end + b"."
 
 
-def laughs(n):
+def laughs(n, inside):
     """Dicts in dicts: each holds the one before it twice, so there are 2^n ways down."""
-    inside = {"a": []}
     for _ in range(n):
         inside = {"x": inside, "y": inside}
     return inside
@@ -198,7 +197,8 @@ BAD = [
     ("pickle_deep_tuples", pickled(nested(100000, b")", b"\x85", b"")), ("nested", "64")),
     ("pickle_list_in_itself", pickled(b"\x80\x02]q\0h\0a."), "nested"),
     ("pickle_dict_in_itself", pickled(b"\x80\x02}q\0X\1\0\0\0ah\0s."), "nested"),
-    ("pickle_laughs", zip_file(laughs(30)), "values to visit"),
+    ("pickle_laughs", zip_file(laughs(30, {"a": tensor("F32", (0,), b"")})), "times the bytes"),
+    ("pickle_laughs_for_nothing", zip_file(laughs(60, {"a": Call("evil", "Thing")})), "evil.Thing"),
     ("pickle_of_nothing", zip_file(Call("evil", "Thing", state={"a": 1})), "evil.Thing"),
     ("pickle_marks", pickled(b"\x80\x02" + b"(" * 100000 + b"."), "stack"),
     # Code

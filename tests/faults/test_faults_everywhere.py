@@ -30,6 +30,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "repair"), os.path.join(ROOT, "tests
 import make_bad_gguf as made  # noqa: E402
 import repair_support as support  # noqa: E402
 import shim  # noqa: E402
+import torch_files  # noqa: E402
 from small_models import MODELS  # noqa: E402
 
 KINDS = ("alloc", "read", "write", "open", "stat", "readdir", "mmap", "sync", "rename", "close",
@@ -104,6 +105,23 @@ def with_gguf(folder, gac):
         file.write(made.llama(made.tokens(), kind=made.TYPE_Q4_0, fill=b"\x35"))
 
 
+def with_torch(folder, gac):
+    """A whole model in a zip file, and a state dict of transposed tensors in a legacy one."""
+    del gac
+    rng = support.seeded(1, "faults")
+    ck = MODELS["svdllm"](rng)
+    state = {name: torch_files.tensor(*tensor) for name, tensor in support.fill(ck, rng).items()}
+    turned = {name: torch_files.transposed(t) if len(t.shape) == 2 else t
+              for name, t in state.items()}
+    for name, content in (("zip", torch_files.zip_file(torch_files.as_model(state))),
+                          ("legacy", torch_files.legacy_file(turned))):
+        os.makedirs(os.path.join(folder, name))
+        with open(os.path.join(folder, name, "pytorch_model.bin"), "wb") as file:
+            file.write(content)
+        with open(os.path.join(folder, name, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(ck.config, file)
+
+
 def with_llama2c(folder, gac):
     """dim 8, hidden 12, one layer, 2 heads, 4 tokens, 16 positions; tokens a to d."""
     del gac
@@ -162,6 +180,9 @@ CASES = [
     Case("verify-forward", "verify", "in", "fit", "--forward", "--n-tokens", "3",
          setup=with_repaired),
     Case("convert", "convert", "m.gguf", "-o", "out", setup=with_gguf, target="out"),
+    Case("inspect-torch", "inspect", "zip", "--json", setup=with_torch),
+    Case("repair-torch", "repair", "legacy", "-o", "out", setup=with_torch, target="out"),
+    Case("convert-torch", "convert", "legacy", "-o", "out", setup=with_torch, target="out"),
     Case("convert-llama2c", "convert", "m.bin", "-o", "out", "--tokenizer", "t.bin",
          setup=with_llama2c, target="out"),
     Case("compress", "compress", "small", "-o", "out", "--ratio", "0.3", "--align", "none", "--text",
