@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import struct
+import sys
 
 import repair_support as support
 import torch_files as tf
@@ -360,4 +361,4 @@ def dense_state():
 
 if __name__ == "__main__":
     MODEL.update(dense_state())
-    main(__doc__)
+    sys.exit(main(__doc__))
