@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Do compressed models load in transformers and vLLM, and do they say the same there?
 
-    serve.py GAC MODEL TEXT OUT.json [--ratios 0.1,0.3,0.5]
+    serve.py GAC MODEL TEXT OUT.json [--ratios 0.1,0.3,0.5] [--more "--method energy"]
 
-Compresses MODEL at every ratio with gac, calibrated on TEXT, and once by fewer heads only. The
-dense model and each result continue three prompts with the likeliest tokens: by gac, by
+Compresses MODEL at every ratio with gac, calibrated on TEXT, and once by fewer heads only, with the options
+of --more. The dense model and each result continue three prompts with the likeliest tokens: by gac, by
 transformers and by vLLM, in float32 on the CPU. The token ids must be equal. transformers also
 saves the model, loads it again, and compiles the forward pass. Exit 1 if anything differs.
 """
@@ -116,11 +116,11 @@ def try_model(folder, prompts, expected):
 def compress(args, work, name, options):
     out = os.path.join(work, name)
     chosen = gac(args.gac, "compress", args.model, "-o", out, "--text", args.text, "--work",
-                 os.path.join(work, "layers"), *options)
+                 os.path.join(work, "layers"), *options, *args.more.split())
     counts = {}
     for module in chosen["modules"]:
         counts[module["choice"]] = counts.get(module["choice"], 0) + 1
-    return out, {"options": options, "choices": counts, "aligned_pct": chosen["aligned_pct"],
+    return out, {"options": options + args.more.split(), "choices": counts, "aligned_pct": chosen["aligned_pct"],
                  "ratio": chosen["ratio"]}
 
 
@@ -145,6 +145,7 @@ def main():
     parser.add_argument("text")
     parser.add_argument("out")
     parser.add_argument("--ratios", default="0.1,0.3,0.5")
+    parser.add_argument("--more", default="")
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as work:
