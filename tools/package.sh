@@ -46,7 +46,8 @@ printf 'gac (%s-1) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- %s  
 echo "Source: gac" >"$work/debian/control"
 set -- -dDepends root/usr/bin/gac root/usr/lib/libgac.so."$version"
 [ ! -f "$root/usr/lib/gac/libgac_mpi.so" ] || set -- "$@" -dSuggests root/usr/lib/gac/libgac_mpi.so
-links=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 "$@")
+links=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 "$@" 2>shlibdeps.txt) ||
+    { cat "$work/shlibdeps.txt" >&2; exit 1; }
 depends=$(echo "$links" | sed -n 's/^shlibs:Depends=//p')
 suggests=$(echo "$links" | sed -n 's/^shlibs:Suggests=//p')
 

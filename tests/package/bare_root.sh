@@ -47,8 +47,8 @@ echo "installed: $(sed -n 's/^Setting up \([^ ]*\) .*/\1/p' "$work/install.txt" 
 inside sh /tmp/gac/use.sh /tmp/gac/model /tmp/gac/inspect.c /tmp/gac/use
 inside gac generate /tmp/gac/tiny "The file system" --max-tokens 8 --device cpu -q
 echo
-inside apt-get purge -y -qq gac >/dev/null
-inside apt-get autoremove --purge -y -qq >/dev/null
+inside apt-get purge -y -qq -o Dpkg::Use-Pty=0 gac >/dev/null
+inside apt-get autoremove --purge -y -qq -o Dpkg::Use-Pty=0 >/dev/null
 names >"$work/after.txt"
 diff "$work/before.txt" "$work/after.txt" || { echo "removing it left something"; exit 1; }
 ! inside dpkg -s gac >/dev/null 2>&1 || { echo "dpkg still knows gac"; exit 1; }

@@ -10,9 +10,9 @@ work=$3
 gac --version | head -n 1
 gac inspect "$model" --gpu h200 >"$work/inspect.txt"
 grep -q '^advice' "$work/inspect.txt"
-gac repair "$model" -o "$work/fit" --strategy minimal -q
+gac repair "$model" -o "$work/fit" --strategy minimal -q >/dev/null
 gac verify "$model" "$work/fit" >/dev/null
-! gac inspect "$model" --fail-on misaligned >/dev/null || exit 1
+! gac inspect "$model" --fail-on misaligned >/dev/null 2>&1 || exit 1
 gac inspect "$work/fit" --fail-on misaligned >/dev/null
 # shellcheck disable=SC2046
 cc "$example" -o "$work/example" $(pkg-config --cflags --libs gac)
