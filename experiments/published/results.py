@@ -102,7 +102,7 @@ def put(text, name, lines):
     if begin not in text or end not in text:
         sys.exit(f"{PAGE}: no place for the table {name}: {begin}")
     before, rest = text.split(begin, 1)
-    return before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
+    return before + begin + "\n\n" + "\n".join(lines) + "\n\n" + end + rest.split(end, 1)[1]
 
 
 def main():
