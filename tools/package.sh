@@ -41,12 +41,21 @@ printf 'gac (%s-1) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- %s  
     "$maintainer" "$(LC_ALL=C date -uR -d "@$SOURCE_DATE_EPOCH")" | gzip -9nc \
     >"$doc/changelog.Debian.gz"
 
+if [ -f "$root/usr/lib/gac/libgac_cuda.so" ]; then
+    mkdir -p "$root/usr/share/lintian/overrides"
+    printf '# CUDA is where NVIDIA puts it, outside the folders of packages.\n%s\n' \
+        'gac: custom-library-search-path *' >"$root/usr/share/lintian/overrides/gac"
+fi
+
 # What the program and the library link. A plug-in is loaded only where its libraries are, so
-# these are suggestions; CUDA's are not packages of the distribution.
+# these are suggestions. CUDA's may be nobody's packages.
 echo "Source: gac" >"$work/debian/control"
 set -- -dDepends root/usr/bin/gac root/usr/lib/libgac.so."$version"
-[ ! -f "$root/usr/lib/gac/libgac_mpi.so" ] || set -- "$@" -dSuggests root/usr/lib/gac/libgac_mpi.so
-links=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 "$@" 2>shlibdeps.txt) ||
+for plugin in mpi cuda; do
+    file=root/usr/lib/gac/libgac_$plugin.so
+    [ ! -f "$work/$file" ] || set -- "$@" -dSuggests "$file"
+done
+links=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 --ignore-missing-info "$@" 2>shlibdeps.txt) ||
     { cat "$work/shlibdeps.txt" >&2; exit 1; }
 depends=$(echo "$links" | sed -n 's/^shlibs:Depends=//p')
 suggests=$(echo "$links" | sed -n 's/^shlibs:Suggests=//p')
