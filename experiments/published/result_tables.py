@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The tables of docs/results.md: published figures beside ours, from the results in the folders.
 
-    python3 experiments/published/results.py [--check | --write]
+    python3 experiments/published/result_tables.py [--check | --write]
 
 Prints the tables. --write puts each between its marks in the page, --check fails if they are
 not there.
@@ -15,7 +15,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs/results.md"
 STACKS = "pytorch", "native"
-MARKS = "<!-- {}: experiments/published/results.py writes this -->", "<!-- end of {} -->"
+MARKS = "<!-- {}: experiments/published/result_tables.py writes this -->", "<!-- end of {} -->"
 
 
 def load(id_, stack):
