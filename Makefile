@@ -2,6 +2,7 @@
 #   make          build/gac and the libraries
 #   make check    everything that can be tested without a GPU
 #   make demo     see it work on generated checkpoints
+#   make package  a Debian package, in build/package
 #   make bench    the benchmarks, results to bench/results
 #   make fuzz     the fuzz targets for FUZZ_SECONDS each
 #   make mutants  faults put into the code, which the tests must catch
@@ -39,6 +40,10 @@ demo: build/gac
 	@tools/setup.sh demo
 	@tools/demo.sh build/gac
 
+package: build/gac
+	@tools/setup.sh package
+	@tools/package.sh build build/package
+
 bench: build/gac
 	@tools/setup.sh bench
 	@cmake --build build --target bench_solver bench_tokenizer bench_compute
@@ -73,4 +78,4 @@ clean:
 	@rm -rf build
 
 FORCE:
-.PHONY: all check check-builds demo bench fuzz mutants format install clean FORCE
+.PHONY: all check check-builds demo package bench fuzz mutants format install clean FORCE

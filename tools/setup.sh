@@ -4,6 +4,7 @@
 #   tools/setup.sh build    compiler, CMake, jansson, PCRE2, libunistring, xxHash, OpenBLAS
 #   tools/setup.sh demo     also Python, for the scripts that make checkpoints
 #   tools/setup.sh check    also the test tools, Open MPI and the Python environment
+#   tools/setup.sh package  also dpkg's tools
 #   tools/setup.sh bench    also the peers that benchmarks compare with
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,9 +13,11 @@ packages="gcc g++ cmake ninja-build pkg-config libjansson-dev libpcre2-dev\
  libunistring-dev libxxhash-dev libopenblas-dev"
 if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
+elif [ "${1:-build}" = package ]; then
+    packages="$packages dpkg-dev"
 elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then
     packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev patch python3 python3-venv\
- openmpi-bin libopenmpi-dev"
+ openmpi-bin libopenmpi-dev dpkg-dev"
 fi
 
 if [ "${1:-build}" = bench ]; then
@@ -32,6 +35,7 @@ present() {
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
     libopenmpi-dev) command -v mpicc >/dev/null || installed "$1" ;;
+    dpkg-dev) command -v dpkg-shlibdeps >/dev/null ;;
     *-dev) installed "$1" || installed "$(echo "$1" | sed 's/libclang-rt-dev/libclang-rt-14-dev/')" ;;
     glpk-utils) command -v glpsol >/dev/null ;;
     coinor-cbc) command -v cbc >/dev/null ;;
@@ -60,7 +64,7 @@ if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
     $sudo apt-get update -qq >&2
     # shellcheck disable=SC2086
-    $sudo apt-get install -y -qq --no-install-recommends $missing >&2
+    $sudo apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $missing >/dev/null
 fi
 
 # The reference implementation that the tests compare with.

@@ -25,7 +25,8 @@ lib=$(dirname "$PKG_CONFIG_PATH")
 # shellcheck disable=SC2046
 gcc "$work/use.c" -o "$work/shared" $(pkg-config --cflags --libs gac)
 # shellcheck disable=SC2046
-gcc "$work/use.c" -o "$work/static" $(pkg-config --cflags gac) "$lib/libgac.a" $(pkg-config --libs jansson libpcre2-8) -lunistring -lm -ldl -lpthread
+gcc "$work/use.c" -o "$work/static" $(pkg-config --cflags gac) "$lib/libgac.a" \
+    $(pkg-config --static --libs-only-l gac | sed 's/^-lgac //')
 [ "$(LD_LIBRARY_PATH=$lib "$work/shared")" = 112 ]
 [ "$("$work/static")" = 112 ]
 [ "$("$work/usr/bin/gac" dim 107)" = 112 ]
