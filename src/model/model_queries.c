@@ -81,6 +81,11 @@ const char *gac_model_prefix(const gac_model *m)
     return m->prefix;
 }
 
+double gac_model_understood_pct(const gac_model *m)
+{
+    return m->understood_pct;
+}
+
 int32_t gac_model_n_unexplained(const gac_model *m)
 {
     return m->n_unexplained;
