@@ -164,6 +164,10 @@ const char *gac_model_prefix(const gac_model *model);
  * text_config. NULL if there is none. */
 const struct json_t *gac_model_config(const gac_model *model);
 
+/* Returns whether the config states another width, head size or number of heads than the tensors
+ * have, as some pruning tools leave it. A repair corrects it. */
+bool gac_model_config_is_stale(const gac_model *model);
+
 /* How much of the model was understood: the share, in percent, of the parameters outside the
  * vocabulary's tensors that are in tensors which some rule explained. 100 if there are none. */
 double gac_model_understood_pct(const gac_model *model);

@@ -336,6 +336,7 @@ static gac_status settle_heads(builder *b, const attention_spec *spec, const hea
     v->compressed = h->v_size != spec->head_dim || odd_stated;
     b->found |= qk->compressed || v->compressed ? FOUND_DIRECT : 0;
     b->found |= h->pruned ? FOUND_PRUNED : 0;
+    b->stale_heads = b->stale_heads || h->n_q != spec->n_heads || h->n_kv != spec->n_kv_heads;
     return GAC_OK;
 }
 

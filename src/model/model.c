@@ -90,6 +90,16 @@ static gac_status note_stale_keys(builder *b, gac_error *err)
     return GAC_OK;
 }
 
+/* Whether the config states other sizes than the tensors have. */
+static bool is_stale(const builder *b)
+{
+    bool stale = b->config && b->stale_heads;
+    for (int32_t i = 0; i < b->n_dims && b->config; i++)
+        stale = stale || (b->dims[i].dim.declared >= 0 && b->dims[i].dim.role != GAC_ROLE_RANK &&
+                          b->dims[i].dim.declared != b->dims[i].dim.size);
+    return stale;
+}
+
 static gac_status note_layers(builder *b, gac_error *err)
 {
     int64_t stated = -1;
@@ -306,6 +316,7 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
         memcpy(m->notes, b->notes, (size_t)b->n_notes * sizeof *m->notes);
     m->n_notes = b->n_notes;
     m->n_layers = b->n_layers;
+    m->stale = is_stale(b);
     m->config = b->config;
     m->family = b->family;
     m->family_known = b->family_known;

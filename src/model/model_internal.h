@@ -73,6 +73,7 @@ typedef struct builder {
     gac_exactness hidden_exactness;
     const char *hidden_reason;
     bool family_known;
+    bool stale_heads; /* some layer has another number of heads than the config states */
 } builder;
 
 struct gac_model {
@@ -85,6 +86,7 @@ struct gac_model {
     int32_t n_layers;
     gac_dtype dtype;
     double understood_pct;
+    bool stale; /* the config states other sizes */
     gac_dim *dims;
     int32_t n_dims;
     gac_op *ops;

@@ -81,6 +81,11 @@ const char *gac_model_prefix(const gac_model *m)
     return m->prefix;
 }
 
+bool gac_model_config_is_stale(const gac_model *m)
+{
+    return m->stale;
+}
+
 double gac_model_understood_pct(const gac_model *m)
 {
     return m->understood_pct;
