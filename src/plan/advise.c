@@ -140,8 +140,7 @@ static gac_status conclude(const gac_model *model, const units *u, gac_dim_advic
         advice[i].rule = broken_rule(&u[i], &advice[i], dim->size);
         advice[i].aligned = !advice[i].rule;
         if (!widen(&unit, u[i].parallel) || !widen(&unit, u[i].group) ||
-            !widen(&unit, dim->multiple) ||
-            !gac_round_up_i64(dim->size, unit, &advice[i].suggest))
+            !widen(&unit, dim->multiple) || !gac_round_up_i64(dim->size, unit, &advice[i].suggest))
             return gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow", dim->name);
     }
     /* Tied dimensions get the largest suggested size among them. */
