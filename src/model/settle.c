@@ -190,8 +190,7 @@ static void refuse_mixed_heads(builder *b)
     }
     for (int32_t i = 0; i < b->n_dims && mixed; i++) {
         gac_dim *d = &b->dims[i].dim;
-        bool head = d->role == GAC_ROLE_QK_HEAD || (d->role == GAC_ROLE_V_HEAD && d->tied_to >= 0);
-        if (!head || d->exactness != GAC_RESCALED)
+        if (d->role != GAC_ROLE_QK_HEAD || d->exactness != GAC_RESCALED)
             continue;
         d->exactness = GAC_REFUSED;
         d->reason = "head sizes differ between layers, and the config states one rotation for all";
