@@ -66,8 +66,12 @@ bool widths_may_differ(const builder *b)
     json_object_foreach(json_object_get(b->config, "per_layer_config"), layer, own)
         if (json_object_get(own, "intermediate_size"))
             return true;
-    return json_array_size(json_object_get(b->config, "block_configs")) > 0 ||
-           !cannot_serve(b->family, b->prefix, b->config);
+    if (json_array_size(json_object_get(b->config, "block_configs")) > 0)
+        return true;
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(b->checkpoint); i++)
+        if (!b->explained[i])
+            return false; /* the modelling code would not read it */
+    return !cannot_serve(b->family, b->prefix, b->config);
 }
 
 gac_status gac_model_code(const char *stated, char **out, gac_error *err)
