@@ -120,6 +120,12 @@ static gac_status choose_family(builder *b, const family **out, gac_error *err)
     char q[80], qp[200];
     const json_t *type = json_object_get(b->config, "model_type");
     gac_quote(qp, sizeof qp, b->config_path);
+    if (adapter_found(b)) {
+        *out = &family_adapter;
+        b->family = family_adapter.name;
+        b->family_known = true;
+        return GAC_OK;
+    }
     if (type && !json_is_string(type))
         return gac_error_set(err, GAC_BAD_INPUT, "%s: \"model_type\" is not a string", qp);
     const char *name = json_string_value(type);
@@ -148,7 +154,8 @@ static const char *compressor_name(unsigned found)
     static const struct {
         unsigned bit;
         const char *name;
-    } names[] = { { FOUND_PALU, "palu" },
+    } names[] = { { FOUND_LORA, "lora" },
+                  { FOUND_PALU, "palu" },
                   { FOUND_SVD_LLM, "svd-llm" },
                   { FOUND_ASVD, "asvd" },
                   { FOUND_DOBI, "dobi-svd" },
@@ -234,7 +241,7 @@ static gac_status note_layers(builder *b, gac_error *err)
     if (status == GAC_OK && stated >= 0 && stated != b->n_layers)
         status = builder_note(b, err, "config.json states %s %lld; the tensors have %d layers", key,
                               (long long)stated, b->n_layers);
-    if (status == GAC_OK && !b->config)
+    if (status == GAC_OK && !b->config && strcmp(b->family, family_adapter.name) != 0)
         status = builder_note(b, err, "no config.json: head sizes are not known");
     return status;
 }
@@ -480,10 +487,10 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
                   .hidden_reason = "RMSNorm averages over the hidden size: its weights and eps "
                                    "must be rescaled, equal up to rounding" };
     b.explained = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *b.explained);
-    b.config_path =
-        gac_checkpoint_is_directory(checkpoint)
-            ? gac_arena_printf(&m->arena, "%s/config.json", gac_checkpoint_path(checkpoint))
-            : "config.json";
+    b.config_path = gac_checkpoint_is_directory(checkpoint)
+                        ? gac_arena_printf(&m->arena, "%s/%s", gac_checkpoint_path(checkpoint),
+                                           gac_checkpoint_config_name(checkpoint))
+                        : gac_checkpoint_config_name(checkpoint);
     const family *chosen = NULL;
     gac_status status = gac_namemap_init(&b.dim_names, err);
     if (status == GAC_OK && (!b.explained || !b.config_path))

@@ -30,7 +30,8 @@ enum found {
     FOUND_LOW_RANK = 1 << 5,
     FOUND_BLOCK_CONFIGS = 1 << 6,
     FOUND_DIRECT = 1 << 7,
-    FOUND_PRUNED = 1 << 8
+    FOUND_PRUNED = 1 << 8,
+    FOUND_LORA = 1 << 9
 };
 
 typedef struct dim_entry {
@@ -250,6 +251,10 @@ typedef struct family {
 extern const family *const gac_families[];
 
 extern const family family_llama, family_mistral, family_qwen2, family_qwen3, family_gemma;
+/* A LoRA adapter. It is recognised by its config or its names, not by a model_type. */
+extern const family family_adapter;
+bool adapter_found(const builder *b);
+
 extern const family family_phi3, family_mixtral, family_qwen3_moe, family_gpt2, family_opt;
 
 /* Options of the families with Llama's layout. */
