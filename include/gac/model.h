@@ -45,7 +45,8 @@ typedef enum gac_repeat {
     GAC_REPEAT_WHOLE, /* one slice */
     GAC_REPEAT_HEAD,  /* a slice per head; zeros go at the end of each */
     GAC_REPEAT_HALF,  /* a slice per head; zeros go at the end of each half */
-    GAC_REPEAT_GROUP  /* one slice of several that share the axis */
+    GAC_REPEAT_GROUP, /* one slice of several that share the axis */
+    GAC_REPEAT_PAIRS  /* the slices alternate, element by element; zeros go at the end */
 } gac_repeat;
 
 const char *gac_repeat_name(gac_repeat repeat);
@@ -69,6 +70,7 @@ typedef struct gac_dim {
     const char *reason;     /* explains exactness */
     const char *config_key; /* the config key that states it, or NULL */
     int64_t declared;       /* size in the config, or -1 */
+    int64_t multiple;       /* a new size must be a multiple of it; 0: of nothing */
     bool compressed;        /* a compressor chose this size */
     int32_t tied_to; /* index of the first dimension that must stay equal to this one, or -1 */
     int32_t n_places;
@@ -161,6 +163,16 @@ const char *gac_model_prefix(const gac_model *model);
 /* The config of the language model: config.json, or the object under its key
  * text_config. NULL if there is none. */
 const struct json_t *gac_model_config(const gac_model *model);
+
+/* Returns whether the config states another width, head size or number of heads than the tensors
+ * have, as some pruning tools leave it. A repair corrects it. */
+bool gac_model_config_is_stale(const gac_model *model);
+
+/* How much of the model was understood: the share, in percent, of the parameters outside the
+ * vocabulary's tensors that are in tensors which some rule explained. 100 if there are none. */
+double gac_model_understood_pct(const gac_model *model);
+/* Below this share a model is not judged. */
+#define GAC_LEAST_UNDERSTOOD_PCT 90.0
 
 /* Tensors that no rule explained, by index in the checkpoint. */
 int32_t gac_model_n_unexplained(const gac_model *model);

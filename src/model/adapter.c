@@ -244,20 +244,35 @@ static gac_status find_obstacle(builder *b, const char **out, gac_error *err)
     return found && !*out ? gac_error_no_memory(err) : GAC_OK;
 }
 
-static gac_status note_copies(builder *b, gac_error *err)
+/* Explains the tensors of whole modules that were trained. They replace modules of the model, whose
+ * sizes they have. */
+static gac_status explain_copies(builder *b, gac_error *err)
 {
+    const json_t *entries = json_object_get(b->config, "modules_to_save");
+    char module[GAC_MAX_NAME_BYTES + 1];
     int32_t n = 0;
-    for (int32_t i = 0; i < gac_checkpoint_n_tensors(b->checkpoint); i++)
-        n += !b->explained[i] && !strstr(builder_tensor(b, i)->name, ".lora_");
+    size_t k;
+    json_t *entry;
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(b->checkpoint); i++) {
+        const char *name = module_in_model(builder_tensor(b, i)->name), *dot = strrchr(name, '.');
+        if (b->explained[i] || !dot || strstr(name, ".lora_") || json_array_size(entries) > 64)
+            continue;
+        snprintf(module, sizeof module, "%.*s", (int)(dot - name), name);
+        json_array_foreach(entries, k, entry)
+            if (json_is_string(entry) && key_matches(json_string_value(entry), module))
+                b->explained[i] = true;
+        n += b->explained[i];
+    }
     return n == 0 ? GAC_OK
                   : builder_note(b, err,
-                                 "%d tensors belong to no factor, such as whole modules that were "
-                                 "trained; their sizes are those of the model",
+                                 "%d tensors of whole modules (modules_to_save): their sizes are "
+                                 "those of the model",
                                  n);
 }
 
-static gac_status build(builder *b, gac_error *err)
+static gac_status build(builder *b, const family *self, gac_error *err)
 {
+    (void)self;
     const char *why = refusal(b);
     gac_status status = GAC_OK;
     int32_t n = gac_checkpoint_n_tensors(b->checkpoint);
@@ -282,12 +297,12 @@ static gac_status build(builder *b, gac_error *err)
         status = builder_note(b, err,
                               "an adapter: times are those of its own factors, without "
                               "the model that it is added to");
-    return status == GAC_OK ? note_copies(b, err) : status;
+    return status == GAC_OK ? explain_copies(b, err) : status;
 }
 
 static const char *const no_types[] = { NULL };
 
-const family family_adapter = { "adapter", no_types, "layers", NULL, build };
+const family family_adapter = { "adapter", no_types, "layers", NULL, build, NULL };
 
 bool gac_model_is_adapter(const gac_model *model)
 {

@@ -255,6 +255,16 @@ gac_status config_size(const builder *b, const json_t *object, const char *key, 
     return GAC_OK;
 }
 
+gac_status config_size_of(const builder *b, const char *const *keys, int64_t *out, gac_error *err)
+{
+    for (int i = 0; keys[i]; i++) {
+        const json_t *value = json_object_get(b->config, keys[i]);
+        if (value && !json_is_null(value))
+            return config_size(b, b->config, keys[i], out, err);
+    }
+    return GAC_OK;
+}
+
 const char *config_string(const builder *b, const char *key)
 {
     return json_string_value(json_object_get(b->config, key));

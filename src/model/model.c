@@ -4,13 +4,6 @@
 #include "base/arguments.h"
 #include "model/model_internal.h"
 
-/* Families in the order in which their signatures are tried if there is no
- * config. More specific ones come first. */
-const family *const gac_families[] = {
-    &family_mixtral, &family_qwen3_moe, &family_phi3,  &family_gpt2,  &family_opt, &family_llama,
-    &family_mistral, &family_qwen2,     &family_qwen3, &family_gemma, NULL
-};
-
 static const char *const role_names[GAC_ROLE_COUNT] = {
     [GAC_ROLE_RANK] = "rank",
     [GAC_ROLE_MLP_WIDTH] = "mlp_width",
@@ -34,119 +27,8 @@ const char *gac_exactness_name(gac_exactness exactness)
 
 const char *gac_repeat_name(gac_repeat repeat)
 {
-    static const char *const names[] = { "whole", "head", "half", "group" };
-    return (unsigned)repeat <= GAC_REPEAT_GROUP ? names[repeat] : "unknown";
-}
-
-static const family *family_by_type(const char *type)
-{
-    for (int i = 0; type && gac_families[i]; i++)
-        for (int j = 0; gac_families[i]->model_types[j]; j++)
-            if (strcmp(gac_families[i]->model_types[j], type) == 0)
-                return gac_families[i];
-    return NULL;
-}
-
-/* Reads "<prefix><layers>.<number>." at the start of a name. Returns the
- * number, or -1. *rest gets what follows. */
-static int64_t layer_number(const char *name, const char *prefix, const char *layers,
-                            const char **rest)
-{
-    size_t n = strlen(prefix), m = strlen(layers);
-    if (strncmp(name, prefix, n) != 0 || strncmp(name + n, layers, m) != 0 || name[n + m] != '.')
-        return -1;
-    const char *digits = name + n + m + 1;
-    char *end;
-    if (*digits < '0' || *digits > '9')
-        return -1;
-    long long number = strtoll(digits, &end, 10);
-    if (*end != '.' || number > INT32_MAX)
-        return -1;
-    *rest = end + 1;
-    return number;
-}
-
-static const char *const prefixes[] = { "model.",
-                                        "",
-                                        "transformer.",
-                                        "model.decoder.",
-                                        "decoder.",
-                                        "model.language_model.",
-                                        "language_model.model.",
-                                        NULL };
-
-/* Finds the family by tensor names, if the config has no usable model_type. */
-static const family *family_by_names(const gac_checkpoint *c)
-{
-    for (int f = 0; gac_families[f]; f++) {
-        const char *signature = gac_families[f]->signature;
-        for (int32_t i = 0; signature && i < gac_checkpoint_n_tensors(c); i++) {
-            const char *name = gac_checkpoint_tensor(c, i)->name;
-            const char *rest;
-            for (int p = 0; strstr(name, signature) && prefixes[p]; p++)
-                if (layer_number(name, prefixes[p], gac_families[f]->layers, &rest) >= 0 &&
-                    strncmp(rest, signature, strlen(signature)) == 0)
-                    return gac_families[f];
-        }
-    }
-    return NULL;
-}
-
-/* Finds the prefix and number of the layers, and whether any name looks like a
- * basis or a scale. A layer number beyond GAC_MAX_LAYERS stays unexplained. */
-static void scan_names(builder *b, const char *layers)
-{
-    const gac_checkpoint *c = b->checkpoint;
-    int32_t n_tensors = gac_checkpoint_n_tensors(c);
-    b->prefix = "model.";
-    for (int32_t i = 0; i < n_tensors; i++) {
-        const char *name = gac_checkpoint_tensor(c, i)->name;
-        b->has_bases = b->has_bases || strstr(name, "_basis.");
-        b->has_scales = b->has_scales || strstr(name, "scale") || strstr(name, "zero_point");
-    }
-    for (int p = 0; prefixes[p] && b->n_layers == 0; p++)
-        for (int32_t i = 0; i < n_tensors; i++) {
-            const char *rest;
-            int64_t n = layer_number(gac_checkpoint_tensor(c, i)->name, prefixes[p], layers, &rest);
-            if (n >= b->n_layers && n < n_tensors && n < GAC_MAX_LAYERS) {
-                b->n_layers = (int32_t)n + 1;
-                b->prefix = prefixes[p];
-            }
-        }
-}
-
-static gac_status choose_family(builder *b, const family **out, gac_error *err)
-{
-    char q[80], qp[200];
-    const json_t *type = json_object_get(b->config, "model_type");
-    gac_quote(qp, sizeof qp, b->config_path);
-    if (adapter_found(b)) {
-        *out = &family_adapter;
-        b->family = family_adapter.name;
-        b->family_known = true;
-        return GAC_OK;
-    }
-    if (type && !json_is_string(type))
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: \"model_type\" is not a string", qp);
-    const char *name = json_string_value(type);
-    *out = family_by_type(name);
-    b->family_known = *out != NULL || !name;
-    if (!*out)
-        *out = family_by_names(b->checkpoint);
-    if (!*out && name)
-        return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: model_type \"%s\" and its tensor names are unknown", qp,
-                             gac_quote(q, sizeof q, name));
-    if (!*out)
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: no known model family has these tensor names",
-                             gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint)));
-    b->family = (*out)->name;
-    if (b->family_known)
-        return GAC_OK;
-    b->hidden_exactness = GAC_REFUSED;
-    b->hidden_reason = "model_type is unknown, so its norm is unknown too";
-    return builder_note(b, err, "model_type \"%s\" is not known; read as %s by its tensor names",
-                        name, (*out)->name);
+    static const char *const names[] = { "whole", "head", "half", "group", "pairs" };
+    return (unsigned)repeat <= GAC_REPEAT_PAIRS ? names[repeat] : "unknown";
 }
 
 static const char *compressor_name(unsigned found)
@@ -209,28 +91,14 @@ static gac_status note_stale_keys(builder *b, gac_error *err)
     return GAC_OK;
 }
 
-/* Refuses to pad rotated heads if layers have different head sizes. Padding
- * needs the rotation stated for the new size, and a config states one rotation
- * for all layers. */
-static void refuse_mixed_heads(builder *b)
+/* Whether the config states other sizes than the tensors have. */
+static bool is_stale(const builder *b)
 {
-    int64_t size = -1;
-    bool mixed = false;
-    for (int32_t i = 0; i < b->n_dims; i++) {
-        const gac_dim *d = &b->dims[i].dim;
-        if (d->role != GAC_ROLE_QK_HEAD)
-            continue;
-        mixed = mixed || (size >= 0 && size != d->size);
-        size = d->size;
-    }
-    for (int32_t i = 0; i < b->n_dims && mixed; i++) {
-        gac_dim *d = &b->dims[i].dim;
-        bool head = d->role == GAC_ROLE_QK_HEAD || (d->role == GAC_ROLE_V_HEAD && d->tied_to >= 0);
-        if (!head || d->exactness != GAC_RESCALED)
-            continue;
-        d->exactness = GAC_REFUSED;
-        d->reason = "head sizes differ between layers, and the config states one rotation for all";
-    }
+    bool stale = b->config && b->stale_heads;
+    for (int32_t i = 0; i < b->n_dims && b->config; i++)
+        stale = stale || (b->dims[i].dim.declared >= 0 && b->dims[i].dim.role != GAC_ROLE_RANK &&
+                          b->dims[i].dim.declared != b->dims[i].dim.size);
+    return stale;
 }
 
 static gac_status note_layers(builder *b, gac_error *err)
@@ -374,6 +242,35 @@ static gac_status take_ops(gac_model *m, const builder *b, gac_error *err)
     return status;
 }
 
+/* Whether a tensor has an axis for the vocabulary. */
+static bool *list_vocab(const builder *b)
+{
+    bool *is_vocab = calloc((size_t)gac_checkpoint_n_tensors(b->checkpoint) + 1, sizeof *is_vocab);
+    const dim_entry *d = b->vocab >= 0 ? &b->dims[b->vocab] : NULL;
+    for (int32_t i = 0; is_vocab && d && i < d->n_places; i++)
+        is_vocab[d->places[i].tensor] = true;
+    return is_vocab;
+}
+
+static gac_status count_understood(gac_model *m, const builder *b, gac_error *err)
+{
+    double all = 0, understood = 0;
+    bool *is_vocab = list_vocab(b);
+    if (!is_vocab)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(m->checkpoint); i++) {
+        const gac_tensor *t = gac_checkpoint_tensor(m->checkpoint, i);
+        double n = is_vocab[i] ? 0 : 1;
+        for (int32_t a = 0; a < t->n_axes; a++)
+            n *= (double)t->shape[a];
+        all += n;
+        understood += b->explained[i] ? n : 0;
+    }
+    m->understood_pct = all > 0 ? 100 * understood / all : 100;
+    free(is_vocab);
+    return GAC_OK;
+}
+
 static gac_status take_unexplained(gac_model *m, const builder *b, gac_error *err)
 {
     int32_t n_tensors = gac_checkpoint_n_tensors(m->checkpoint), n = 0;
@@ -409,6 +306,8 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
         status = take_ops(m, b, err);
     if (status == GAC_OK)
         status = take_unexplained(m, b, err);
+    if (status == GAC_OK)
+        status = count_understood(m, b, err);
     m->notes = gac_arena_alloc(&m->arena, (size_t)b->n_notes * sizeof *m->notes + 1);
     if (status == GAC_OK && !m->notes)
         status = gac_error_no_memory(err);
@@ -418,6 +317,7 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
         memcpy(m->notes, b->notes, (size_t)b->n_notes * sizeof *m->notes);
     m->n_notes = b->n_notes;
     m->n_layers = b->n_layers;
+    m->stale = is_stale(b);
     m->config = b->config;
     m->family = b->family;
     m->family_known = b->family_known;
@@ -498,14 +398,15 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
     if (status == GAC_OK)
         status = check_config(&b, err);
     if (status == GAC_OK)
-        status = choose_family(&b, &chosen, err);
+        status = family_choose(&b, &chosen, err);
     if (status == GAC_OK) {
-        scan_names(&b, chosen->layers);
+        family_scan_names(&b, chosen->layers);
         status = note_layers(&b, err);
     }
     if (status == GAC_OK)
-        status = chosen->build(&b, err);
-    refuse_mixed_heads(&b);
+        status = chosen->build(&b, chosen, err);
+    if (status == GAC_OK)
+        status = settle_dims(&b, err);
     if (status == GAC_OK)
         status = note_stale_keys(&b, err);
     if (status == GAC_OK)

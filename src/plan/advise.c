@@ -140,6 +140,7 @@ static gac_status conclude(const gac_model *model, const units *u, gac_dim_advic
         advice[i].rule = broken_rule(&u[i], &advice[i], dim->size);
         advice[i].aligned = !advice[i].rule;
         if (!widen(&unit, u[i].parallel) || !widen(&unit, u[i].group) ||
+            !widen(&unit, dim->multiple) ||
             !gac_round_up_i64(dim->size, unit, &advice[i].suggest))
             return gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow", dim->name);
     }
@@ -248,12 +249,16 @@ gac_status gac_plan_units(const gac_model *model, const gac_target *target, dim_
         status = gather(model, target, u, advice, err);
     bool hard = target->n_gpus > 1 || target->quant_group > 0;
     for (int32_t i = 0; i < n_dims && status == GAC_OK; i++) {
+        const int64_t multiple = gac_model_dim(model, i)->multiple;
         out[i] = (dim_units){ u[i].contract, 1 };
-        if (!widen(&out[i].best, u[i].parallel) || !widen(&out[i].best, u[i].group))
+        if (!widen(&out[i].best, u[i].parallel) || !widen(&out[i].best, u[i].group) ||
+            !widen(&out[i].best, multiple))
             status = gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow",
                                    gac_model_dim(model, i)->name);
         if (hard)
             out[i].hard = out[i].best;
+        else if (multiple > 1)
+            out[i].hard = multiple;
     }
     free(u);
     free(advice);

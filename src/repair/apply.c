@@ -24,6 +24,10 @@ gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
                                  (long long)d->size, (long long)sizes[i]);
         if (d->exactness == GAC_REFUSED)
             return gac_error_set(err, GAC_USAGE, "%s: refused: %s", d->name, d->reason);
+        if (d->multiple > 1 && sizes[i] % d->multiple != 0)
+            return gac_error_set(err, GAC_USAGE,
+                                 "%s: runtimes refuse %lld, which is no multiple of the %lld heads",
+                                 d->name, (long long)sizes[i], (long long)d->multiple);
         if (d->exactness == GAC_RESCALED && !(options && options->allow_rescaled))
             return gac_error_set(err, GAC_USAGE, "%s: needs rescaled sizes to be allowed: %s",
                                  d->name, d->reason);
@@ -120,15 +124,18 @@ gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
 {
     GAC_REFUSE_NULL(err, model, sizes, result);
     place_list places;
-    json_t *config = NULL;
-    char *code = NULL;
+    char *config = NULL, *code = NULL;
+    bool with_code = false;
     const gac_checkpoint *c = gac_model_checkpoint(model);
     *result = (gac_repair_result){ .n_dims_changed = count_changes(model, sizes) };
     gac_status status = gac_repair_check(model, sizes, options, err);
     if (status == GAC_OK)
-        status = gac_repair_config(model, sizes, options ? options->widths : GAC_WIDTHS_AUTO,
-                                   result->n_dims_changed > 0, &config, &code, err);
-    json_decref(config);
+        status = gac_may_write_code(model, result->n_dims_changed, &with_code, err);
+    if (status == GAC_OK)
+        status = gac_new_config(model, sizes, options ? options->widths : GAC_WIDTHS_AUTO,
+                                with_code, &config, &code, err);
+    result->corrects_config = config && gac_model_config_is_stale(model);
+    free(config);
     free(code);
     if (status != GAC_OK)
         return status;
@@ -469,9 +476,10 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
     gac_status status = gac_repair_check(model, sizes, w.options, err);
     w.result.n_dims_changed = count_changes(model, sizes);
     if (status == GAC_OK)
-        status = gac_may_write_code(checkpoint, w.result.n_dims_changed, &with_code, err);
+        status = gac_may_write_code(model, w.result.n_dims_changed, &with_code, err);
     if (status == GAC_OK)
         status = gac_new_config(model, sizes, w.options->widths, with_code, &text, &w.code, err);
+    w.result.corrects_config = text && gac_model_config_is_stale(model);
     if (status == GAC_OK)
         status = gac_record_create(checkpoint, model, sizes, w.options->widths, &w.record, err);
     if (status == GAC_OK && with_code)
