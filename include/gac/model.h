@@ -99,6 +99,9 @@ typedef struct gac_op {
     double share;  /* GEMM: fraction of the tokens that reach it (experts); 1 otherwise */
     bool last_only; /* GEMM: runs on the last token of a sequence only (lm_head) */
     gac_split split;
+    /* GEMM of a quantised weight: what its kernels and groups of scales ask n and k to be multiples
+     * of; 0 for other weights */
+    int64_t n_multiple, k_multiple;
     int64_t n_q_heads, n_kv_heads; /* SDPA */
     int32_t qk_dim, v_dim;         /* SDPA: indices of the dimensions */
     int32_t n_terms;
@@ -141,7 +144,8 @@ const char *gac_model_family(const gac_model *model);
  * tensor names showed the family. */
 bool gac_model_family_is_stated(const gac_model *model);
 /* One of dense, gac, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
- * pruned, direct, block-configs, lora. */
+ * pruned, direct, block-configs, lora; or how the weights are quantised: gptq,
+ * awq, bitsandbytes, compressed-tensors, fp4, fp8, int8. */
 const char *gac_model_compressor(const gac_model *model);
 int32_t gac_model_n_layers(const gac_model *model);
 /* The dtype of most weights. */

@@ -129,7 +129,7 @@ void family_scan_names(builder *b, const char *layers)
     for (int32_t i = 0; i < n_tensors; i++) {
         const char *name = gac_checkpoint_tensor(c, i)->name;
         b->has_bases = b->has_bases || strstr(name, "_basis.");
-        b->has_scales = b->has_scales || strstr(name, "scale") || strstr(name, "zero_point");
+        b->has_scales = b->has_scales || quantised_name(name);
     }
     for (int p = 0; prefixes[p] && b->n_layers == 0; p++)
         for (int32_t i = 0; i < n_tensors; i++) {
