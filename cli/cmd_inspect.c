@@ -67,8 +67,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
         status = inspect_print_json(c, &x, o->places);
     else if (status == GAC_OK)
         status = inspect_print(&x, &c->error);
-    if (status == GAC_OK && o->fail_on_misaligned &&
-        x.found->verdict == GAC_VERDICT_NOT_JUDGED) {
+    if (status == GAC_OK && o->fail_on_misaligned && x.found->verdict == GAC_VERDICT_NOT_JUDGED) {
         char understood[32];
         status = gac_error_set(&c->error, GAC_CHECK,
                                "not judged: only %s of the parameters were understood",

@@ -97,20 +97,20 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
 }
 
 /* Prints the keys of the config that stated other sizes than the tensors had. */
-static void print_corrections(const gac_model *model)
+static void print_corrections(const gac_model *model, bool dry_run)
 {
-    const char *last = NULL;
+    const char *last = NULL, *done = dry_run ? "would be corrected" : "corrected";
     for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
         const gac_dim *d = gac_model_dim(model, i);
         bool stale = d->declared >= 0 && d->declared != d->size && d->role != GAC_ROLE_RANK;
         if (!stale || !d->config_key || (last && strcmp(last, d->config_key) == 0))
             continue;
         last = d->config_key;
-        printf("config.json was out of date and is corrected: %s was %lld, but %s has %lld\n", last,
-               (long long)d->declared, d->name, (long long)d->size);
+        printf("config.json states %s %lld, but %s has %lld: %s\n", last, (long long)d->declared,
+               d->name, (long long)d->size, done);
     }
     if (!last)
-        printf("config.json was out of date and is corrected: some layers have fewer heads\n");
+        printf("config.json states other numbers of heads than the layers have: %s\n", done);
 }
 
 /* Reports the changes. written is the path of the result, and loads_in says where it loads; or
@@ -131,8 +131,7 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                                  (json_int_t)r->bytes_after, "overhead_pct", overhead, "undo",
                                  o->undo, "dry_run", o->dry_run, "written", written != NULL);
         if (model)
-            json_object_set_new(body, "understood_pct",
-                                json_real(gac_model_understood_pct(model)));
+            json_object_set_new(body, "understood_pct", json_real(gac_model_understood_pct(model)));
         json_object_set_new(body, "config_corrected", json_boolean(r->corrects_config));
         if (o->undo)
             json_object_set_new(body, "proved", json_boolean(r->proved));
@@ -149,9 +148,9 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
     if (sizes && r->n_dims_changed)
         listed = cli_print_changes(model, sizes, &c->error);
     if (r->corrects_config)
-        print_corrections(model);
+        print_corrections(model, o->dry_run);
     if (sizes && r->n_dims_changed == 0 && r->corrects_config)
-        printf("no size changes; config.json %s\n", o->dry_run ? "would be corrected" : "is corrected");
+        printf("no size changes\n");
     else if (sizes && r->n_dims_changed == 0)
         printf("nothing to change%s\n",
                written      ? ""

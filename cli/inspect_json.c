@@ -10,8 +10,8 @@ static json_t *checkpoint_json(const inspection *x)
                      "dtype", gac_dtype_name(gac_model_dtype(x->model)), "n_layers",
                      gac_model_n_layers(x->model), "n_tensors", gac_checkpoint_n_tensors(c),
                      "n_params", (json_int_t)gac_checkpoint_n_params(c), "bytes",
-                     (json_int_t)gac_checkpoint_size_bytes(c), "n_files",
-                     gac_checkpoint_n_files(c), "understood_pct", x->found->understood_pct);
+                     (json_int_t)gac_checkpoint_size_bytes(c), "n_files", gac_checkpoint_n_files(c),
+                     "understood_pct", x->found->understood_pct);
 }
 
 static json_t *contract_json(const inspection *x)
@@ -43,11 +43,12 @@ static json_t *summary_json(const inspection *x)
                                                 cli_number_or_null(t->exact_ratio), "rescaled_ms",
                                                 cli_number_or_null(t->rescaled_ms)));
     }
-    return json_pack(
-        "{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o, s:o}", "n_dims", x->n_dims, "n_misaligned",
-        x->n_misaligned, "misaligned_pct", inspect_pct(x->n_misaligned, x->n_dims), "counts",
-        f->n_chosen ? "compressed" : "all", "n_dims_all", f->n_dims, "n_misaligned_all",
-        f->n_misaligned, "overhead_pct", f->overhead_pct, "advice", advice, "reason", cli_or_null(reason[0] ? reason : NULL), "phases", phases);
+    return json_pack("{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o, s:o}", "n_dims", x->n_dims,
+                     "n_misaligned", x->n_misaligned, "misaligned_pct",
+                     inspect_pct(x->n_misaligned, x->n_dims), "counts",
+                     f->n_chosen ? "compressed" : "all", "n_dims_all", f->n_dims,
+                     "n_misaligned_all", f->n_misaligned, "overhead_pct", f->overhead_pct, "advice",
+                     advice, "reason", cli_or_null(reason[0] ? reason : NULL), "phases", phases);
 }
 
 static json_t *roles_json(const inspection *x)

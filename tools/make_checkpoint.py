@@ -11,6 +11,7 @@ stored, except GPT-2's Conv1D, which is [in, out].
 """
 import argparse
 import inspect
+import os
 import random
 import sys
 

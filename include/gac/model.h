@@ -72,7 +72,9 @@ typedef struct gac_dim {
     int64_t declared;       /* size in the config, or -1 */
     int64_t multiple;       /* a new size must be a multiple of it; 0: of nothing */
     bool compressed;        /* a compressor chose this size */
-    int32_t tied_to; /* index of the first dimension that must stay equal to this one, or -1 */
+    /* index of the first dimension that must have the same size as this one if either changes, or
+     * -1; widths that one config key states may differ until then */
+    int32_t tied_to;
     int32_t n_places;
     const gac_place *places;
 } gac_dim;

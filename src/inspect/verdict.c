@@ -3,9 +3,8 @@
 
 const char *gac_verdict_name(gac_verdict verdict)
 {
-    static const char *const names[] = { "pays",   "pays-rescaled", "aligned", "refused",
-                                         "slower", "small",         "no-times",
-                                         "not-judged" };
+    static const char *const names[] = { "pays",   "pays-rescaled", "aligned",  "refused",
+                                         "slower", "small",         "no-times", "not-judged" };
     return (unsigned)verdict < GAC_VERDICT_COUNT ? names[verdict] : "unknown";
 }
 

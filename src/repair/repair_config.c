@@ -319,8 +319,8 @@ static gac_status edit_shared(config_edit *e)
     for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++) {
         const gac_dim *d = gac_model_dim(e->model, i);
         bool width = d->role == GAC_ROLE_MLP_WIDTH || d->role == GAC_ROLE_EXPERT_WIDTH;
-        bool head = d->role == GAC_ROLE_V_HEAD && d->config_key &&
-                    strcmp(d->config_key, "v_head_dim") == 0;
+        bool head =
+            d->role == GAC_ROLE_V_HEAD && d->config_key && strcmp(d->config_key, "v_head_dim") == 0;
         if (d->config_key && (width || head) && !is_layer_width(d, tied[i]))
             join_key(e, i, keys, MAX_KEYS, &n);
     }

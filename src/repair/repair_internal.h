@@ -111,8 +111,7 @@ gac_status gac_new_config(const gac_model *model, const int64_t *sizes, gac_widt
                           bool with_code, char **text, char **code, gac_error *err);
 /* Whether a repair that changes n_changed dimensions may write modelling code: a copy does not, and
  * a file of its name stays. */
-gac_status gac_may_write_code(const gac_model *model, int32_t n_changed, bool *out,
-                              gac_error *err);
+gac_status gac_may_write_code(const gac_model *model, int32_t n_changed, bool *out, gac_error *err);
 
 /* Updates head and hidden sizes in a config. */
 gac_status gac_rescaled_config(const gac_model *model, const int64_t *sizes, json_t *config,

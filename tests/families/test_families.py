@@ -534,6 +534,151 @@ class Behaviour(InspectCase):
         ck.add("h.0.attn.sinks", 4)
         self.assertEqual(self.inspect(ck)["unexplained"], ["h.0.attn.sinks"])
 
+    def dims_of(self, ck, *options):
+        return {d["name"]: d for d in self.inspect(ck, *options)["dims"]}
+
+    def test_understood_share(self):
+        """Parameters outside the vocabulary, in tensors that some rule explained."""
+        ck = mk.build("llama")
+        self.assertEqual(self.inspect(ck)["checkpoint"]["understood_pct"], 100)
+        known = ck.n_params - 2 * 80 * 64
+        ck.add("model.layers.1.adapter.weight", 5, 7)
+        share = self.inspect(ck)["checkpoint"]["understood_pct"]
+        self.assertAlmostEqual(share, 100 * known / (known + 35), places=5)
+
+    def test_little_understood_is_not_judged(self):
+        ck = mk.build("mistral")
+        ck.add("model.layers.1.adapter.weight", 150, 150)
+        result = self.inspect(ck)
+        self.assertLess(result["checkpoint"]["understood_pct"], 90)
+        self.assertTrue(result["summary"]["advice"].startswith("not judged"), result["summary"])
+        run = self.run_inspect(ck, "--fail-on", "misaligned")
+        self.assertEqual(run.returncode, 5)
+        self.assertIn("not judged", run.stderr)
+
+    def test_most_understood_is_said(self):
+        ck = mk.build("mistral")
+        ck.add("model.layers.1.adapter.weight", 5, 7)
+        advice = self.inspect(ck)["summary"]["advice"]
+        self.assertIn("every size that was understood (99.9 %) is aligned", advice)
+
+    def test_shared_axis_is_refused(self):
+        """A tensor that was not understood has an axis of the MLP width."""
+        ck = mk.build("llama")
+        ck.add("model.layers.1.mlp.scaler", 172)
+        for name, dim in self.dims_of(ck).items():
+            if name.endswith("mlp.width"):
+                self.assertEqual(dim["exactness"], "refused", name)
+                self.assertIn("model.layers.1.mlp.scaler", dim["reason"])
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory, seed=1)
+            for command in ("plan", "repair"):
+                run = gac(command, directory, "--json", *(["-o", directory + "/x"] * (
+                    command == "repair")))
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertEqual([d for d in json.loads(run.stdout)["dims"]
+                                  if d["from"] != d["to"] and d["from"] == 172], [])
+
+    def test_shared_key_is_refused(self):
+        """One expert may share its width with something: then no expert can change."""
+        ck = mk.build("olmoe")
+        ck.add("model.layers.1.mlp.experts.2.scaler", 44)
+        reasons = {d["reason"] for d in self.dims_of(ck).values() if d["role"] == "expert_width"}
+        self.assertEqual({d["exactness"] for d in self.dims_of(ck).values()
+                          if d["role"] == "expert_width"}, {"refused"})
+        self.assertTrue(any("model.layers.1.mlp.experts.2.scaler" in r for r in reasons), reasons)
+
+    def test_guessed_family_changes_ranks_only(self):
+        ck = mk.build("svdllm")
+        ck.config["model_type"] = "new_llama"
+        for name, dim in self.dims_of(ck).items():
+            want = "exact" if dim["role"] == "rank" else "refused"
+            self.assertEqual(dim["exactness"], want, name)
+
+    def test_families_refused_by_name(self):
+        for model_type, why in (("mamba", "state-space"), ("jamba", "state-space"),
+                                ("qwen3_next", "linear attention")):
+            ck = mk.build("llama")
+            ck.config["model_type"] = model_type
+            run = self.run_inspect(ck)
+            self.assertEqual(run.returncode, 3)
+            self.assertIn(model_type, run.stderr)
+            self.assertIn(why, run.stderr)
+
+    def test_widths_of_one_key_are_tied(self):
+        """All experts have one key; so have the layers of a family without modelling code."""
+        for name, role, leader in (("mixtral", "expert_width",
+                                    "layers.0.block_sparse_moe.experts.0.width"),
+                                   ("gpt-neox", "mlp_width", "layers.0.mlp.width"),
+                                   ("llama4", "expert_width",
+                                    "layers.1.feed_forward.shared_expert.width")):
+            with self.subTest(name):
+                ties = {d["name"]: d["tied_to"] for d in self.dims_of(mk.build(name)).values()
+                        if d["role"] == role}
+                self.assertEqual({t for n, t in ties.items() if n != leader}, {leader})
+        widths = [d for d in self.dims_of(mk.build("llama")).values() if d["role"] == "mlp_width"]
+        self.assertEqual({d["tied_to"] for d in widths}, {None})
+
+    def test_experts_that_do_not_run(self):
+        """Rows of experts that are no multiple of 16 bytes, for torch's grouped_mm."""
+        reason = self.inspect(mk.build("qwen3-moe"))["summary"]["reason"]
+        self.assertIn("experts of width 44 do not run", reason)
+        self.assertIsNone(self.inspect(mk.build("qwen3"))["summary"]["reason"])
+
+    def test_hidden_stays_a_multiple_of_the_heads(self):
+        ck = mk.llama_like(hidden=252, n_heads=6, n_kv_heads=6, head_dim=42)
+        self.assertEqual(self.dims_of(ck)["hidden"]["suggest"], 264)
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory + "/m", seed=1)
+            for options, text in ((["--set", "hidden=256"], "no multiple of the 6 heads"),
+                                  (["--strategy", "minimal"], "")):
+                run = gac("repair", directory + "/m", "-o", directory + "/x", "--json",
+                          "--allow", "rescaled", *options)
+                self.assertIn(text, run.stderr)
+                self.assertEqual(run.returncode, 2 if text else 0, run.stderr)
+            sizes = {d["name"]: d["to"] for d in json.loads(run.stdout)["dims"]}
+            self.assertEqual(sizes["hidden"], 264)
+
+    def test_experts_interleave_gate_and_up(self):
+        dims = self.dims_of(mk.build("gpt-oss"))
+        place = next(p for p in dims["layers.0.mlp.experts.width"]["places"]
+                     if p["tensor"].endswith("gate_up_proj"))
+        self.assertEqual((place["axis"], place["start"], place["n_slices"], place["repeat"]),
+                         (2, 0, 2, "pairs"))
+
+    def test_heads_inside_one_projection(self):
+        """GPT-NeoX: q, k and v of head 0, then those of head 1. Falcon: groups of q, k, v."""
+        for name, tensor, qk, v in (
+                ("gpt-neox", "gpt_neox.layers.0.attention.query_key_value.weight",
+                 [(48 * h, 2) for h in range(4)], [(48 * h + 32, 1) for h in range(4)]),
+                ("falcon", "transformer.h.0.self_attention.query_key_value.weight",
+                 [(0, 3), (64, 3)], [(48, 1), (112, 1)])):
+            dims = self.dims_of(mk.build(name))
+            for role, want in (("qk_head", qk), ("v_head", v)):
+                got = [(p["start"], p["n_slices"]) for d in dims.values() if d["role"] == role
+                       for p in d["places"] if p["tensor"] == tensor]
+                self.assertEqual(sorted(got), want, (name, role))
+
+    def test_falcon_with_one_kv_head(self):
+        dims = self.dims_of(mk.build("falcon", grouped=False))
+        places = dims["h.0.self_attention.v_head"]["places"]
+        self.assertIn((80, 1), [(p["start"], p["n_slices"]) for p in places])
+
+    def test_repair_corrects_a_stale_config(self):
+        """The tensors are aligned, and the config states what was there before pruning."""
+        ck = mk.small_base(n_layers=2)
+        for i, width in enumerate((176, 160)):
+            mk.set_mlp(ck, i, width)
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory + "/m", seed=1)
+            run = gac("repair", directory + "/m", "-o", directory + "/x", "-q")
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("config.json states intermediate_size 192, but layers.0.mlp.width has "
+                          "176: corrected", run.stdout)
+            with open(directory + "/x/config.json", encoding="utf-8") as file:
+                self.assertIn("gac_modules", json.load(file))
+            self.assertEqual(gac("verify", directory + "/m", directory + "/x").returncode, 0)
+
     def test_fail_on_misaligned(self):
         for name, code in (("svdllm", 5), ("mistral", 0)):
             run = self.run_inspect(mk.build(name), "--fail-on", "misaligned")

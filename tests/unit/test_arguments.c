@@ -682,7 +682,7 @@ static void names_of_nothing(void **state)
     assert_string_equal(gac_op_axis_name(GAC_OP_AXIS_COUNT), "unknown");
     assert_string_equal(gac_role_name(GAC_ROLE_COUNT), "unknown");
     assert_string_equal(gac_exactness_name((gac_exactness)3), "unknown");
-    assert_string_equal(gac_repeat_name((gac_repeat)4), "unknown");
+    assert_string_equal(gac_repeat_name((gac_repeat)5), "unknown");
     assert_string_equal(gac_strategy_name(GAC_STRATEGY_COUNT), "unknown");
     assert_string_equal(gac_quote(q, sizeof q, NULL), "(null)");
 }
