@@ -156,6 +156,22 @@ static void print_offender(const inspection *x, const offender *o)
         printf("  %-8s %9.3f  %-9s %s\n", "", lost_ms, "", contract ? "" : a->rule);
 }
 
+/* Says why refused sizes cannot be padded: each reason once. */
+static void print_reasons(const inspection *x, const offender *list, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const gac_dim *d = gac_model_dim(x->model, list[i].dim);
+        bool known = d->exactness != GAC_REFUSED || !d->reason;
+        for (int32_t k = 0; k < i && !known; k++) {
+            const gac_dim *other = gac_model_dim(x->model, list[k].dim);
+            known = other->exactness == GAC_REFUSED && other->reason &&
+                    strcmp(other->reason, d->reason) == 0;
+        }
+        if (!known)
+            printf("  refused: %s: %s\n", list[i].count == 1 ? d->name : list[i].pattern, d->reason);
+    }
+}
+
 static gac_status print_offenders(const inspection *x, gac_error *err)
 {
     int32_t n = 0;
@@ -179,6 +195,7 @@ static gac_status print_offenders(const inspection *x, gac_error *err)
         print_offender(x, &list[i]);
     if (n > MAX_OFFENDERS)
         printf("  and %d more lines (--json lists every dimension)\n", n - MAX_OFFENDERS);
+    print_reasons(x, list, n < MAX_OFFENDERS ? n : MAX_OFFENDERS);
     free(list);
     return GAC_OK;
 }

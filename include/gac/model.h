@@ -101,6 +101,9 @@ typedef struct gac_op {
     double share;  /* GEMM: fraction of the tokens that reach it (experts); 1 otherwise */
     bool last_only; /* GEMM: runs on the last token of a sequence only (lm_head) */
     gac_split split;
+    /* GEMM of a quantised weight: what its kernels and groups of scales ask n and k to be multiples
+     * of; 0 for other weights */
+    int64_t n_multiple, k_multiple;
     int64_t n_q_heads, n_kv_heads; /* SDPA */
     int32_t qk_dim, v_dim;         /* SDPA: indices of the dimensions */
     int32_t n_terms;
@@ -143,7 +146,8 @@ const char *gac_model_family(const gac_model *model);
  * tensor names showed the family. */
 bool gac_model_family_is_stated(const gac_model *model);
 /* One of dense, gac, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
- * pruned, direct, block-configs. */
+ * pruned, direct, block-configs, lora; or how the weights are quantised: gptq,
+ * awq, bitsandbytes, compressed-tensors, fp4, fp8, int8. */
 const char *gac_model_compressor(const gac_model *model);
 int32_t gac_model_n_layers(const gac_model *model);
 /* The dtype of most weights. */
@@ -184,6 +188,15 @@ int32_t gac_model_unexplained(const gac_model *model, int32_t index);
 int32_t gac_model_n_notes(const gac_model *model);
 const char *gac_model_note(const gac_model *model, int32_t index);
 
+/* Returns whether the checkpoint is a LoRA adapter: factors without the model that they are added
+ * to. Its config is adapter_config.json. */
+bool gac_model_is_adapter(const gac_model *model);
+/* States the ranks of an adapter in a copy of its config, one size per dimension of model. Each
+ * module keeps the scale of its factors, alpha over the rank or over its root, because its alpha
+ * changes with the rank. Errors: GAC_USAGE if the patterns of the config cannot state it. */
+gac_status gac_model_state_adapter(const gac_model *model, const int64_t *sizes,
+                                   struct json_t *config, gac_error *err);
+
 /* ---- Loading in other runtimes ------------------------------------------ */
 
 #define GAC_MODELING_FILE "modeling_gac.py"
@@ -214,6 +227,7 @@ typedef enum gac_loading_kind {
     GAC_LOADS_PLAIN,         /* its config states every size: as any model of its family */
     GAC_LOADS_BY_CODE,       /* by GAC_MODELING_FILE beside it */
     GAC_LOADS_BY_OTHER_CODE, /* by other code that its config names */
+    GAC_LOADS_AS_ADAPTER,    /* by peft, added to its model */
     GAC_LOADS_NOWHERE
 } gac_loading_kind;
 

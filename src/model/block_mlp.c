@@ -225,12 +225,26 @@ static gac_status tied_head(builder *b, int32_t tensor, gac_error *err)
     return status;
 }
 
+/* Binds the outputs of a head whose weight is packed to the vocabulary of the embedding. */
+static gac_status packed_head(builder *b, const linear *l, gac_error *err)
+{
+    if (b->vocab < 0)
+        return GAC_OK;
+    const dim_entry *d = &b->dims[b->vocab];
+    if (d->dim.size != l->n_out)
+        return builder_contradiction(b, l->weight, "outputs", l->n_out, d->first_tensor,
+                                     "entries in the vocabulary", d->dim.size, err);
+    return linear_bind(b, l, SIDE_OUT, b->vocab, 0, 1, GAC_REPEAT_WHOLE, err);
+}
+
 static gac_status own_head(builder *b, const linear *l, gac_error *err)
 {
     for (int32_t i = 0; i < l->n_ops; i++)
         b->ops[l->first_op + i].op.last_only = true;
     linear_split(b, l, SIDE_OUT);
     gac_status status = linear_bind_hidden(b, l, SIDE_IN, err);
+    if (status == GAC_OK && l->packed)
+        return packed_head(b, l, err);
     for (int32_t i = 0; i < l->n_segments && status == GAC_OK; i++) {
         status = add_vocab(b, l->out[i].tensor, l->out[i].axis, err);
         if (status == GAC_OK && l->bias[i].tensor >= 0)

@@ -177,6 +177,15 @@ gac_status builder_add_gemm(builder *b, int32_t tensor, int32_t n_axis, int32_t 
     return GAC_OK;
 }
 
+gac_status builder_add_term(builder *b, int32_t op, gac_term term, gac_error *err)
+{
+    if (!gac_grow((void **)&b->terms, b->n_terms, &b->term_capacity, sizeof *b->terms))
+        return gac_error_no_memory(err);
+    b->terms[b->n_terms] = (term_entry){ term, b->ops[op].last_term };
+    b->ops[op].last_term = ++b->n_terms;
+    return GAC_OK;
+}
+
 const char *builder_display(const builder *b, const char *format, ...)
 {
     char name[GAC_MAX_NAME_BYTES + 64], quoted[GAC_MAX_NAME_BYTES + 64];

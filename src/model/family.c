@@ -129,7 +129,7 @@ void family_scan_names(builder *b, const char *layers)
     for (int32_t i = 0; i < n_tensors; i++) {
         const char *name = gac_checkpoint_tensor(c, i)->name;
         b->has_bases = b->has_bases || strstr(name, "_basis.");
-        b->has_scales = b->has_scales || strstr(name, "scale") || strstr(name, "zero_point");
+        b->has_scales = b->has_scales || quantised_name(name);
     }
     for (int p = 0; prefixes[p] && b->n_layers == 0; p++)
         for (int32_t i = 0; i < n_tensors; i++) {
@@ -147,6 +147,12 @@ gac_status family_choose(builder *b, const family **out, gac_error *err)
     char q[80], qp[200];
     const json_t *type = json_object_get(b->config, "model_type");
     gac_quote(qp, sizeof qp, b->config_path);
+    if (adapter_found(b)) {
+        *out = &family_adapter;
+        b->family = family_adapter.name;
+        b->family_known = true;
+        return GAC_OK;
+    }
     if (type && !json_is_string(type))
         return gac_error_set(err, GAC_BAD_INPUT, "%s: \"model_type\" is not a string", qp);
     const char *name = json_string_value(type);

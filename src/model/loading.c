@@ -435,7 +435,9 @@ gac_status gac_model_loading(const gac_model *model, gac_loading *out, gac_error
     *out = (gac_loading){ .kind = GAC_LOADS_NOWHERE };
     const bool foreign = json_object_get(model->config, "auto_map") != NULL &&
                          !gac_config_has_our_code(model->config);
-    if (foreign)
+    if (gac_model_is_adapter(model) && model->config)
+        out->kind = GAC_LOADS_AS_ADAPTER;
+    else if (foreign)
         out->kind = GAC_LOADS_BY_OTHER_CODE;
     else if (json_array_size(json_object_get(model->config, "block_configs")) > 0)
         snprintf(out->reason, sizeof out->reason,

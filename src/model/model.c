@@ -36,7 +36,8 @@ static const char *compressor_name(unsigned found)
     static const struct {
         unsigned bit;
         const char *name;
-    } names[] = { { FOUND_PALU, "palu" },
+    } names[] = { { FOUND_LORA, "lora" },
+                  { FOUND_PALU, "palu" },
                   { FOUND_SVD_LLM, "svd-llm" },
                   { FOUND_ASVD, "asvd" },
                   { FOUND_DOBI, "dobi-svd" },
@@ -45,6 +46,13 @@ static const char *compressor_name(unsigned found)
                   { FOUND_BLOCK_CONFIGS, "block-configs" },
                   { FOUND_DIRECT, "direct" },
                   { FOUND_PRUNED, "pruned" },
+                  { FOUND_GPTQ, "gptq" },
+                  { FOUND_AWQ, "awq" },
+                  { FOUND_BITSANDBYTES, "bitsandbytes" },
+                  { FOUND_COMPRESSED_TENSORS, "compressed-tensors" },
+                  { FOUND_FP4, "fp4" },
+                  { FOUND_FP8, "fp8" },
+                  { FOUND_INT8, "int8" },
                   { 0, NULL } };
     for (int i = 0; names[i].name; i++)
         if (found & names[i].bit)
@@ -108,7 +116,7 @@ static gac_status note_layers(builder *b, gac_error *err)
     if (status == GAC_OK && stated >= 0 && stated != b->n_layers)
         status = builder_note(b, err, "config.json states %s %lld; the tensors have %d layers", key,
                               (long long)stated, b->n_layers);
-    if (status == GAC_OK && !b->config)
+    if (status == GAC_OK && !b->config && strcmp(b->family, family_adapter.name) != 0)
         status = builder_note(b, err, "no config.json: head sizes are not known");
     const json_t *quantised = json_object_get(b->config, "quantization_config");
     const char *method = json_string_value(json_object_get(quantised, "quant_method"));
@@ -120,12 +128,19 @@ static gac_status note_layers(builder *b, gac_error *err)
     return status;
 }
 
-static gac_dtype main_dtype(const gac_checkpoint *c)
+/* Returns the dtype of most weights. Packed weights have integers for a dtype,
+ * but are multiplied as the floats beside them. */
+static gac_dtype main_dtype(const builder *b)
 {
     uint64_t bytes[GAC_DTYPE_COUNT] = { 0 };
     gac_dtype best = GAC_DTYPE_F16;
+    const gac_checkpoint *c = b->checkpoint;
     for (int32_t i = 0; i < gac_checkpoint_n_tensors(c); i++) {
         const gac_tensor *t = gac_checkpoint_tensor(c, i);
+        bool wide =
+            t->dtype == GAC_DTYPE_F16 || t->dtype == GAC_DTYPE_BF16 || t->dtype == GAC_DTYPE_F32;
+        if ((b->found & FOUND_PACKED) && !wide)
+            continue;
         bytes[t->dtype] += t->size_bytes;
         if (bytes[t->dtype] > bytes[best])
             best = t->dtype;
@@ -208,13 +223,15 @@ static gac_status index_places(const gac_model *m, place_index *x, gac_error *er
 }
 
 /* Finds the dimensions that make up an operator's sizes. */
-static gac_status take_terms(gac_model *m, const op_entry *from, const place_index *x, gac_op *to,
-                             gac_error *err)
+static gac_status take_terms(gac_model *m, const op_entry *from, const place_index *x,
+                             const term_entry *packed, gac_op *to, gac_error *err)
 {
     int32_t n = 0;
     *to = from->op;
     bool sdpa = to->kind == GAC_OP_SDPA;
     for (int32_t r = sdpa ? -1 : x->first[to->tensor]; r >= 0; r = x->refs[r].next)
+        n++;
+    for (int32_t t = from->last_term; t > 0; t = packed[t - 1].before)
         n++;
     gac_term *terms = gac_arena_alloc(&m->arena, (size_t)(n + 2) * sizeof *terms);
     if (!terms)
@@ -230,6 +247,8 @@ static gac_status take_terms(gac_model *m, const op_entry *from, const place_ind
             (gac_term){ x->refs[r].dim, p->axis == from->n_axis ? GAC_OP_GEMM_N : GAC_OP_GEMM_K,
                         p->n_slices };
     }
+    for (int32_t t = from->last_term; t > 0; t = packed[t - 1].before)
+        terms[n++] = packed[t - 1].term;
     to->terms = terms;
     to->n_terms = n;
     return GAC_OK;
@@ -241,7 +260,7 @@ static gac_status take_ops(gac_model *m, const builder *b, gac_error *err)
     m->ops = gac_arena_alloc(&m->arena, (size_t)b->n_ops * sizeof *m->ops + 1);
     gac_status status = m->ops ? index_places(m, &x, err) : gac_error_no_memory(err);
     for (int32_t i = 0; i < b->n_ops && status == GAC_OK; i++)
-        status = take_terms(m, &b->ops[i], &x, &m->ops[i], err);
+        status = take_terms(m, &b->ops[i], &x, b->terms, &m->ops[i], err);
     m->n_ops = b->n_ops;
     free(x.refs);
     free(x.first);
@@ -328,7 +347,7 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
     m->family = b->family;
     m->family_known = b->family_known;
     m->compressor = is_ours(b) ? "gac" : compressor_name(b->found);
-    m->dtype = main_dtype(m->checkpoint);
+    m->dtype = main_dtype(b);
     m->dim_names = b->dim_names;
     memset(&b->dim_names, 0, sizeof b->dim_names);
     return GAC_OK;
@@ -340,6 +359,7 @@ static void builder_dispose(builder *b)
         free(b->dims[i].places);
     free(b->dims);
     free(b->ops);
+    free(b->terms);
     free(b->notes);
     free(b->modules);
     free(b->sorted);
@@ -393,10 +413,10 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
                   .hidden_reason = "RMSNorm averages over the hidden size: its weights and eps "
                                    "must be rescaled, equal up to rounding" };
     b.explained = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *b.explained);
-    b.config_path =
-        gac_checkpoint_is_directory(checkpoint)
-            ? gac_arena_printf(&m->arena, "%s/config.json", gac_checkpoint_path(checkpoint))
-            : "config.json";
+    b.config_path = gac_checkpoint_is_directory(checkpoint)
+                        ? gac_arena_printf(&m->arena, "%s/%s", gac_checkpoint_path(checkpoint),
+                                           gac_checkpoint_config_name(checkpoint))
+                        : gac_checkpoint_config_name(checkpoint);
     const family *chosen = NULL;
     gac_status status = gac_namemap_init(&b.dim_names, err);
     if (status == GAC_OK && (!b.explained || !b.config_path))
@@ -415,6 +435,8 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
         status = settle_dims(&b, err);
     if (status == GAC_OK)
         status = note_stale_keys(&b, err);
+    if (status == GAC_OK)
+        status = note_quantised(&b, err);
     if (status == GAC_OK)
         status = take_all(m, &b, err);
     builder_dispose(&b);

@@ -30,7 +30,17 @@ enum found {
     FOUND_LOW_RANK = 1 << 5,
     FOUND_BLOCK_CONFIGS = 1 << 6,
     FOUND_DIRECT = 1 << 7,
-    FOUND_PRUNED = 1 << 8
+    FOUND_PRUNED = 1 << 8,
+    FOUND_LORA = 1 << 9,
+    FOUND_GPTQ = 1 << 10,
+    FOUND_AWQ = 1 << 11,
+    FOUND_BITSANDBYTES = 1 << 12,
+    FOUND_COMPRESSED_TENSORS = 1 << 13,
+    FOUND_FP4 = 1 << 14,
+    FOUND_FP8 = 1 << 15,
+    FOUND_INT8 = 1 << 16,
+    FOUND_PACKED = FOUND_GPTQ | FOUND_AWQ | FOUND_BITSANDBYTES | FOUND_COMPRESSED_TENSORS |
+                   FOUND_FP4 | FOUND_INT8
 };
 
 typedef struct dim_entry {
@@ -42,8 +52,16 @@ typedef struct dim_entry {
 
 typedef struct op_entry {
     gac_op op;
-    int32_t n_axis; /* axis of the weight that is n; the other one is k */
+    int32_t n_axis;    /* axis of the weight that is n; the other one is k */
+    int32_t last_term; /* one more than the index of its last one in the builder's terms; 0: none */
 } op_entry;
+
+/* A dimension that an operator sees although its weight is packed, so that no
+ * axis of it has the dimension's size. */
+typedef struct term_entry {
+    gac_term term;
+    int32_t before; /* the one before it, of the same operator, likewise */
+} term_entry;
 
 typedef struct builder {
     const gac_checkpoint *checkpoint;
@@ -54,6 +72,8 @@ typedef struct builder {
     int32_t n_dims, dim_capacity;
     op_entry *ops;
     int32_t n_ops, op_capacity;
+    term_entry *terms;
+    int32_t n_terms, term_capacity;
     const char **notes;
     int32_t n_notes, note_capacity;
     gac_module *modules;
@@ -126,6 +146,8 @@ gac_status builder_add_dim(builder *b, gac_role role, int64_t size, const char *
 gac_status builder_add_place(builder *b, int32_t dim, gac_place place, gac_error *err);
 gac_status builder_add_gemm(builder *b, int32_t tensor, int32_t n_axis, int32_t k_axis,
                             int32_t *out, gac_error *err);
+/* Adds a dimension to an operator whose weight is packed. */
+gac_status builder_add_term(builder *b, int32_t op, gac_term term, gac_error *err);
 
 /* Returns a module path as users see it, without the family's prefix. It is in
  * the arena; NULL without memory. */
@@ -167,7 +189,9 @@ typedef struct linear {
     int32_t first_bias;      /* bias of the first factor, or -1 */
     int32_t first_op, n_ops; /* its operators; the last ones produce the output */
     bool factorised;
-    bool quantised;
+    bool packed;           /* out and in may have no tensor: none has such an axis */
+    int32_t weight;        /* the packed weight */
+    const char *why_fixed; /* its sizes cannot change: it is quantised. NULL: they can */
 } linear;
 
 typedef enum side { SIDE_IN, SIDE_OUT } side;
@@ -211,6 +235,15 @@ gac_status convention_svd_llm(builder *b, const char *module, linear *out, gac_e
 gac_status convention_pair(builder *b, const char *module, side hidden_at, linear *out,
                            gac_error *err);
 gac_status convention_basis(builder *b, const char *module, linear *out, gac_error *err);
+gac_status convention_quantised(builder *b, const char *module, side hidden_at, linear *out,
+                                gac_error *err);
+
+/* Finds scales beside the weight of a module that is not packed, and says what they mean. */
+void quantised_weight(builder *b, const char *module, int32_t weight, linear *l);
+/* Returns whether a tensor's name is that of a packed weight or of scales. */
+bool quantised_name(const char *name);
+/* Notes how the model is quantised, also if nothing of it was recognised. */
+gac_status note_quantised(builder *b, gac_error *err);
 
 /* How one weight holds q, k and v. */
 typedef enum qkv_layout {
@@ -272,6 +305,10 @@ gac_status family_choose(builder *b, const family **out, gac_error *err);
 /* Finds the prefix and number of the layers, and whether any name looks like a
  * basis or a scale. A layer number beyond GAC_MAX_LAYERS stays unexplained. */
 void family_scan_names(builder *b, const char *layers);
+
+/* A LoRA adapter. It is recognised by its config or its names, not by a model_type. */
+extern const family family_adapter;
+bool adapter_found(const builder *b);
 
 /* ---- Families described by a table ---------------------------------------- */
 

@@ -94,6 +94,18 @@ static gac_status judge_term(const gac_model *model, const gac_target *target, c
     return status;
 }
 
+/* Returns what quantisation asks an axis to be a multiple of, or 0 if it overflows. */
+static int64_t group_of(const gac_op *op, const gac_term *term, const gac_target *target)
+{
+    int64_t group = 1;
+    bool k = term->axis == GAC_OP_GEMM_K;
+    if (op->kind != GAC_OP_GEMM)
+        return 0;
+    bool ok = widen(&group, k ? target->quant_group : 0) &&
+              widen(&group, k ? op->k_multiple : op->n_multiple);
+    return ok ? group : 0;
+}
+
 static gac_status gather(const gac_model *model, const gac_target *target, units *u,
                          gac_dim_advice *advice, gac_error *err)
 {
@@ -103,7 +115,7 @@ static gac_status gather(const gac_model *model, const gac_target *target, units
             const gac_term *term = &op->terms[t];
             int64_t multiple = gac_contract_multiple(target->contract, term->axis, target->dtype);
             int64_t n_slices, divisor;
-            int64_t group = term->axis == GAC_OP_GEMM_K ? target->quant_group : 0;
+            int64_t group = group_of(op, term, target);
             per_gpu(op, term, target->n_gpus, is_head(model, term->dim), &n_slices, &divisor);
             if (op->kind == GAC_OP_SDPA && !heads_divide(op, target->n_gpus))
                 u[term->dim].uneven = true;

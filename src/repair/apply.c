@@ -165,7 +165,7 @@ static gac_status map_tensor(const rewrite *w, int32_t i, tensor_map *map)
 }
 
 /* Returns whether the tensors stay in files of the same names. Those of torch
- * files go to safetensors, under their usual names. */
+ * files go to safetensors, under their usual names. An adapter is one file. */
 static bool keeps_files(const rewrite *w)
 {
     return w->options->max_shard_bytes == 0 && !gac_checkpoint_is_torch(w->checkpoint);
@@ -184,14 +184,16 @@ static gac_status declare(rewrite *w, int32_t i)
     gac_map_dispose(&map);
     if (status == GAC_OK)
         status = gac_writer_add(w->writer, t->name, t->dtype, t->n_axes, shape, NULL, w->err);
-    if (status == GAC_OK && keeps_files(w)) {
+    const char *file = keeps_files(w) ? gac_checkpoint_file_name(w->checkpoint, t->file)
+                       : gac_checkpoint_is_adapter(w->checkpoint) ? GAC_ADAPTER_NAME
+                                                                  : NULL;
+    if (status == GAC_OK && file) {
         /* Tensors are ordered by file, and each file's metadata is set once. */
         json_t *metadata = NULL;
         if (i == 0 || gac_checkpoint_tensor(w->checkpoint, i - 1)->file != t->file)
             status = file_metadata(w, t->file, &metadata);
         if (status == GAC_OK)
-            status = gac_writer_set_file(
-                w->writer, i, gac_checkpoint_file_name(w->checkpoint, t->file), metadata, w->err);
+            status = gac_writer_set_file(w->writer, i, file, metadata, w->err);
         json_decref(metadata);
     }
     return status;
@@ -357,7 +359,7 @@ static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
     const char *skip[4] = { GAC_ORIGINALS_NAME };
     int n = 1;
     if (text)
-        skip[n++] = "config.json";
+        skip[n++] = gac_checkpoint_config_name(w->checkpoint);
     if (w->undone && gac_record_code_sum(w->record, NULL))
         skip[n++] = GAC_MODELING_FILE;
     gac_status status = gac_writer_carry(w->writer, w->checkpoint, skip, w->err);
@@ -371,7 +373,8 @@ static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
         n_bytes = json_string_length(beside);
     }
     if (status == GAC_OK && text)
-        status = gac_writer_add_file(w->writer, "config.json", text, n_bytes, w->err);
+        status = gac_writer_add_file(w->writer, gac_checkpoint_config_name(w->checkpoint), text,
+                                     n_bytes, w->err);
     return status;
 }
 

@@ -133,7 +133,7 @@ static gac_status config_text(const gac_checkpoint *c, json_t **out, gac_error *
                                                   : strndup(path, (size_t)(slash + 1 - path));
     if (!folder)
         return gac_error_no_memory(err);
-    gac_status status = gac_file_open_inside(folder, "config.json", &file, err);
+    gac_status status = gac_file_open_inside(folder, gac_checkpoint_config_name(c), &file, err);
     free(folder);
     if (status != GAC_OK)
         return status;

@@ -390,6 +390,8 @@ static gac_status edit_modules(config_edit *e)
 static gac_status edit_all(config_edit *e)
 {
     gac_status status = GAC_OK;
+    if (gac_model_is_adapter(e->model))
+        return gac_model_state_adapter(e->model, e->sizes, e->root, e->err);
     for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++)
         if (changed(e, i) && gac_model_dim(e->model, i)->role == GAC_ROLE_RANK)
             status = edit_rank(e, i);

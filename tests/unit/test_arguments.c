@@ -43,6 +43,9 @@ static void null_compress(void **state)
     NEEDS(gac_model_list_modules, model, NULL, SOME, SOME, SOME, err);
     NEEDS(gac_model_list_modules, config, SOME, SOME, NULL, SOME, err);
     NEEDS(gac_model_list_modules, out, SOME, SOME, SOME, NULL, err);
+    NEEDS(gac_model_state_adapter, model, NULL, SOME, SOME, err);
+    NEEDS(gac_model_state_adapter, sizes, SOME, NULL, SOME, err);
+    NEEDS(gac_model_state_adapter, config, SOME, SOME, NULL, err);
     NEEDS(gac_model_loading, model, NULL, SOME, err);
     NEEDS(gac_model_loading, out, SOME, NULL, err);
     NEEDS(gac_model_add_code, stated, NULL, SOME, SOME, SOME, err);
