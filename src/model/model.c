@@ -118,13 +118,6 @@ static gac_status note_layers(builder *b, gac_error *err)
                               (long long)stated, b->n_layers);
     if (status == GAC_OK && !b->config && strcmp(b->family, family_adapter.name) != 0)
         status = builder_note(b, err, "no config.json: head sizes are not known");
-    const json_t *quantised = json_object_get(b->config, "quantization_config");
-    const char *method = json_string_value(json_object_get(quantised, "quant_method"));
-    if (status == GAC_OK && quantised && !json_is_null(quantised))
-        status = builder_note(b, err,
-                              "config.json states quantised weights (%s): packed tensors are not "
-                              "judged, and sizes with scales cannot change",
-                              method ? method : "method not stated");
     return status;
 }
 
