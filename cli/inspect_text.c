@@ -168,7 +168,8 @@ static void print_reasons(const inspection *x, const offender *list, int32_t n)
                     strcmp(other->reason, d->reason) == 0;
         }
         if (!known)
-            printf("  refused: %s: %s\n", list[i].count == 1 ? d->name : list[i].pattern, d->reason);
+            printf("  refused: %s: %s\n", list[i].count == 1 ? d->name : list[i].pattern,
+                   d->reason);
     }
 }
 
