@@ -1,6 +1,7 @@
 # The front door. Every target works from a fresh machine.
 #   make          build/gac and the libraries
 #   make check    everything that can be tested without a GPU
+#   make check-transformers   what gac makes of every architecture of transformers; PYTHON=… has torch
 #   make demo     see it work on generated checkpoints
 #   make package  a Debian package, in build/package
 #   make bench    the benchmarks, results to bench/results
@@ -35,6 +36,14 @@ check: check-builds
 	    -DCMAKE_BUILD_TYPE=Debug >/dev/null
 	@cmake --build build/fuzz -j $(JOBS)
 	@ctest --test-dir build/check --output-on-failure --timeout 7200 -j $(JOBS)
+
+# PYTHON: one that has torch and transformers; by default an environment of its own.
+FAMILIES = experiments/validation/families
+check-transformers: build/gac
+	@[ -n "$(PYTHON)" ] || tools/setup.sh transformers
+	@$(or $(PYTHON),build/venv-transformers/bin/python) $(FAMILIES)/matrix.py build/gac \
+	    $(FAMILIES)/results.json; status=$$?; \
+	    python3 $(FAMILIES)/supported.py --write && exit $$status
 
 demo: build/gac
 	@tools/setup.sh demo
@@ -78,4 +87,4 @@ clean:
 	@rm -rf build
 
 FORCE:
-.PHONY: all check check-builds demo package bench fuzz mutants format install clean FORCE
+.PHONY: all check check-builds check-transformers demo package bench fuzz mutants format install clean FORCE

@@ -179,6 +179,15 @@ char *cli_count(char buffer[32], int64_t n)
     return scaled(buffer, (double)n, "", prefixes);
 }
 
+char *cli_understood(char buffer[32], double pct)
+{
+    if (pct >= 100)
+        snprintf(buffer, 32, "100 %%");
+    else
+        snprintf(buffer, 32, "%.1f %%", pct > 99.9 ? 99.9 : pct);
+    return buffer;
+}
+
 const char *cli_or_dash(const char *text)
 {
     return text ? text : "-";

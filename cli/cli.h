@@ -130,6 +130,9 @@ gac_status cli_check_target(cli *c, const char *path, bool force);
 char *cli_bytes(char buffer[32], uint64_t n_bytes);
 char *cli_count(char buffer[32], int64_t n);
 
+/* Writes a share of understood parameters: "97.3 %". Only all of them are "100 %". */
+char *cli_understood(char buffer[32], double pct);
+
 /* Unknown values are a dash in tables and null in JSON. */
 const char *cli_or_dash(const char *text);
 json_t *cli_or_null(const char *text);

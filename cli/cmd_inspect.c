@@ -67,7 +67,12 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
         status = inspect_print_json(c, &x, o->places);
     else if (status == GAC_OK)
         status = inspect_print(&x, &c->error);
-    if (status == GAC_OK && o->fail_on_misaligned && x.found->n_misaligned > 0)
+    if (status == GAC_OK && o->fail_on_misaligned && x.found->verdict == GAC_VERDICT_NOT_JUDGED) {
+        char understood[32];
+        status = gac_error_set(&c->error, GAC_CHECK,
+                               "not judged: only %s of the parameters were understood",
+                               cli_understood(understood, x.found->understood_pct));
+    } else if (status == GAC_OK && o->fail_on_misaligned && x.found->n_misaligned > 0)
         status =
             gac_error_set(&c->error, GAC_CHECK, "%d of %d sizes are misaligned on %s",
                           x.found->n_misaligned, x.found->n_dims, gac_contract_name(x.contract));

@@ -41,6 +41,7 @@ static json_t *plan_result(cli *c, const plan_command *o, const gac_model *model
     json_t *body = gac_plan_to_json(plan, model);
     json_object_set_new(result, "contract", json_string(gac_contract_name(o->args.contract)));
     json_object_set_new(result, "workload", json_string(o->args.target.workload));
+    json_object_set_new(result, "understood_pct", json_real(gac_model_understood_pct(model)));
     json_object_set_new(
         body, "objective_unit",
         json_string(o->args.options.solve && o->args.options.max_time_ms > 0 ? "bytes" : "ms"));
@@ -112,7 +113,10 @@ static gac_status print_plan(cli *c, const plan_command *o, const gac_model *mod
         status = cli_print_changes(model, plan->sizes, &c->error);
     else
         printf("  %s\n", no_change(&o->args.options));
+    char understood[32];
     printf("\nbytes      %+.3f %%\n", plan->overhead_pct);
+    printf("understood %s of the parameters outside the vocabulary\n",
+           cli_understood(understood, gac_model_understood_pct(model)));
     if (isnan(plan->now_ms)) {
         printf("times      not measured\n");
         return status;

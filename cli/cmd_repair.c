@@ -96,13 +96,30 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
     return status;
 }
 
+/* Prints the keys of the config that stated other sizes than the tensors had. */
+static void print_corrections(const gac_model *model, bool dry_run)
+{
+    const char *last = NULL, *done = dry_run ? "would be corrected" : "corrected";
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        bool stale = d->declared >= 0 && d->declared != d->size && d->role != GAC_ROLE_RANK;
+        if (!stale || !d->config_key || (last && strcmp(last, d->config_key) == 0))
+            continue;
+        last = d->config_key;
+        printf("config.json states %s %lld, but %s has %lld: %s\n", last, (long long)d->declared,
+               d->name, (long long)d->size, done);
+    }
+    if (!last)
+        printf("config.json states other numbers of heads than the layers have: %s\n", done);
+}
+
 /* Reports the changes. written is the path of the result, and loads_in says where it loads; or
  * NULL. */
 static gac_status report(cli *c, const repair_command *o, const gac_model *model,
                          const int64_t *sizes, const gac_repair_result *r, const char *written,
                          json_t *loads_in)
 {
-    char before[32], after[32];
+    char before[32], after[32], understood[32];
     double overhead = r->bytes_before ? 100.0 * ((double)r->bytes_after - (double)r->bytes_before) /
                                             (double)r->bytes_before
                                       : 0;
@@ -113,6 +130,9 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                                  "bytes_before", (json_int_t)r->bytes_before, "bytes_after",
                                  (json_int_t)r->bytes_after, "overhead_pct", overhead, "undo",
                                  o->undo, "dry_run", o->dry_run, "written", written != NULL);
+        if (model)
+            json_object_set_new(body, "understood_pct", json_real(gac_model_understood_pct(model)));
+        json_object_set_new(body, "config_corrected", json_boolean(r->corrects_config));
         if (o->undo)
             json_object_set_new(body, "proved", json_boolean(r->proved));
         json_object_update(result, body);
@@ -127,7 +147,11 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
     gac_status listed = GAC_OK;
     if (sizes && r->n_dims_changed)
         listed = cli_print_changes(model, sizes, &c->error);
-    if (sizes && r->n_dims_changed == 0)
+    if (r->corrects_config)
+        print_corrections(model, o->dry_run);
+    if (sizes && r->n_dims_changed == 0 && r->corrects_config)
+        printf("no size changes\n");
+    else if (sizes && r->n_dims_changed == 0)
         printf("nothing to change%s\n",
                written      ? ""
                : o->copy    ? ""
@@ -140,6 +164,9 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
                           : "changed",
                r->n_dims_changed, r->n_tensors_changed, cli_bytes(before, r->bytes_before),
                cli_bytes(after, r->bytes_after), overhead);
+    if (model)
+        printf("understood %s of the parameters outside the vocabulary\n",
+               cli_understood(understood, gac_model_understood_pct(model)));
     if (written)
         printf("written to %s\n", written);
     if (written && model && gac_checkpoint_is_torch(gac_model_checkpoint(model)))
@@ -182,15 +209,18 @@ static gac_status preview(cli *c, const repair_command *o, const gac_model *mode
 }
 
 /* Returns whether OUT would equal the input although nobody asked for a copy. */
-static bool is_needless(const cli *c, const repair_command *o, const gac_model *model,
+static bool is_needless(cli *c, const repair_command *o, const gac_model *model,
                         const gac_plan *plan)
 {
+    gac_repair_result would;
     if (o->copy || cli_given(c, "max-shard-size") || cli_given(c, "widths"))
         return false;
     for (int32_t i = 0; i < gac_model_n_dims(model); i++)
         if (plan->sizes[i] != gac_model_dim(model, i)->size)
             return false;
-    return true;
+    return !gac_model_config_is_stale(model) ||
+           (gac_repair_preview(model, plan->sizes, &o->options, &would, NULL) == GAC_OK &&
+            !would.corrects_config);
 }
 
 static gac_status act(cli *c, repair_command *o, gac_checkpoint *checkpoint, const gac_model *model)

@@ -23,6 +23,9 @@ gac_status inspect_print_json(cli *c, const inspection *x, bool places);
 /* Writes the verdict as one line for people. */
 void inspect_advice(const gac_inspection *found, char *out, size_t size);
 
+/* Writes a reason to repair besides time, or an empty text. */
+void inspect_reason(const gac_inspection *found, char *out, size_t size);
+
 /* Returns the share in percent; 0 if whole is 0. */
 double inspect_pct(int32_t part, int32_t whole);
 

@@ -4,14 +4,14 @@ static json_t *checkpoint_json(const inspection *x)
 {
     const gac_checkpoint *c = x->checkpoint;
     char q[512];
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:i}", "path",
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:i, s:f}", "path",
                      gac_quote(q, sizeof q, gac_checkpoint_path(c)), "family",
                      gac_model_family(x->model), "compressor", gac_model_compressor(x->model),
                      "dtype", gac_dtype_name(gac_model_dtype(x->model)), "n_layers",
                      gac_model_n_layers(x->model), "n_tensors", gac_checkpoint_n_tensors(c),
                      "n_params", (json_int_t)gac_checkpoint_n_params(c), "bytes",
-                     (json_int_t)gac_checkpoint_size_bytes(c), "n_files",
-                     gac_checkpoint_n_files(c));
+                     (json_int_t)gac_checkpoint_size_bytes(c), "n_files", gac_checkpoint_n_files(c),
+                     "understood_pct", x->found->understood_pct);
 }
 
 static json_t *contract_json(const inspection *x)
@@ -31,8 +31,9 @@ static json_t *summary_json(const inspection *x)
 {
     const gac_inspection *f = x->found;
     json_t *phases = json_array();
-    char advice[1536];
+    char advice[1536], reason[256];
     inspect_advice(f, advice, sizeof advice);
+    inspect_reason(f, reason, sizeof reason);
     for (int i = 0; i < f->workload.n_phases; i++) {
         const gac_phase_times *t = &f->phases[i];
         json_array_append_new(phases, json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "phase", t->label,
@@ -42,11 +43,12 @@ static json_t *summary_json(const inspection *x)
                                                 cli_number_or_null(t->exact_ratio), "rescaled_ms",
                                                 cli_number_or_null(t->rescaled_ms)));
     }
-    return json_pack(
-        "{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o}", "n_dims", x->n_dims, "n_misaligned",
-        x->n_misaligned, "misaligned_pct", inspect_pct(x->n_misaligned, x->n_dims), "counts",
-        f->n_chosen ? "compressed" : "all", "n_dims_all", f->n_dims, "n_misaligned_all",
-        f->n_misaligned, "overhead_pct", f->overhead_pct, "advice", advice, "phases", phases);
+    return json_pack("{s:i, s:i, s:f, s:s, s:i, s:i, s:f, s:s, s:o, s:o}", "n_dims", x->n_dims,
+                     "n_misaligned", x->n_misaligned, "misaligned_pct",
+                     inspect_pct(x->n_misaligned, x->n_dims), "counts",
+                     f->n_chosen ? "compressed" : "all", "n_dims_all", f->n_dims,
+                     "n_misaligned_all", f->n_misaligned, "overhead_pct", f->overhead_pct, "advice",
+                     advice, "reason", cli_or_null(reason[0] ? reason : NULL), "phases", phases);
 }
 
 static json_t *roles_json(const inspection *x)

@@ -18,6 +18,7 @@ static void print_head(const inspection *x)
     const char *compressor = gac_model_compressor(x->model);
     gac_dtype stored = gac_model_dtype(x->model);
     bool provisional = x->contract->provisional;
+    char understood[32];
     printf("%s\n", gac_quote(q, sizeof q, gac_checkpoint_path(c)));
     printf("  model       %s, %s, %d layers\n", gac_model_family(x->model), compressor,
            gac_model_n_layers(x->model));
@@ -25,6 +26,8 @@ static void print_head(const inspection *x)
            cli_count(a, gac_checkpoint_n_params(c)), cli_bytes(b, gac_checkpoint_size_bytes(c)),
            gac_dtype_name(stored), gac_checkpoint_n_tensors(c), gac_checkpoint_n_files(c),
            gac_checkpoint_n_files(c) == 1 ? "" : "s");
+    printf("  understood  %s of the parameters outside the vocabulary\n",
+           cli_understood(understood, x->found->understood_pct));
     printf("  contract    %s (%s)%s, rules of %s", gac_contract_name(x->contract),
            gac_contract_gpu(x->contract), provisional ? ", provisional: not measured by gac" : "",
            gac_dtype_name(x->found->target.dtype));
@@ -153,6 +156,23 @@ static void print_offender(const inspection *x, const offender *o)
         printf("  %-8s %9.3f  %-9s %s\n", "", lost_ms, "", contract ? "" : a->rule);
 }
 
+/* Says why refused sizes cannot be padded: each reason once. */
+static void print_reasons(const inspection *x, const offender *list, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const gac_dim *d = gac_model_dim(x->model, list[i].dim);
+        bool known = d->exactness != GAC_REFUSED || !d->reason;
+        for (int32_t k = 0; k < i && !known; k++) {
+            const gac_dim *other = gac_model_dim(x->model, list[k].dim);
+            known = other->exactness == GAC_REFUSED && other->reason &&
+                    strcmp(other->reason, d->reason) == 0;
+        }
+        if (!known)
+            printf("  refused: %s: %s\n", list[i].count == 1 ? d->name : list[i].pattern,
+                   d->reason);
+    }
+}
+
 static gac_status print_offenders(const inspection *x, gac_error *err)
 {
     int32_t n = 0;
@@ -176,6 +196,7 @@ static gac_status print_offenders(const inspection *x, gac_error *err)
         print_offender(x, &list[i]);
     if (n > MAX_OFFENDERS)
         printf("  and %d more lines (--json lists every dimension)\n", n - MAX_OFFENDERS);
+    print_reasons(x, list, n < MAX_OFFENDERS ? n : MAX_OFFENDERS);
     free(list);
     return GAC_OK;
 }
@@ -205,12 +226,20 @@ static void list_ratios(const gac_inspection *f, bool rescaled, char *text, size
 
 void inspect_advice(const gac_inspection *f, char *out, size_t size)
 {
-    char exact[640], rescaled[640];
+    char exact[640], rescaled[640], understood[32];
+    cli_understood(understood, f->understood_pct);
     list_ratios(f, false, exact, sizeof exact);
     list_ratios(f, true, rescaled, sizeof rescaled);
     switch (f->verdict) {
     case GAC_VERDICT_ALIGNED:
-        snprintf(out, size, "no gain: every size is aligned");
+        if (f->understood_pct < 100)
+            snprintf(out, size, "no gain: every size that was understood (%s) is aligned",
+                     understood);
+        else
+            snprintf(out, size, "no gain: every size is aligned");
+        break;
+    case GAC_VERDICT_NOT_JUDGED:
+        snprintf(out, size, "not judged: only %s of the parameters were understood", understood);
         break;
     case GAC_VERDICT_REFUSED:
         snprintf(out, size, "no gain: what is misaligned cannot be padded (refused)");
@@ -239,12 +268,31 @@ void inspect_advice(const gac_inspection *f, char *out, size_t size)
     }
 }
 
+void inspect_reason(const gac_inspection *f, char *out, size_t size)
+{
+    out[0] = 0;
+    if (f->stuck_width)
+        snprintf(out, size,
+                 "experts of width %lld do not run at all in the default path of transformers 5 "
+                 "(grouped_mm needs rows of a multiple of 16 bytes); repaired ones do",
+                 (long long)f->stuck_width);
+}
+
+static void print_reason(const inspection *x)
+{
+    char reason[256];
+    inspect_reason(x->found, reason, sizeof reason);
+    if (reason[0])
+        printf("reason        %s\n", reason);
+}
+
 static void print_advice(const inspection *x)
 {
     char q[256], advice[1536];
     inspect_advice(x->found, advice, sizeof advice);
     if (!gac_contract_has_times(x->contract, x->found->target.dtype)) {
         printf("\ntimes         not measured\nadvice        %s\n", advice);
+        print_reason(x);
         return;
     }
     printf("\npredicted     %-18s %10s %12s %14s\n", "", "now", "repaired", "with rescaled");
@@ -263,6 +311,7 @@ static void print_advice(const inspection *x)
         x->found->verdict == GAC_VERDICT_PAYS || x->found->verdict == GAC_VERDICT_PAYS_RESCALED;
     colour shade = pays ? COLOUR_GOOD : COLOUR_NONE;
     printf("advice        %s%s%s\n", colour_on(stdout, shade), advice, colour_off(stdout, shade));
+    print_reason(x);
 }
 
 static void print_rest(const inspection *x)

@@ -7,17 +7,18 @@
 /* A runtime, and how a user loads a model there. NULL: it does not load such a model. */
 typedef struct runtime {
     const char *key, *name;
-    const char *plain, *by_code, *by_other_code;
+    const char *plain, *by_code, *by_other_code, *as_adapter;
     bool makes_head; /* makes the output head itself: one plain matrix */
 } runtime;
 
-/* What experiments/validation/loads has tried. */
+/* What experiments/validation/loads and lora have tried. */
 static const runtime runtimes[] = {
     { "transformers", "transformers", "AutoModelForCausalLM.from_pretrained(DIR)",
       "AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)",
-      "AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)", false },
+      "AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)",
+      "model.load_adapter(DIR), with peft", false },
     { "vllm", "vLLM", "LLM(DIR)", "LLM(DIR, model_impl=\"transformers\", trust_remote_code=True)",
-      NULL, true },
+      NULL, NULL, true },
 };
 enum { N_RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
@@ -45,6 +46,10 @@ static void add_runtime(json_t *list, const runtime *r, const gac_loading *loadi
         how = r->by_other_code;
         why = "its config names modelling code that gac does not know";
         break;
+    case GAC_LOADS_AS_ADAPTER:
+        how = r->as_adapter;
+        why = "adapters were not tried there";
+        break;
     case GAC_LOADS_NOWHERE:
         break;
     }
@@ -63,6 +68,8 @@ gac_status loads_in_list(const gac_model *model, json_t **out, gac_error *err)
     json_t *list = json_array();
     bool runs = gac_engine_model_context(model, &n_tokens, &why) == GAC_OK;
     add(list, "gac", "gac", runs ? "gac generate DIR PROMPT" : NULL, why.text);
+    if (loading.kind == GAC_LOADS_AS_ADAPTER)
+        add(list, "peft", "peft", "PeftModel.from_pretrained(model, DIR)", NULL);
     for (int i = 0; i < N_RUNTIMES; i++)
         add_runtime(list, &runtimes[i], &loading);
     status = gac_memory_check(err);

@@ -216,10 +216,20 @@ def config_seeds():
     yield "empty", b"{}"
 
 
+FAMILIES = ("gpt-neox", "falcon", "bloom", "phi", "starcoder2", "olmo2", "glm4", "bitnet", "arcee",
+            "deepseek-v3", "glm4-moe", "olmoe", "gpt-oss", "llama4", "granite-moe")
+
+
 def model_seeds():
     for name, (changes, shapes) in models().items():
         yield name, compact({**CONFIG, **changes}) + b"\0" + compact(header_of(shapes)[0])
     yield "no_config_values", b'{"model_type":"llama"}\0' + compact(header_of(dense())[0])
+    sys.path.insert(0, os.path.join(ROOT, "tools"))
+    import make_checkpoint as mk
+    for name in FAMILIES:
+        made = mk.build(name)
+        shapes = {n: list(shape) for n, (_, shape) in made.tensors.items()}
+        yield "recipe_" + name, compact(made.config) + b"\0" + compact(header_of(shapes)[0])
 
 
 def experiment_seeds():

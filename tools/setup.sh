@@ -6,6 +6,7 @@
 #   tools/setup.sh check    also the test tools, Open MPI and the Python environment
 #   tools/setup.sh package  also dpkg's tools
 #   tools/setup.sh bench    also the peers that benchmarks compare with
+#   tools/setup.sh transformers   an environment with torch and transformers
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,6 +16,8 @@ if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
 elif [ "${1:-build}" = package ]; then
     packages="$packages dpkg-dev"
+elif [ "${1:-build}" = transformers ]; then
+    packages="$packages python3 python3-venv"
 elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then
     packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev patch python3 python3-venv\
  openmpi-bin libopenmpi-dev dpkg-dev"
@@ -67,14 +70,20 @@ if [ -n "$missing" ]; then
     $sudo apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $missing >/dev/null
 fi
 
-# The reference implementation that the tests compare with.
-if [ "${1:-build}" = check ] || [ "$1" = bench ]; then
-    stamp=build/venv/requirements.txt
-    if ! cmp -s tests/requirements.txt "$stamp"; then
-        echo "setup: making build/venv" >&2
+# Makes the environment $1 with what the file $2 lists, unless it is there.
+environment() {
+    stamp=$1/requirements.txt
+    if ! cmp -s "$2" "$stamp"; then
+        echo "setup: making $1" >&2
         mkdir -p build
-        python3 -m venv --clear build/venv
-        build/venv/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt >&2
-        cp tests/requirements.txt "$stamp"
+        python3 -m venv --clear "$1"
+        "$1/bin/pip" install -q --disable-pip-version-check -r "$2" >&2
+        cp "$2" "$stamp"
     fi
-fi
+}
+
+# The reference implementation that the tests compare with.
+case "${1:-build}" in
+check | bench) environment build/venv tests/requirements.txt ;;
+transformers) environment build/venv-transformers experiments/validation/families/requirements.txt ;;
+esac

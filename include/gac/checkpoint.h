@@ -95,7 +95,13 @@ uint64_t gac_checkpoint_data_start(const gac_checkpoint *checkpoint, int32_t fil
 /* The file's __metadata__ as an object of strings, or NULL. */
 const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *checkpoint, int32_t file);
 
-/* config.json with all its keys, in their order; NULL if there is none. */
+/* Returns whether the tensors are those of an adapter, by the name of their file: adapter_model. */
+bool gac_checkpoint_is_adapter(const gac_checkpoint *checkpoint);
+/* The file that an adapter's tensors are written to. */
+#define GAC_ADAPTER_NAME "adapter_model.safetensors"
+/* Returns "adapter_config.json" for an adapter, otherwise "config.json". */
+const char *gac_checkpoint_config_name(const gac_checkpoint *checkpoint);
+/* That file with all its keys, in their order; NULL if there is none. */
 const struct json_t *gac_checkpoint_config(const gac_checkpoint *checkpoint);
 /* The same, as gac_json_parse_exact reads it. */
 const struct json_t *gac_checkpoint_config_exact(const gac_checkpoint *checkpoint);

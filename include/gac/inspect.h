@@ -47,10 +47,11 @@ typedef enum gac_verdict {
     GAC_VERDICT_SLOWER,        /* no: the aligned sizes are predicted to be slower */
     GAC_VERDICT_SMALL,         /* no: the gain is below GAC_WORTH_IT in every phase */
     GAC_VERDICT_NO_TIMES,      /* not known: the contract has no times */
+    GAC_VERDICT_NOT_JUDGED,    /* not known: less than GAC_LEAST_UNDERSTOOD_PCT was understood */
     GAC_VERDICT_COUNT
 } gac_verdict;
 
-/* "pays", "pays-rescaled", "aligned", "refused", "slower", "small", "no-times". */
+/* "pays", "pays-rescaled", "aligned", "refused", "slower", "small", "no-times", "not-judged". */
 const char *gac_verdict_name(gac_verdict verdict);
 
 /* Predicted times of one phase of the workload. Ratios are relative to now_ms. */
@@ -101,6 +102,9 @@ typedef struct gac_inspection {
     double exact_ratio, rescaled_ratio; /* of the whole workload; phases count by their weights */
     double overhead_pct;                /* growth in bytes with the exact sizes */
     gac_verdict verdict;
+    double understood_pct; /* of the model, as gac_model_understood_pct */
+    int64_t stuck_width;   /* a width of experts that do not run at all in the default path of
+                              transformers; 0 if there is none */
     bool rescaled_gains; /* allowing rescaled sizes gains more than GAC_WORTH_IT over exact ones */
     char rough[1024];    /* a warning that the contract's predictions are rough, or empty */
 } gac_inspection;

@@ -45,7 +45,8 @@ typedef enum gac_repeat {
     GAC_REPEAT_WHOLE, /* one slice */
     GAC_REPEAT_HEAD,  /* a slice per head; zeros go at the end of each */
     GAC_REPEAT_HALF,  /* a slice per head; zeros go at the end of each half */
-    GAC_REPEAT_GROUP  /* one slice of several that share the axis */
+    GAC_REPEAT_GROUP, /* one slice of several that share the axis */
+    GAC_REPEAT_PAIRS  /* the slices alternate, element by element; zeros go at the end */
 } gac_repeat;
 
 const char *gac_repeat_name(gac_repeat repeat);
@@ -69,8 +70,11 @@ typedef struct gac_dim {
     const char *reason;     /* explains exactness */
     const char *config_key; /* the config key that states it, or NULL */
     int64_t declared;       /* size in the config, or -1 */
+    int64_t multiple;       /* a new size must be a multiple of it; 0: of nothing */
     bool compressed;        /* a compressor chose this size */
-    int32_t tied_to; /* index of the first dimension that must stay equal to this one, or -1 */
+    /* index of the first dimension that must have the same size as this one if either changes, or
+     * -1; widths that one config key states may differ until then */
+    int32_t tied_to;
     int32_t n_places;
     const gac_place *places;
 } gac_dim;
@@ -97,6 +101,9 @@ typedef struct gac_op {
     double share;  /* GEMM: fraction of the tokens that reach it (experts); 1 otherwise */
     bool last_only; /* GEMM: runs on the last token of a sequence only (lm_head) */
     gac_split split;
+    /* GEMM of a quantised weight: what its kernels and groups of scales ask n and k to be multiples
+     * of; 0 for other weights */
+    int64_t n_multiple, k_multiple;
     int64_t n_q_heads, n_kv_heads; /* SDPA */
     int32_t qk_dim, v_dim;         /* SDPA: indices of the dimensions */
     int32_t n_terms;
@@ -139,7 +146,8 @@ const char *gac_model_family(const gac_model *model);
  * tensor names showed the family. */
 bool gac_model_family_is_stated(const gac_model *model);
 /* One of dense, gac, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
- * pruned, direct, block-configs. */
+ * pruned, direct, block-configs, lora; or how the weights are quantised: gptq,
+ * awq, bitsandbytes, compressed-tensors, fp4, fp8, int8. */
 const char *gac_model_compressor(const gac_model *model);
 int32_t gac_model_n_layers(const gac_model *model);
 /* The dtype of most weights. */
@@ -162,6 +170,16 @@ const char *gac_model_prefix(const gac_model *model);
  * text_config. NULL if there is none. */
 const struct json_t *gac_model_config(const gac_model *model);
 
+/* Returns whether the config states another width, head size or number of heads than the tensors
+ * have, as some pruning tools leave it. A repair corrects it. */
+bool gac_model_config_is_stale(const gac_model *model);
+
+/* How much of the model was understood: the share, in percent, of the parameters outside the
+ * vocabulary's tensors that are in tensors which some rule explained. 100 if there are none. */
+double gac_model_understood_pct(const gac_model *model);
+/* Below this share a model is not judged. */
+#define GAC_LEAST_UNDERSTOOD_PCT 90.0
+
 /* Tensors that no rule explained, by index in the checkpoint. */
 int32_t gac_model_n_unexplained(const gac_model *model);
 int32_t gac_model_unexplained(const gac_model *model, int32_t index);
@@ -169,6 +187,15 @@ int32_t gac_model_unexplained(const gac_model *model, int32_t index);
 /* Remarks for the reader: outdated config keys, guesses that were made. */
 int32_t gac_model_n_notes(const gac_model *model);
 const char *gac_model_note(const gac_model *model, int32_t index);
+
+/* Returns whether the checkpoint is a LoRA adapter: factors without the model that they are added
+ * to. Its config is adapter_config.json. */
+bool gac_model_is_adapter(const gac_model *model);
+/* States the ranks of an adapter in a copy of its config, one size per dimension of model. Each
+ * module keeps the scale of its factors, alpha over the rank or over its root, because its alpha
+ * changes with the rank. Errors: GAC_USAGE if the patterns of the config cannot state it. */
+gac_status gac_model_state_adapter(const gac_model *model, const int64_t *sizes,
+                                   struct json_t *config, gac_error *err);
 
 /* ---- Loading in other runtimes ------------------------------------------ */
 
@@ -200,6 +227,7 @@ typedef enum gac_loading_kind {
     GAC_LOADS_PLAIN,         /* its config states every size: as any model of its family */
     GAC_LOADS_BY_CODE,       /* by GAC_MODELING_FILE beside it */
     GAC_LOADS_BY_OTHER_CODE, /* by other code that its config names */
+    GAC_LOADS_AS_ADAPTER,    /* by peft, added to its model */
     GAC_LOADS_NOWHERE
 } gac_loading_kind;
 

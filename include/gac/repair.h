@@ -46,7 +46,8 @@ typedef struct gac_repair_result {
     int32_t n_dims_changed;
     int32_t n_tensors_changed;
     uint64_t bytes_before, bytes_after; /* bytes of tensor data */
-    bool proved;                        /* undo: the result has the checksums of the original */
+    bool corrects_config; /* the config stated other sizes than the tensors had, and changes */
+    bool proved;          /* undo: the result has the checksums of the original */
 } gac_repair_result;
 
 /* Checks whether sizes (one per dimension of model) can be applied: no size is

@@ -166,9 +166,9 @@ gac_status gac_checkpoint_config_file(const gac_checkpoint *c, gac_file **out, g
     *out = NULL;
     if (!directory)
         return gac_error_no_memory(err);
-    gac_status status = look_inside(directory, "config.json", &found, err);
+    gac_status status = look_inside(directory, gac_checkpoint_config_name(c), &found, err);
     if (found)
-        status = gac_file_open_inside(directory, "config.json", out, err);
+        status = gac_file_open_inside(directory, gac_checkpoint_config_name(c), out, err);
     free(directory);
     return status;
 }
@@ -394,6 +394,16 @@ uint64_t gac_checkpoint_data_start(const gac_checkpoint *c, int32_t file)
 const struct json_t *gac_checkpoint_metadata(const gac_checkpoint *c, int32_t file)
 {
     return is_index(file, c->n_files) ? c->files[file].metadata : NULL;
+}
+
+bool gac_checkpoint_is_adapter(const gac_checkpoint *c)
+{
+    return c->is_adapter;
+}
+
+const char *gac_checkpoint_config_name(const gac_checkpoint *c)
+{
+    return c->is_adapter ? "adapter_config.json" : "config.json";
 }
 
 const struct json_t *gac_checkpoint_config(const gac_checkpoint *c)

@@ -38,7 +38,8 @@ struct gac_checkpoint {
     int64_t n_params, n_axes; /* summed over all tensors */
     uint64_t size_bytes;
     gac_namemap by_name;
-    bool is_torch; /* a file is one of torch.save */
+    bool is_torch;   /* a file is one of torch.save */
+    bool is_adapter; /* the file of tensors is named adapter_model */
     checkpoint_file *files;
     int32_t n_files, file_capacity;
     int32_t reading;          /* the file whose descriptor is open, or -1 */
@@ -71,7 +72,7 @@ gac_status gac_torch_read(gac_checkpoint *checkpoint, int32_t file, gac_error *e
 gac_status gac_checkpoint_add_tensor(gac_checkpoint *checkpoint, const gac_tensor *tensor,
                                      char why[300], gac_error *err);
 
-/* Opens config.json in the checkpoint's directory or beside its file. *out is
+/* Opens the config in the checkpoint's directory or beside its file. *out is
  * NULL if there is none. */
 gac_status gac_checkpoint_config_file(const gac_checkpoint *checkpoint, gac_file **out,
                                       gac_error *err);

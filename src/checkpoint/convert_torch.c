@@ -16,7 +16,7 @@ static gac_status add_config(gac_writer *writer, const gac_checkpoint *c, gac_er
     if (status == GAC_OK && file)
         status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, err);
     if (status == GAC_OK && file)
-        status = gac_writer_add_file(writer, "config.json", text, n_bytes, err);
+        status = gac_writer_add_file(writer, gac_checkpoint_config_name(c), text, n_bytes, err);
     gac_file_close(file);
     free(text);
     return status;
@@ -33,6 +33,8 @@ static gac_status declare(gac_writer *writer, const gac_checkpoint *c, gac_conve
     for (int32_t i = 0; i < c->n_tensors && status == GAC_OK; i++) {
         const gac_tensor *t = &c->tensors[i];
         status = gac_writer_add(writer, t->name, t->dtype, t->n_axes, t->shape, NULL, err);
+        if (status == GAC_OK && c->is_adapter)
+            status = gac_writer_set_file(writer, i, GAC_ADAPTER_NAME, NULL, err);
         n_of[t->dtype] += t->n_elements;
         if (n_of[t->dtype] > n_of[result->dtype])
             result->dtype = t->dtype;

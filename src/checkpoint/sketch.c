@@ -39,6 +39,7 @@ gac_status gac_checkpoint_sketch(const gac_checkpoint *like, const int64_t *cons
     c->reading = -1;
     pthread_mutex_init(&c->map_lock, NULL);
     c->is_directory = like->is_directory;
+    c->is_adapter = like->is_adapter;
     c->path = like->path;
     c->config_exact = json_incref((json_t *)(uintptr_t)config);
     c->config = config ? gac_json_rounded(config) : NULL;

@@ -93,6 +93,7 @@ gac_status gac_weights_read(gac_checkpoint *c, const char *name, gac_file *file,
     else if (status == GAC_OK)
         status = gac_safetensors_read(c, index, err);
     c->is_torch = c->is_torch || torch;
+    c->is_adapter = c->is_adapter || strncmp(name, "adapter_model.", 14) == 0;
     gac_file_park(file);
     return status;
 }

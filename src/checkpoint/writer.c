@@ -538,11 +538,11 @@ static gac_status write_index(gac_writer *w, gac_error *err)
     return status;
 }
 
-/* Returns whether an index is needed. transformers finds a single file without
- * one only by its usual name. */
+/* Returns whether an index is needed: a single file is found without one only by its usual name. */
 static bool needs_index(const gac_writer *w)
 {
-    return w->n_shards > 1 || (w->n_shards == 1 && strcmp(w->shards[0].name, GAC_SINGLE_NAME) != 0);
+    const char *name = w->n_shards ? w->shards[0].name : GAC_SINGLE_NAME;
+    return w->n_shards > 1 || (strcmp(name, GAC_SINGLE_NAME) && strcmp(name, GAC_ADAPTER_NAME));
 }
 
 gac_status gac_writer_complete(gac_writer *w, gac_error *err)

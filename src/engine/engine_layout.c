@@ -220,6 +220,8 @@ gac_status gac_net_read(const gac_model *model, net *out, gac_error *err)
               .checkpoint = gac_model_checkpoint(model),
               .config = gac_model_config(model),
               .n_layers = gac_model_n_layers(model) };
+    if (gac_model_is_adapter(model))
+        return refuse(&n, err, "an adapter runs with the model that it is added to, not alone");
     if (!n.config)
         return refuse(&n, err, "running a model needs its config.json");
     const json_t *eps = stated(&n, "rms_norm_eps");

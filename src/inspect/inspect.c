@@ -128,8 +128,23 @@ static gac_status take_options(const gac_model *model, const gac_contract *contr
     return GAC_OK;
 }
 
+/* Finds a width of experts whose rows are no multiple of 16 bytes, and that can be padded.
+ * transformers 5 computes all experts by torch's grouped_mm, which refuses such rows. */
+static int64_t find_stuck_width(const gac_model *model, gac_dtype dtype)
+{
+    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+        const gac_dim *d = gac_model_dim(model, i);
+        if (d->role == GAC_ROLE_EXPERT_WIDTH && d->exactness == GAC_EXACT &&
+            d->size * gac_dtype_bits(dtype) % 128 != 0)
+            return d->size;
+    }
+    return 0;
+}
+
 static gac_status judge(const gac_model *model, gac_inspection *x, gac_error *err)
 {
+    x->understood_pct = gac_model_understood_pct(model);
+    x->stuck_width = find_stuck_width(model, x->wanted);
     x->n_dims = gac_model_n_dims(model);
     x->advice = calloc((size_t)x->n_dims + 1, sizeof *x->advice);
     x->seen_by = calloc((size_t)x->n_dims + 1, sizeof *x->seen_by);

@@ -3,8 +3,8 @@
 
 const char *gac_verdict_name(gac_verdict verdict)
 {
-    static const char *const names[] = { "pays",   "pays-rescaled", "aligned", "refused",
-                                         "slower", "small",         "no-times" };
+    static const char *const names[] = { "pays",   "pays-rescaled", "aligned",  "refused",
+                                         "slower", "small",         "no-times", "not-judged" };
     return (unsigned)verdict < GAC_VERDICT_COUNT ? names[verdict] : "unknown";
 }
 
@@ -43,7 +43,9 @@ void gac_inspect_decide(const gac_model *model, gac_inspection *x)
     x->exact_ratio = whole_ratio(x, false);
     x->rescaled_ratio = whole_ratio(x, true);
     x->rescaled_gains = x->rescaled_ratio < GAC_WORTH_IT * x->exact_ratio;
-    if (x->n_misaligned == 0)
+    if (x->understood_pct < GAC_LEAST_UNDERSTOOD_PCT)
+        x->verdict = GAC_VERDICT_NOT_JUDGED;
+    else if (x->n_misaligned == 0)
         x->verdict = GAC_VERDICT_ALIGNED;
     else if (all_refused(model, x))
         x->verdict = GAC_VERDICT_REFUSED;

@@ -18,8 +18,10 @@ static const char scalar_reason[] =
 static const char type_reason[] =
     "the config's type of rotary embedding cannot be stated for another head size";
 static const char odd_reason[] = "an odd head size has no halves to rotate";
-static const char unknown_reason[] =
-    "model_type is unknown, and so is what the runtime derives from the head size";
+static const char shared_norm_reason[] =
+    "a norm over the inputs of the output projection would average over the zeros";
+/* More heads than any model has; a place is made for each. */
+enum { MAX_GROUPS = 16384 };
 
 /* How the rows of one layer's projections divide into heads. */
 typedef struct head_layout {
@@ -158,35 +160,54 @@ static gac_status bind_outer(builder *b, const projections *p, gac_error *err)
     return status;
 }
 
-/* Binds the norms of q and k. Their weight has the size of one head or, in some
- * families, of all heads together. */
+/* Binds the last axis of a norm's tensor, if there is one. It has the size of
+ * one head or, in some families, of all heads together. Cohere's has an axis
+ * for the heads. */
+static gac_status bind_norm_tensor(builder *b, int32_t tensor, int32_t dim, gac_error *err)
+{
+    int64_t size = b->dims[dim].dim.size;
+    int32_t axis = tensor >= 0 && builder_tensor(b, tensor)->n_axes == 2 ? 1 : 0;
+    if (tensor < 0)
+        return GAC_OK;
+    gac_status status = builder_expect_axes(b, tensor, axis + 1, err);
+    if (status != GAC_OK)
+        return status;
+    int64_t n = builder_tensor(b, tensor)->shape[axis];
+    if (size == 0 || n % size != 0)
+        return builder_contradiction(b, tensor, "entries", n, b->dims[dim].first_tensor, "per head",
+                                     size, err);
+    return builder_add_place(b, dim,
+                             (gac_place){ tensor, axis,
+                                          n == size ? GAC_REPEAT_WHOLE : GAC_REPEAT_HEAD, 0,
+                                          n / size, false },
+                             err);
+}
+
+/* Binds the norms of q and k. */
 static gac_status bind_head_norms(builder *b, const attention_spec *spec, int32_t dim, bool *found,
                                   gac_error *err)
 {
-    static const char *const names[] = { "q_norm", "k_norm", "q_layernorm", "k_layernorm" };
-    int64_t size = b->dims[dim].dim.size;
+    static const char *const names[] = { "q_norm",      "k_norm",          "q_layernorm",
+                                         "k_layernorm", "query_layernorm", "key_layernorm" };
+    gac_status status = GAC_OK;
     *found = false;
-    for (int i = 0; i < 4; i++) {
-        int32_t tensor = builder_find(b, "%s.%s.weight", spec->module, names[i]);
-        if (tensor < 0)
-            continue;
-        *found = true;
-        gac_status status = builder_expect_axes(b, tensor, 1, err);
-        if (status != GAC_OK)
-            return status;
-        int64_t n = builder_tensor(b, tensor)->shape[0];
-        if (size == 0 || n % size != 0)
-            return builder_contradiction(b, tensor, "entries", n, b->dims[dim].first_tensor,
-                                         "per head", size, err);
-        status = builder_add_place(b, dim,
-                                   (gac_place){ tensor, 0,
-                                                n == size ? GAC_REPEAT_WHOLE : GAC_REPEAT_HEAD, 0,
-                                                n / size, false },
-                                   err);
-        if (status != GAC_OK)
-            return status;
+    for (size_t i = 0; i < sizeof names / sizeof *names && status == GAC_OK; i++) {
+        int32_t weight = builder_find(b, "%s.%s.weight", spec->module, names[i]);
+        int32_t bias = builder_find(b, "%s.%s.bias", spec->module, names[i]);
+        *found = *found || weight >= 0 || bias >= 0;
+        status = bind_norm_tensor(b, weight, dim, err);
+        if (status == GAC_OK)
+            status = bind_norm_tensor(b, bias, dim, err);
+        /* StableLM has a norm for each head. */
+        for (int32_t h = 0; status == GAC_OK; h++) {
+            weight = builder_find(b, "%s.%s.norms.%d.weight", spec->module, names[i], h);
+            if (weight < 0)
+                break;
+            *found = true;
+            status = bind_norm_tensor(b, weight, dim, err);
+        }
     }
-    return GAC_OK;
+    return status;
 }
 
 static void judge_head(const builder *b, const attention_spec *spec, int64_t size, bool normed,
@@ -195,8 +216,8 @@ static void judge_head(const builder *b, const attention_spec *spec, int64_t siz
     *exactness = GAC_REFUSED;
     if (normed) {
         *reason = norm_reason;
-    } else if (!b->family_known) {
-        *reason = unknown_reason;
+    } else if (spec->refused) {
+        *reason = spec->refused;
     } else if (spec->head_is_fixed) {
         *reason = fixed_reason;
     } else if (json_object_get(b->config, "query_pre_attn_scalar") ||
@@ -216,6 +237,28 @@ static void judge_head(const builder *b, const attention_spec *spec, int64_t siz
     }
 }
 
+/* Binds the rows of a projection that holds, for each k and v head, the q heads
+ * that share it, and then it. */
+static gac_status bind_groups(builder *b, const linear *qkv, const head_layout *h,
+                              gac_repeat repeat, const int32_t dims[2], gac_error *err)
+{
+    char q[160];
+    const int64_t n_qk = h->n_q / h->n_kv + 1, group = n_qk * h->qk_size + h->v_size;
+    gac_status status = GAC_OK;
+    if (h->n_kv > MAX_GROUPS)
+        return gac_error_set(
+            err, GAC_BAD_INPUT, "tensor \"%s\": more than %d heads",
+            gac_quote(q, sizeof q, builder_tensor(b, linear_tensor(qkv, SIDE_OUT))->name),
+            MAX_GROUPS);
+    for (int64_t i = 0; i < h->n_kv && status == GAC_OK; i++) {
+        status = linear_bind(b, qkv, SIDE_OUT, dims[0], i * group, n_qk, repeat, err);
+        if (status == GAC_OK)
+            status = linear_bind(b, qkv, SIDE_OUT, dims[1], i * group + n_qk * h->qk_size, 1,
+                                 GAC_REPEAT_HEAD, err);
+    }
+    return status;
+}
+
 static gac_status bind_heads(builder *b, const attention_spec *spec, const projections *p,
                              const head_layout *h, int32_t dims[2], gac_error *err)
 {
@@ -230,12 +273,15 @@ static gac_status bind_heads(builder *b, const attention_spec *spec, const proje
         status = builder_add_dim(b, GAC_ROLE_V_HEAD, h->v_size,
                                  builder_display(b, "%s.v_head", spec->module), GAC_EXACT,
                                  "zero rows of v and zero columns of o, per head", &dims[1], err);
-    if (status == GAC_OK)
+    if (status == GAC_OK && p->fused && spec->layout == QKV_BY_GROUP) {
+        status = bind_groups(b, &p->q, h, repeat, dims, err);
+    } else if (status == GAC_OK) {
         status = linear_bind(b, &p->q, SIDE_OUT, dims[0], 0, h->n_q, repeat, err);
-    if (status == GAC_OK)
-        status = linear_bind(b, k, SIDE_OUT, dims[0], k_start, h->n_kv, repeat, err);
-    if (status == GAC_OK)
-        status = linear_bind(b, v, SIDE_OUT, dims[1], v_start, h->n_kv, GAC_REPEAT_HEAD, err);
+        if (status == GAC_OK)
+            status = linear_bind(b, k, SIDE_OUT, dims[0], k_start, h->n_kv, repeat, err);
+        if (status == GAC_OK)
+            status = linear_bind(b, v, SIDE_OUT, dims[1], v_start, h->n_kv, GAC_REPEAT_HEAD, err);
+    }
     if (status == GAC_OK)
         status = linear_bind(b, &p->o, SIDE_IN, dims[1], 0, h->n_q, GAC_REPEAT_HEAD, err);
     return status;
@@ -269,16 +315,33 @@ static gac_status settle_heads(builder *b, const attention_spec *spec, const hea
             v->reason = qk->exactness == GAC_REFUSED ? qk->reason : tied_rescaled;
         }
     }
+    int32_t o_norm =
+        spec->o_norm ? builder_find(b, "%s.%s.weight", spec->module, spec->o_norm) : -1;
+    if (o_norm >= 0) {
+        v->exactness = GAC_REFUSED;
+        v->reason = shared_norm_reason;
+        status = bind_norm_tensor(b, o_norm, dims[1], err);
+        if (status != GAC_OK)
+            return status;
+    }
+    /* The norms of q and k have the eps of those over the hidden size. */
+    if (normed && b->hidden >= 0 && b->dims[b->hidden].dim.exactness == GAC_RESCALED) {
+        b->dims[b->hidden].dim.exactness = GAC_REFUSED;
+        b->dims[b->hidden].dim.reason =
+            "q_norm and k_norm have the eps of the norms over the hidden size, which would change";
+    }
     /* No designer chooses such a size; a compressor did. */
     bool odd_stated = spec->head_dim_stated && h->qk_size % 8 != 0;
     qk->compressed = h->qk_size != spec->head_dim || odd_stated;
     v->compressed = h->v_size != spec->head_dim || odd_stated;
     b->found |= qk->compressed || v->compressed ? FOUND_DIRECT : 0;
     b->found |= h->pruned ? FOUND_PRUNED : 0;
+    b->stale_heads = b->stale_heads || h->n_q != spec->n_heads || h->n_kv != spec->n_kv_heads;
     return GAC_OK;
 }
 
-static gac_status add_sdpa(builder *b, const head_layout *h, const int32_t dims[2], gac_error *err)
+gac_status attention_add_op(builder *b, int64_t n_q, int64_t n_kv, int32_t qk_dim, int32_t v_dim,
+                            gac_error *err)
 {
     if (!gac_grow((void **)&b->ops, b->n_ops, &b->op_capacity, sizeof *b->ops))
         return gac_error_no_memory(err);
@@ -287,10 +350,10 @@ static gac_status add_sdpa(builder *b, const head_layout *h, const int32_t dims[
                                              .layer = b->layer,
                                              .count = 1,
                                              .share = 1,
-                                             .n_q_heads = h->n_q,
-                                             .n_kv_heads = h->n_kv,
-                                             .qk_dim = dims[0],
-                                             .v_dim = dims[1] } };
+                                             .n_q_heads = n_q,
+                                             .n_kv_heads = n_kv,
+                                             .qk_dim = qk_dim,
+                                             .v_dim = v_dim } };
     return GAC_OK;
 }
 
@@ -342,6 +405,6 @@ gac_status block_attention(builder *b, const attention_spec *spec, gac_error *er
     if (status == GAC_OK)
         status = settle_heads(b, spec, &layout, dims, err);
     if (status == GAC_OK)
-        status = add_sdpa(b, &layout, dims, err);
+        status = attention_add_op(b, layout.n_q, layout.n_kv, dims[0], dims[1], err);
     return status;
 }

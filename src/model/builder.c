@@ -177,6 +177,15 @@ gac_status builder_add_gemm(builder *b, int32_t tensor, int32_t n_axis, int32_t 
     return GAC_OK;
 }
 
+gac_status builder_add_term(builder *b, int32_t op, gac_term term, gac_error *err)
+{
+    if (!gac_grow((void **)&b->terms, b->n_terms, &b->term_capacity, sizeof *b->terms))
+        return gac_error_no_memory(err);
+    b->terms[b->n_terms] = (term_entry){ term, b->ops[op].last_term };
+    b->ops[op].last_term = ++b->n_terms;
+    return GAC_OK;
+}
+
 const char *builder_display(const builder *b, const char *format, ...)
 {
     char name[GAC_MAX_NAME_BYTES + 64], quoted[GAC_MAX_NAME_BYTES + 64];
@@ -252,6 +261,16 @@ gac_status config_size(const builder *b, const json_t *object, const char *key, 
                              gac_quote(qp, sizeof qp, b->config_path),
                              gac_quote(qk, sizeof qk, key), INT32_MAX);
     *out = number;
+    return GAC_OK;
+}
+
+gac_status config_size_of(const builder *b, const char *const *keys, int64_t *out, gac_error *err)
+{
+    for (int i = 0; keys[i]; i++) {
+        const json_t *value = json_object_get(b->config, keys[i]);
+        if (value && !json_is_null(value))
+            return config_size(b, b->config, keys[i], out, err);
+    }
     return GAC_OK;
 }
 

@@ -77,9 +77,10 @@ static gac_status one_layer(builder *b, int32_t layer, gac_error *err)
     return status;
 }
 
-static gac_status build(builder *b, gac_error *err)
+static gac_status build(builder *b, const family *self, gac_error *err)
 {
     char module[GAC_MAX_NAME_BYTES];
+    (void)self;
     b->hidden_exactness = GAC_REFUSED;
     b->hidden_reason = "LayerNorm takes mean and variance over the hidden size";
     snprintf(module, sizeof module, "%swte", b->prefix);
@@ -96,4 +97,4 @@ static gac_status build(builder *b, gac_error *err)
 }
 
 static const char *const types[] = { "gpt2", NULL };
-const family family_gpt2 = { "gpt2", types, "h", "attn.c_attn", build };
+const family family_gpt2 = { "gpt2", types, "h", "attn.c_attn", build, NULL };

@@ -105,9 +105,10 @@ static gac_status projected_embedding(builder *b, const char *embedding, gac_err
     return status == GAC_OK ? project(b, "project_out", SIDE_IN, embed, err) : status;
 }
 
-static gac_status build(builder *b, gac_error *err)
+static gac_status build(builder *b, const family *self, gac_error *err)
 {
     char module[GAC_MAX_NAME_BYTES];
+    (void)self;
     b->hidden_exactness = GAC_REFUSED;
     b->hidden_reason = "LayerNorm takes mean and variance over the hidden size";
     snprintf(module, sizeof module, "%sembed_tokens", b->prefix);
@@ -126,4 +127,4 @@ static gac_status build(builder *b, gac_error *err)
 }
 
 static const char *const types[] = { "opt", NULL };
-const family family_opt = { "opt", types, "layers", "fc1", build };
+const family family_opt = { "opt", types, "layers", "fc1", build, NULL };

@@ -4,7 +4,8 @@
 
 int32_t linear_tensor(const linear *l, side at)
 {
-    return at == SIDE_IN ? l->in.tensor : l->out[0].tensor;
+    int32_t tensor = at == SIDE_IN ? l->in.tensor : l->out[0].tensor;
+    return tensor >= 0 ? tensor : l->weight;
 }
 
 /* Finds the bias of module over extent outputs. Its tensor is -1 if absent. */
@@ -23,21 +24,6 @@ static gac_status find_bias(builder *b, const char *module, int32_t weight, int6
         return builder_contradiction(b, tensor, "entries", n, weight, "outputs", extent, err);
     b->explained[tensor] = true;
     return GAC_OK;
-}
-
-/* Finds scales beside a weight, which mean that it is quantised. We do not know
- * how they follow its shape, so its sizes must not change. */
-static bool find_scales(builder *b, const char *module)
-{
-    static const char *const names[] = { "weight_scale", "weight_scale_inv", "weight_zero_point",
-                                         "input_scale",  "scales",           NULL };
-    bool found = false;
-    for (int i = 0; b->has_scales && names[i]; i++) {
-        int32_t tensor = builder_find(b, "%s.%s", module, names[i]);
-        if (tensor >= 0)
-            b->explained[tensor] = found = true;
-    }
-    return found;
 }
 
 static gac_status alloc_segments(builder *b, linear *l, int32_t n, gac_error *err)
@@ -64,8 +50,9 @@ gac_status linear_from_weight(builder *b, const char *module, int32_t weight, bo
     out->out[0] = (segment){ weight, n_axis, 0, out->n_out };
     out->in = (segment){ weight, k_axis, 0, out->n_in };
     out->n_ops = 1;
-    out->quantised = find_scales(b, module);
     status = builder_add_gemm(b, weight, n_axis, k_axis, &out->first_op, err);
+    if (status == GAC_OK)
+        quantised_weight(b, module, weight, out);
     if (status == GAC_OK)
         status = find_bias(b, module, weight, out->n_out, &out->bias[0], err);
     return status;
@@ -139,6 +126,8 @@ static gac_status resolve_stored(builder *b, const char *module, bool transposed
                                  linear *out, gac_error *err)
 {
     gac_status status = convention_basis(b, module, out, err);
+    if (status == GAC_OK && !out->present)
+        status = convention_quantised(b, module, hidden_at, out, err);
     if (status != GAC_OK || out->present)
         return status;
     int32_t weight = builder_find(b, "%s.weight", module);
@@ -163,14 +152,15 @@ static gac_status add_module(builder *b, const char *module, bool transposed, co
                      .first_bias = l->first_bias,
                      .n_parts = l->n_segments,
                      .transposed = transposed,
-                     .quantised = l->quantised };
+                     .quantised = l->why_fixed != NULL };
     gac_module_part *parts = gac_arena_alloc(b->arena, (size_t)m.n_parts * sizeof *parts);
     if (!m.name || !parts ||
         !gac_grow((void **)&b->modules, b->n_modules, &b->module_capacity, sizeof m))
         return gac_error_no_memory(err);
     int64_t start = 0;
     for (int32_t i = 0; i < m.n_parts; i++) {
-        parts[i] = (gac_module_part){ l->out[i].tensor, l->bias[i].tensor, start };
+        parts[i] =
+            (gac_module_part){ l->packed ? l->weight : l->out[i].tensor, l->bias[i].tensor, start };
         start += l->factorised ? builder_tensor(b, l->out[i].tensor)->shape[1] : 0;
     }
     m.parts = parts;
@@ -209,16 +199,28 @@ static gac_status bind_segment(builder *b, const segment *s, int64_t from, int32
                              err);
 }
 
+/* Tells the operator of a packed weight which dimension it sees. */
+static gac_status add_term(builder *b, const linear *l, side at, int32_t dim, int64_t n_slices,
+                           gac_error *err)
+{
+    gac_op_axis axis = at == SIDE_IN ? GAC_OP_GEMM_K : GAC_OP_GEMM_N;
+    return builder_add_term(b, l->first_op, (gac_term){ dim, axis, n_slices }, err);
+}
+
 gac_status linear_bind(builder *b, const linear *l, side at, int32_t dim, int64_t start,
                        int64_t n_slices, gac_repeat repeat, gac_error *err)
 {
     gac_status status = GAC_OK;
-    if (l->quantised) {
+    if (l->why_fixed) {
         b->dims[dim].dim.exactness = GAC_REFUSED;
-        b->dims[dim].dim.reason = "its weight is quantised, and the scales would have to change";
+        b->dims[dim].dim.reason = l->why_fixed;
     }
     if (b->dims[dim].dim.size == 0)
         return GAC_OK;
+    if (l->packed)
+        status = add_term(b, l, at, dim, n_slices, err);
+    if (status != GAC_OK)
+        return status;
     if (at == SIDE_IN)
         return bind_segment(b, &l->in, 0, dim, start, n_slices, repeat, err);
     int64_t from = 0;
@@ -231,8 +233,37 @@ gac_status linear_bind(builder *b, const linear *l, side at, int32_t dim, int64_
     return status;
 }
 
+/* Checks that a packed weight has the hidden size on this side. */
+static gac_status bind_packed_hidden(builder *b, const linear *l, side at, gac_error *err)
+{
+    int64_t size = at == SIDE_IN ? l->n_in : l->n_out;
+    const segment *s = at == SIDE_IN ? &l->in : &l->out[0];
+    gac_status status = GAC_OK;
+    if (s->tensor >= 0)
+        status = builder_bind_hidden(b, s->tensor, s->axis, err);
+    if (status != GAC_OK || b->hidden < 0)
+        return status;
+    const dim_entry *d = &b->dims[b->hidden];
+    if (d->dim.size != size)
+        return builder_contradiction(b, l->weight, "on its hidden axis", size, d->first_tensor,
+                                     "there", d->dim.size, err);
+    if (at == SIDE_OUT && l->bias[0].tensor >= 0)
+        status = builder_bind_hidden(b, l->bias[0].tensor, 0, err);
+    return status == GAC_OK ? add_term(b, l, at, b->hidden, 1, err) : status;
+}
+
 gac_status linear_bind_hidden(builder *b, const linear *l, side at, gac_error *err)
 {
+    if (l->why_fixed) {
+        b->hidden_exactness = GAC_REFUSED;
+        b->hidden_reason = l->why_fixed;
+    }
+    if (l->why_fixed && b->hidden >= 0) {
+        b->dims[b->hidden].dim.exactness = GAC_REFUSED;
+        b->dims[b->hidden].dim.reason = l->why_fixed;
+    }
+    if (l->packed)
+        return bind_packed_hidden(b, l, at, err);
     if (at == SIDE_IN)
         return builder_bind_hidden(b, l->in.tensor, l->in.axis, err);
     if (l->n_segments != 1) {

@@ -46,6 +46,34 @@ static char *make_code(const char *name)
     return code;
 }
 
+/* Returns why the modelling code cannot serve a model of this family and config, or NULL. */
+static const char *cannot_serve(const char *name, const char *prefix, const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    if (!served_family(name))
+        return "there is no modelling code for the family";
+    if (!type || (strcmp(type, name) != 0 && strncmp(type, "palu", 4) != 0))
+        return "there is no modelling code for this model_type";
+    if (strcmp(prefix, "model.") != 0 || json_object_get(config, "text_config"))
+        return "the language model is a part of another model";
+    return NULL;
+}
+
+bool widths_may_differ(const builder *b)
+{
+    const char *layer;
+    json_t *own;
+    json_object_foreach(json_object_get(b->config, "per_layer_config"), layer, own)
+        if (json_object_get(own, "intermediate_size"))
+            return true;
+    if (json_array_size(json_object_get(b->config, "block_configs")) > 0)
+        return true;
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(b->checkpoint); i++)
+        if (!b->explained[i])
+            return false; /* the modelling code would not read it */
+    return !cannot_serve(b->family, b->prefix, b->config);
+}
+
 gac_status gac_model_code(const char *stated, char **out, gac_error *err)
 {
     GAC_REFUSE_NULL(err, stated, out);
@@ -337,14 +365,12 @@ gac_status gac_model_list_modules(const gac_model *model, const int64_t *sizes,
                   .config = config,
                   .family = served_family(model->family),
                   .err = err };
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *why = cannot_serve(model->family, model->prefix, config);
     *out = NULL;
     if (!l.family)
-        return cannot(&l, "there is no modelling code for the family %s", model->family);
-    if (!type || (strcmp(type, model->family) != 0 && strncmp(type, "palu", 4) != 0))
-        return cannot(&l, "there is no modelling code for this model_type");
-    if (strcmp(model->prefix, "model.") != 0 || json_object_get(config, "text_config"))
-        return cannot(&l, "the language model is a part of another model");
+        return cannot(&l, "%s %s", why, model->family);
+    if (why)
+        return cannot(&l, "%s", why);
     read_config(&l);
     gac_status status = check_stock(&l);
     json_t *modules = json_object();
@@ -409,7 +435,9 @@ gac_status gac_model_loading(const gac_model *model, gac_loading *out, gac_error
     *out = (gac_loading){ .kind = GAC_LOADS_NOWHERE };
     const bool foreign = json_object_get(model->config, "auto_map") != NULL &&
                          !gac_config_has_our_code(model->config);
-    if (foreign)
+    if (gac_model_is_adapter(model) && model->config)
+        out->kind = GAC_LOADS_AS_ADAPTER;
+    else if (foreign)
         out->kind = GAC_LOADS_BY_OTHER_CODE;
     else if (json_array_size(json_object_get(model->config, "block_configs")) > 0)
         snprintf(out->reason, sizeof out->reason,

@@ -4,13 +4,6 @@
 #include "base/arguments.h"
 #include "model/model_internal.h"
 
-/* Families in the order in which their signatures are tried if there is no
- * config. More specific ones come first. */
-const family *const gac_families[] = {
-    &family_mixtral, &family_qwen3_moe, &family_phi3,  &family_gpt2,  &family_opt, &family_llama,
-    &family_mistral, &family_qwen2,     &family_qwen3, &family_gemma, NULL
-};
-
 static const char *const role_names[GAC_ROLE_COUNT] = {
     [GAC_ROLE_RANK] = "rank",
     [GAC_ROLE_MLP_WIDTH] = "mlp_width",
@@ -34,113 +27,8 @@ const char *gac_exactness_name(gac_exactness exactness)
 
 const char *gac_repeat_name(gac_repeat repeat)
 {
-    static const char *const names[] = { "whole", "head", "half", "group" };
-    return (unsigned)repeat <= GAC_REPEAT_GROUP ? names[repeat] : "unknown";
-}
-
-static const family *family_by_type(const char *type)
-{
-    for (int i = 0; type && gac_families[i]; i++)
-        for (int j = 0; gac_families[i]->model_types[j]; j++)
-            if (strcmp(gac_families[i]->model_types[j], type) == 0)
-                return gac_families[i];
-    return NULL;
-}
-
-/* Reads "<prefix><layers>.<number>." at the start of a name. Returns the
- * number, or -1. *rest gets what follows. */
-static int64_t layer_number(const char *name, const char *prefix, const char *layers,
-                            const char **rest)
-{
-    size_t n = strlen(prefix), m = strlen(layers);
-    if (strncmp(name, prefix, n) != 0 || strncmp(name + n, layers, m) != 0 || name[n + m] != '.')
-        return -1;
-    const char *digits = name + n + m + 1;
-    char *end;
-    if (*digits < '0' || *digits > '9')
-        return -1;
-    long long number = strtoll(digits, &end, 10);
-    if (*end != '.' || number > INT32_MAX)
-        return -1;
-    *rest = end + 1;
-    return number;
-}
-
-static const char *const prefixes[] = { "model.",
-                                        "",
-                                        "transformer.",
-                                        "model.decoder.",
-                                        "decoder.",
-                                        "model.language_model.",
-                                        "language_model.model.",
-                                        NULL };
-
-/* Finds the family by tensor names, if the config has no usable model_type. */
-static const family *family_by_names(const gac_checkpoint *c)
-{
-    for (int f = 0; gac_families[f]; f++) {
-        const char *signature = gac_families[f]->signature;
-        for (int32_t i = 0; signature && i < gac_checkpoint_n_tensors(c); i++) {
-            const char *name = gac_checkpoint_tensor(c, i)->name;
-            const char *rest;
-            for (int p = 0; strstr(name, signature) && prefixes[p]; p++)
-                if (layer_number(name, prefixes[p], gac_families[f]->layers, &rest) >= 0 &&
-                    strncmp(rest, signature, strlen(signature)) == 0)
-                    return gac_families[f];
-        }
-    }
-    return NULL;
-}
-
-/* Finds the prefix and number of the layers, and whether any name looks like a
- * basis or a scale. A layer number beyond GAC_MAX_LAYERS stays unexplained. */
-static void scan_names(builder *b, const char *layers)
-{
-    const gac_checkpoint *c = b->checkpoint;
-    int32_t n_tensors = gac_checkpoint_n_tensors(c);
-    b->prefix = "model.";
-    for (int32_t i = 0; i < n_tensors; i++) {
-        const char *name = gac_checkpoint_tensor(c, i)->name;
-        b->has_bases = b->has_bases || strstr(name, "_basis.");
-        b->has_scales = b->has_scales || strstr(name, "scale") || strstr(name, "zero_point");
-    }
-    for (int p = 0; prefixes[p] && b->n_layers == 0; p++)
-        for (int32_t i = 0; i < n_tensors; i++) {
-            const char *rest;
-            int64_t n = layer_number(gac_checkpoint_tensor(c, i)->name, prefixes[p], layers, &rest);
-            if (n >= b->n_layers && n < n_tensors && n < GAC_MAX_LAYERS) {
-                b->n_layers = (int32_t)n + 1;
-                b->prefix = prefixes[p];
-            }
-        }
-}
-
-static gac_status choose_family(builder *b, const family **out, gac_error *err)
-{
-    char q[80], qp[200];
-    const json_t *type = json_object_get(b->config, "model_type");
-    gac_quote(qp, sizeof qp, b->config_path);
-    if (type && !json_is_string(type))
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: \"model_type\" is not a string", qp);
-    const char *name = json_string_value(type);
-    *out = family_by_type(name);
-    b->family_known = *out != NULL || !name;
-    if (!*out)
-        *out = family_by_names(b->checkpoint);
-    if (!*out && name)
-        return gac_error_set(err, GAC_BAD_INPUT,
-                             "%s: model_type \"%s\" and its tensor names are unknown", qp,
-                             gac_quote(q, sizeof q, name));
-    if (!*out)
-        return gac_error_set(err, GAC_BAD_INPUT, "%s: no known model family has these tensor names",
-                             gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint)));
-    b->family = (*out)->name;
-    if (b->family_known)
-        return GAC_OK;
-    b->hidden_exactness = GAC_REFUSED;
-    b->hidden_reason = "model_type is unknown, so its norm is unknown too";
-    return builder_note(b, err, "model_type \"%s\" is not known; read as %s by its tensor names",
-                        name, (*out)->name);
+    static const char *const names[] = { "whole", "head", "half", "group", "pairs" };
+    return (unsigned)repeat <= GAC_REPEAT_PAIRS ? names[repeat] : "unknown";
 }
 
 static const char *compressor_name(unsigned found)
@@ -148,7 +36,8 @@ static const char *compressor_name(unsigned found)
     static const struct {
         unsigned bit;
         const char *name;
-    } names[] = { { FOUND_PALU, "palu" },
+    } names[] = { { FOUND_LORA, "lora" },
+                  { FOUND_PALU, "palu" },
                   { FOUND_SVD_LLM, "svd-llm" },
                   { FOUND_ASVD, "asvd" },
                   { FOUND_DOBI, "dobi-svd" },
@@ -157,6 +46,13 @@ static const char *compressor_name(unsigned found)
                   { FOUND_BLOCK_CONFIGS, "block-configs" },
                   { FOUND_DIRECT, "direct" },
                   { FOUND_PRUNED, "pruned" },
+                  { FOUND_GPTQ, "gptq" },
+                  { FOUND_AWQ, "awq" },
+                  { FOUND_BITSANDBYTES, "bitsandbytes" },
+                  { FOUND_COMPRESSED_TENSORS, "compressed-tensors" },
+                  { FOUND_FP4, "fp4" },
+                  { FOUND_FP8, "fp8" },
+                  { FOUND_INT8, "int8" },
                   { 0, NULL } };
     for (int i = 0; names[i].name; i++)
         if (found & names[i].bit)
@@ -202,28 +98,14 @@ static gac_status note_stale_keys(builder *b, gac_error *err)
     return GAC_OK;
 }
 
-/* Refuses to pad rotated heads if layers have different head sizes. Padding
- * needs the rotation stated for the new size, and a config states one rotation
- * for all layers. */
-static void refuse_mixed_heads(builder *b)
+/* Whether the config states other sizes than the tensors have. */
+static bool is_stale(const builder *b)
 {
-    int64_t size = -1;
-    bool mixed = false;
-    for (int32_t i = 0; i < b->n_dims; i++) {
-        const gac_dim *d = &b->dims[i].dim;
-        if (d->role != GAC_ROLE_QK_HEAD)
-            continue;
-        mixed = mixed || (size >= 0 && size != d->size);
-        size = d->size;
-    }
-    for (int32_t i = 0; i < b->n_dims && mixed; i++) {
-        gac_dim *d = &b->dims[i].dim;
-        bool head = d->role == GAC_ROLE_QK_HEAD || (d->role == GAC_ROLE_V_HEAD && d->tied_to >= 0);
-        if (!head || d->exactness != GAC_RESCALED)
-            continue;
-        d->exactness = GAC_REFUSED;
-        d->reason = "head sizes differ between layers, and the config states one rotation for all";
-    }
+    bool stale = b->config && b->stale_heads;
+    for (int32_t i = 0; i < b->n_dims && b->config; i++)
+        stale = stale || (b->dims[i].dim.declared >= 0 && b->dims[i].dim.role != GAC_ROLE_RANK &&
+                          b->dims[i].dim.declared != b->dims[i].dim.size);
+    return stale;
 }
 
 static gac_status note_layers(builder *b, gac_error *err)
@@ -234,17 +116,24 @@ static gac_status note_layers(builder *b, gac_error *err)
     if (status == GAC_OK && stated >= 0 && stated != b->n_layers)
         status = builder_note(b, err, "config.json states %s %lld; the tensors have %d layers", key,
                               (long long)stated, b->n_layers);
-    if (status == GAC_OK && !b->config)
+    if (status == GAC_OK && !b->config && strcmp(b->family, family_adapter.name) != 0)
         status = builder_note(b, err, "no config.json: head sizes are not known");
     return status;
 }
 
-static gac_dtype main_dtype(const gac_checkpoint *c)
+/* Returns the dtype of most weights. Packed weights have integers for a dtype,
+ * but are multiplied as the floats beside them. */
+static gac_dtype main_dtype(const builder *b)
 {
     uint64_t bytes[GAC_DTYPE_COUNT] = { 0 };
     gac_dtype best = GAC_DTYPE_F16;
+    const gac_checkpoint *c = b->checkpoint;
     for (int32_t i = 0; i < gac_checkpoint_n_tensors(c); i++) {
         const gac_tensor *t = gac_checkpoint_tensor(c, i);
+        bool wide =
+            t->dtype == GAC_DTYPE_F16 || t->dtype == GAC_DTYPE_BF16 || t->dtype == GAC_DTYPE_F32;
+        if ((b->found & FOUND_PACKED) && !wide)
+            continue;
         bytes[t->dtype] += t->size_bytes;
         if (bytes[t->dtype] > bytes[best])
             best = t->dtype;
@@ -327,13 +216,15 @@ static gac_status index_places(const gac_model *m, place_index *x, gac_error *er
 }
 
 /* Finds the dimensions that make up an operator's sizes. */
-static gac_status take_terms(gac_model *m, const op_entry *from, const place_index *x, gac_op *to,
-                             gac_error *err)
+static gac_status take_terms(gac_model *m, const op_entry *from, const place_index *x,
+                             const term_entry *packed, gac_op *to, gac_error *err)
 {
     int32_t n = 0;
     *to = from->op;
     bool sdpa = to->kind == GAC_OP_SDPA;
     for (int32_t r = sdpa ? -1 : x->first[to->tensor]; r >= 0; r = x->refs[r].next)
+        n++;
+    for (int32_t t = from->last_term; t > 0; t = packed[t - 1].before)
         n++;
     gac_term *terms = gac_arena_alloc(&m->arena, (size_t)(n + 2) * sizeof *terms);
     if (!terms)
@@ -349,6 +240,8 @@ static gac_status take_terms(gac_model *m, const op_entry *from, const place_ind
             (gac_term){ x->refs[r].dim, p->axis == from->n_axis ? GAC_OP_GEMM_N : GAC_OP_GEMM_K,
                         p->n_slices };
     }
+    for (int32_t t = from->last_term; t > 0; t = packed[t - 1].before)
+        terms[n++] = packed[t - 1].term;
     to->terms = terms;
     to->n_terms = n;
     return GAC_OK;
@@ -360,11 +253,40 @@ static gac_status take_ops(gac_model *m, const builder *b, gac_error *err)
     m->ops = gac_arena_alloc(&m->arena, (size_t)b->n_ops * sizeof *m->ops + 1);
     gac_status status = m->ops ? index_places(m, &x, err) : gac_error_no_memory(err);
     for (int32_t i = 0; i < b->n_ops && status == GAC_OK; i++)
-        status = take_terms(m, &b->ops[i], &x, &m->ops[i], err);
+        status = take_terms(m, &b->ops[i], &x, b->terms, &m->ops[i], err);
     m->n_ops = b->n_ops;
     free(x.refs);
     free(x.first);
     return status;
+}
+
+/* Whether a tensor has an axis for the vocabulary. */
+static bool *list_vocab(const builder *b)
+{
+    bool *is_vocab = calloc((size_t)gac_checkpoint_n_tensors(b->checkpoint) + 1, sizeof *is_vocab);
+    const dim_entry *d = b->vocab >= 0 ? &b->dims[b->vocab] : NULL;
+    for (int32_t i = 0; is_vocab && d && i < d->n_places; i++)
+        is_vocab[d->places[i].tensor] = true;
+    return is_vocab;
+}
+
+static gac_status count_understood(gac_model *m, const builder *b, gac_error *err)
+{
+    double all = 0, understood = 0;
+    bool *is_vocab = list_vocab(b);
+    if (!is_vocab)
+        return gac_error_no_memory(err);
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(m->checkpoint); i++) {
+        const gac_tensor *t = gac_checkpoint_tensor(m->checkpoint, i);
+        double n = is_vocab[i] ? 0 : 1;
+        for (int32_t a = 0; a < t->n_axes; a++)
+            n *= (double)t->shape[a];
+        all += n;
+        understood += b->explained[i] ? n : 0;
+    }
+    m->understood_pct = all > 0 ? 100 * understood / all : 100;
+    free(is_vocab);
+    return GAC_OK;
 }
 
 static gac_status take_unexplained(gac_model *m, const builder *b, gac_error *err)
@@ -402,6 +324,8 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
         status = take_ops(m, b, err);
     if (status == GAC_OK)
         status = take_unexplained(m, b, err);
+    if (status == GAC_OK)
+        status = count_understood(m, b, err);
     m->notes = gac_arena_alloc(&m->arena, (size_t)b->n_notes * sizeof *m->notes + 1);
     if (status == GAC_OK && !m->notes)
         status = gac_error_no_memory(err);
@@ -411,11 +335,12 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
         memcpy(m->notes, b->notes, (size_t)b->n_notes * sizeof *m->notes);
     m->n_notes = b->n_notes;
     m->n_layers = b->n_layers;
+    m->stale = is_stale(b);
     m->config = b->config;
     m->family = b->family;
     m->family_known = b->family_known;
     m->compressor = is_ours(b) ? "gac" : compressor_name(b->found);
-    m->dtype = main_dtype(m->checkpoint);
+    m->dtype = main_dtype(b);
     m->dim_names = b->dim_names;
     memset(&b->dim_names, 0, sizeof b->dim_names);
     return GAC_OK;
@@ -427,6 +352,7 @@ static void builder_dispose(builder *b)
         free(b->dims[i].places);
     free(b->dims);
     free(b->ops);
+    free(b->terms);
     free(b->notes);
     free(b->modules);
     free(b->sorted);
@@ -480,10 +406,10 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
                   .hidden_reason = "RMSNorm averages over the hidden size: its weights and eps "
                                    "must be rescaled, equal up to rounding" };
     b.explained = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *b.explained);
-    b.config_path =
-        gac_checkpoint_is_directory(checkpoint)
-            ? gac_arena_printf(&m->arena, "%s/config.json", gac_checkpoint_path(checkpoint))
-            : "config.json";
+    b.config_path = gac_checkpoint_is_directory(checkpoint)
+                        ? gac_arena_printf(&m->arena, "%s/%s", gac_checkpoint_path(checkpoint),
+                                           gac_checkpoint_config_name(checkpoint))
+                        : gac_checkpoint_config_name(checkpoint);
     const family *chosen = NULL;
     gac_status status = gac_namemap_init(&b.dim_names, err);
     if (status == GAC_OK && (!b.explained || !b.config_path))
@@ -491,16 +417,19 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
     if (status == GAC_OK)
         status = check_config(&b, err);
     if (status == GAC_OK)
-        status = choose_family(&b, &chosen, err);
+        status = family_choose(&b, &chosen, err);
     if (status == GAC_OK) {
-        scan_names(&b, chosen->layers);
+        family_scan_names(&b, chosen->layers);
         status = note_layers(&b, err);
     }
     if (status == GAC_OK)
-        status = chosen->build(&b, err);
-    refuse_mixed_heads(&b);
+        status = chosen->build(&b, chosen, err);
+    if (status == GAC_OK)
+        status = settle_dims(&b, err);
     if (status == GAC_OK)
         status = note_stale_keys(&b, err);
+    if (status == GAC_OK)
+        status = note_quantised(&b, err);
     if (status == GAC_OK)
         status = take_all(m, &b, err);
     builder_dispose(&b);

@@ -30,7 +30,17 @@ enum found {
     FOUND_LOW_RANK = 1 << 5,
     FOUND_BLOCK_CONFIGS = 1 << 6,
     FOUND_DIRECT = 1 << 7,
-    FOUND_PRUNED = 1 << 8
+    FOUND_PRUNED = 1 << 8,
+    FOUND_LORA = 1 << 9,
+    FOUND_GPTQ = 1 << 10,
+    FOUND_AWQ = 1 << 11,
+    FOUND_BITSANDBYTES = 1 << 12,
+    FOUND_COMPRESSED_TENSORS = 1 << 13,
+    FOUND_FP4 = 1 << 14,
+    FOUND_FP8 = 1 << 15,
+    FOUND_INT8 = 1 << 16,
+    FOUND_PACKED = FOUND_GPTQ | FOUND_AWQ | FOUND_BITSANDBYTES | FOUND_COMPRESSED_TENSORS |
+                   FOUND_FP4 | FOUND_INT8
 };
 
 typedef struct dim_entry {
@@ -42,8 +52,16 @@ typedef struct dim_entry {
 
 typedef struct op_entry {
     gac_op op;
-    int32_t n_axis; /* axis of the weight that is n; the other one is k */
+    int32_t n_axis;    /* axis of the weight that is n; the other one is k */
+    int32_t last_term; /* one more than the index of its last one in the builder's terms; 0: none */
 } op_entry;
+
+/* A dimension that an operator sees although its weight is packed, so that no
+ * axis of it has the dimension's size. */
+typedef struct term_entry {
+    gac_term term;
+    int32_t before; /* the one before it, of the same operator, likewise */
+} term_entry;
 
 typedef struct builder {
     const gac_checkpoint *checkpoint;
@@ -54,6 +72,8 @@ typedef struct builder {
     int32_t n_dims, dim_capacity;
     op_entry *ops;
     int32_t n_ops, op_capacity;
+    term_entry *terms;
+    int32_t n_terms, term_capacity;
     const char **notes;
     int32_t n_notes, note_capacity;
     gac_module *modules;
@@ -65,6 +85,7 @@ typedef struct builder {
     bool has_bases, has_scales; /* some tensor has such a name */
     const char *family;
     const char *prefix; /* of layer names: "model." */
+    const char *layers; /* name of the layer list: "layers" */
     int32_t n_layers;
     int32_t layer; /* the layer being built, or -1 */
     int32_t hidden, vocab;
@@ -72,6 +93,7 @@ typedef struct builder {
     gac_exactness hidden_exactness;
     const char *hidden_reason;
     bool family_known;
+    bool stale_heads; /* some layer has another number of heads than the config states */
 } builder;
 
 struct gac_model {
@@ -83,6 +105,8 @@ struct gac_model {
     const json_t *config; /* of the checkpoint, or NULL */
     int32_t n_layers;
     gac_dtype dtype;
+    double understood_pct;
+    bool stale; /* the config states other sizes */
     gac_dim *dims;
     int32_t n_dims;
     gac_op *ops;
@@ -122,6 +146,8 @@ gac_status builder_add_dim(builder *b, gac_role role, int64_t size, const char *
 gac_status builder_add_place(builder *b, int32_t dim, gac_place place, gac_error *err);
 gac_status builder_add_gemm(builder *b, int32_t tensor, int32_t n_axis, int32_t k_axis,
                             int32_t *out, gac_error *err);
+/* Adds a dimension to an operator whose weight is packed. */
+gac_status builder_add_term(builder *b, int32_t op, gac_term term, gac_error *err);
 
 /* Returns a module path as users see it, without the family's prefix. It is in
  * the arena; NULL without memory. */
@@ -163,7 +189,9 @@ typedef struct linear {
     int32_t first_bias;      /* bias of the first factor, or -1 */
     int32_t first_op, n_ops; /* its operators; the last ones produce the output */
     bool factorised;
-    bool quantised;
+    bool packed;           /* out and in may have no tensor: none has such an axis */
+    int32_t weight;        /* the packed weight */
+    const char *why_fixed; /* its sizes cannot change: it is quantised. NULL: they can */
 } linear;
 
 typedef enum side { SIDE_IN, SIDE_OUT } side;
@@ -207,28 +235,52 @@ gac_status convention_svd_llm(builder *b, const char *module, linear *out, gac_e
 gac_status convention_pair(builder *b, const char *module, side hidden_at, linear *out,
                            gac_error *err);
 gac_status convention_basis(builder *b, const char *module, linear *out, gac_error *err);
+gac_status convention_quantised(builder *b, const char *module, side hidden_at, linear *out,
+                                gac_error *err);
+
+/* Finds scales beside the weight of a module that is not packed, and says what they mean. */
+void quantised_weight(builder *b, const char *module, int32_t weight, linear *l);
+/* Returns whether a tensor's name is that of a packed weight or of scales. */
+bool quantised_name(const char *name);
+/* Notes how the model is quantised, also if nothing of it was recognised. */
+gac_status note_quantised(builder *b, gac_error *err);
+
+/* How one weight holds q, k and v. */
+typedef enum qkv_layout {
+    QKV_CONCATENATED, /* all of q, then all of k, then all of v */
+    QKV_BY_GROUP      /* per k and v head: the q heads that share it, then it */
+} qkv_layout;
 
 typedef struct attention_spec {
     const char *module;          /* full path: model.layers.3.self_attn */
     const char *q, *k, *v, *o;   /* names below module; k and v are NULL if q holds all three */
+    qkv_layout layout;           /* of q if it holds all three */
+    const char *o_norm;          /* a norm over the input of o, or NULL */
     int64_t n_heads, n_kv_heads; /* from the config; -1: unknown */
     int64_t head_dim;            /* from the config; -1: unknown */
     bool head_dim_stated;        /* by its own key, not as hidden / heads */
     bool rotary;
-    bool transposed;    /* Conv1D */
-    bool head_is_fixed; /* the runtime computes hidden / heads */
+    bool transposed;     /* Conv1D */
+    bool head_is_fixed;  /* the runtime computes hidden / heads */
+    const char *refused; /* why head sizes cannot change, or NULL */
 } attention_spec;
 
 gac_status block_attention(builder *b, const attention_spec *spec, gac_error *err);
+/* Adds the attention call of the layer that is being built. */
+gac_status attention_add_op(builder *b, int64_t n_q, int64_t n_kv, int32_t qk_dim, int32_t v_dim,
+                            gac_error *err);
 
 typedef struct mlp_spec {
     const char *module;           /* full path: model.layers.3.mlp */
     const char *gate, *up, *down; /* gate NULL: not gated; up NULL: gate holds both */
+    const char *norm;             /* a norm over the width, or NULL */
     const char *name;             /* of the width dimension, as users see it */
     gac_role role;
     const char *config_key;
-    int64_t declared; /* width in the config, or -1 */
-    bool chosen;      /* a compressor's per-layer key states the width */
+    const char *refused; /* why the width cannot change, or NULL */
+    int64_t declared;    /* width in the config, or -1 */
+    int64_t n_slices;    /* the modules have this many slices of the width; 0 means 1 */
+    bool chosen;         /* a compressor's per-layer key states the width */
     bool transposed;
     double share; /* fraction of the tokens, for experts */
 } mlp_spec;
@@ -244,20 +296,98 @@ typedef struct family {
     const char *layers;             /* name of the layer list: "layers" or "h" */
     /* a module below a layer that identifies the family without a config */
     const char *signature;
-    gac_status (*build)(builder *b, gac_error *err);
+    gac_status (*build)(builder *b, const struct family *self, gac_error *err);
+    const struct decoder *decoder; /* for decoder_build */
 } family;
 
-extern const family *const gac_families[];
+/* Finds the family of the checkpoint. GAC_BAD_INPUT if it is unknown. */
+gac_status family_choose(builder *b, const family **out, gac_error *err);
+/* Finds the prefix and number of the layers, and whether any name looks like a
+ * basis or a scale. A layer number beyond GAC_MAX_LAYERS stays unexplained. */
+void family_scan_names(builder *b, const char *layers);
 
-extern const family family_llama, family_mistral, family_qwen2, family_qwen3, family_gemma;
-extern const family family_phi3, family_mixtral, family_qwen3_moe, family_gpt2, family_opt;
+/* A LoRA adapter. It is recognised by its config or its names, not by a model_type. */
+extern const family family_adapter;
+bool adapter_found(const builder *b);
 
-/* Options of the families with Llama's layout. */
-typedef struct llama_options {
-    const char *qkv;       /* name of a fused q, k and v projection, or NULL */
-    const char *gate, *up; /* names in the MLP; up NULL: gate holds both */
-    /* builds experts instead, or NULL */
-    gac_status (*mlp)(builder *b, int32_t layer, gac_error *err);
-} llama_options;
-gac_status llama_build(builder *b, const llama_options *options, gac_error *err);
+/* ---- Families described by a table ---------------------------------------- */
+
+/* Experts: names below a layer. Each expert has its own tensors, or one tensor
+ * holds all experts. */
+typedef struct expert_names {
+    const char *block;            /* below a layer */
+    const char *router;           /* below block, scores the experts */
+    const char *list;             /* below block: "experts" */
+    const char *gate, *up, *down; /* below an expert; up NULL: gate holds both */
+    const char *all_in, *all_out; /* tensors of all experts below list: gate and up, down */
+    bool input_first;             /* all_in is (E, hidden, width), all_out (E, width, hidden) */
+    bool interleaved;             /* in all_in, gate and up alternate */
+    const char *key;              /* states the width */
+    const char *shared;    /* below block or layer: an expert that all tokens take, or NULL */
+    bool shared_in_layer;  /* shared is below the layer */
+    const char *shared_in; /* name of its fused gate and up, or NULL: as an expert */
+    const char *shared_out;
+    const char *shared_key; /* states its width; NULL: it is n_shared times the key's */
+    const char *n_shared_key;
+    const char *dense_key; /* states the width of layers that have no experts */
+} expert_names;
+
+/* A decoder: names of modules below the prefix, below a layer and below a
+ * block. NULL for those that it does not have. */
+typedef struct decoder {
+    const char *embedding, *positions, *head;
+    const char *top_norms[3];
+    const char *norms[7];     /* below a layer, over the hidden size */
+    const char *constants[6]; /* tensors below a layer without a dimension */
+    const char *attention;    /* block */
+    const char *q, *k, *v, *o;
+    qkv_layout layout;
+    const char *o_norm;
+    bool head_is_fixed, rotary;
+    const char *mlp; /* block; "" for the layer */
+    const char *gate, *up, *down;
+    const char *mlp_norm;
+    const char *width_key;
+    const char *width_refused, *heads_refused, *hidden_refused; /* reasons, or NULL */
+    /* changes what the config states about heads, or NULL */
+    void (*heads)(builder *b, attention_spec *spec);
+    /* builds another kind of attention, or NULL */
+    gac_status (*attend)(builder *b, int32_t layer, gac_error *err);
+    const expert_names *experts;
+} decoder;
+
+gac_status decoder_build(builder *b, const family *self, gac_error *err);
+
+/* Writes the path of a block below a layer, or of the layer if block is "". */
+void layer_path(const builder *b, int32_t layer, const char *block, char *out, size_t size);
+
+/* Binds the experts of a layer, or its dense MLP. */
+gac_status experts_build(builder *b, int32_t layer, const decoder *d, gac_error *err);
+
+/* Reads the first of these keys that the config states, as config_size. */
+gac_status config_size_of(const builder *b, const char *const *keys, int64_t *out, gac_error *err);
+
+/* Finds the MLP width that the config states for a layer, or -1. *chosen: a
+ * compressor's key for single layers states it. */
+gac_status declared_width(builder *b, int32_t layer, const char *key, int64_t *width, bool *chosen,
+                          gac_error *err);
+/* Finds the heads that the config states for a layer; -1 if it states none. */
+gac_status declared_heads(builder *b, int32_t layer, attention_spec *spec, gac_error *err);
+
+/* Multi-head latent attention. */
+gac_status latent_attention(builder *b, int32_t layer, gac_error *err);
+
+/* Decides, after all places are bound, what can change: refuses what was
+ * guessed and what something not understood may share, and ties the sizes that
+ * one key states. */
+gac_status settle_dims(builder *b, gac_error *err);
+
+/* Returns whether the widths of this model may differ between layers: its
+ * config, or the modelling code, states each. */
+bool widths_may_differ(const builder *b);
+
+extern const family family_gpt2, family_opt;
+extern const family *const families_llama[];   /* Llama's layout and names */
+extern const family *const families_experts[]; /* with experts */
+extern const family *const families_gpt[];     /* other names */
 #endif

@@ -81,6 +81,16 @@ const char *gac_model_prefix(const gac_model *m)
     return m->prefix;
 }
 
+bool gac_model_config_is_stale(const gac_model *m)
+{
+    return m->stale;
+}
+
+double gac_model_understood_pct(const gac_model *m)
+{
+    return m->understood_pct;
+}
+
 int32_t gac_model_n_unexplained(const gac_model *m)
 {
     return m->n_unexplained;

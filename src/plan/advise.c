@@ -94,6 +94,18 @@ static gac_status judge_term(const gac_model *model, const gac_target *target, c
     return status;
 }
 
+/* Returns what quantisation asks an axis to be a multiple of, or 0 if it overflows. */
+static int64_t group_of(const gac_op *op, const gac_term *term, const gac_target *target)
+{
+    int64_t group = 1;
+    bool k = term->axis == GAC_OP_GEMM_K;
+    if (op->kind != GAC_OP_GEMM)
+        return 0;
+    bool ok = widen(&group, k ? target->quant_group : 0) &&
+              widen(&group, k ? op->k_multiple : op->n_multiple);
+    return ok ? group : 0;
+}
+
 static gac_status gather(const gac_model *model, const gac_target *target, units *u,
                          gac_dim_advice *advice, gac_error *err)
 {
@@ -103,7 +115,7 @@ static gac_status gather(const gac_model *model, const gac_target *target, units
             const gac_term *term = &op->terms[t];
             int64_t multiple = gac_contract_multiple(target->contract, term->axis, target->dtype);
             int64_t n_slices, divisor;
-            int64_t group = term->axis == GAC_OP_GEMM_K ? target->quant_group : 0;
+            int64_t group = group_of(op, term, target);
             per_gpu(op, term, target->n_gpus, is_head(model, term->dim), &n_slices, &divisor);
             if (op->kind == GAC_OP_SDPA && !heads_divide(op, target->n_gpus))
                 u[term->dim].uneven = true;
@@ -140,7 +152,7 @@ static gac_status conclude(const gac_model *model, const units *u, gac_dim_advic
         advice[i].rule = broken_rule(&u[i], &advice[i], dim->size);
         advice[i].aligned = !advice[i].rule;
         if (!widen(&unit, u[i].parallel) || !widen(&unit, u[i].group) ||
-            !gac_round_up_i64(dim->size, unit, &advice[i].suggest))
+            !widen(&unit, dim->multiple) || !gac_round_up_i64(dim->size, unit, &advice[i].suggest))
             return gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow", dim->name);
     }
     /* Tied dimensions get the largest suggested size among them. */
@@ -248,12 +260,16 @@ gac_status gac_plan_units(const gac_model *model, const gac_target *target, dim_
         status = gather(model, target, u, advice, err);
     bool hard = target->n_gpus > 1 || target->quant_group > 0;
     for (int32_t i = 0; i < n_dims && status == GAC_OK; i++) {
+        const int64_t multiple = gac_model_dim(model, i)->multiple;
         out[i] = (dim_units){ u[i].contract, 1 };
-        if (!widen(&out[i].best, u[i].parallel) || !widen(&out[i].best, u[i].group))
+        if (!widen(&out[i].best, u[i].parallel) || !widen(&out[i].best, u[i].group) ||
+            !widen(&out[i].best, multiple))
             status = gac_error_set(err, GAC_USAGE, "the units that %s asks for overflow",
                                    gac_model_dim(model, i)->name);
         if (hard)
             out[i].hard = out[i].best;
+        else if (multiple > 1)
+            out[i].hard = multiple;
     }
     free(u);
     free(advice);

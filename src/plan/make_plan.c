@@ -6,6 +6,23 @@
 #include "base/arguments.h"
 #include "plan/plan_internal.h"
 
+/* Finds the first size that both the strategy and the unit accept. */
+static gac_status accepted_size(const gac_plan_options *options, gac_strategy strategy,
+                                const gac_dim *d, int64_t unit, int64_t *out, gac_error *err)
+{
+    enum { MAX_ROUNDS = 1000 };
+    int64_t to = d->size, by_strategy = 0;
+    gac_status status = GAC_OK;
+    for (int i = 0; i < MAX_ROUNDS && status == GAC_OK && to != by_strategy; i++) {
+        status = gac_strategy_apply(strategy, to, options->max_overhead_pct, &by_strategy, err);
+        to = by_strategy;
+        if (status == GAC_OK && !gac_round_up_i64(by_strategy, unit, &to))
+            status = gac_error_set(err, GAC_USAGE, "%s: no size fits", d->name);
+    }
+    *out = to;
+    return status;
+}
+
 gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_options *options,
                                    gac_strategy strategy, const plan_groups *groups, int64_t *sizes,
                                    gac_error *err)
@@ -17,11 +34,9 @@ gac_status gac_plan_apply_strategy(const gac_model *model, const gac_plan_option
         const plan_group *group = &groups->groups[i];
         int64_t size = group->sizes[0];
         for (int32_t k = 0; k < group->n_dims && !group->locked && status == GAC_OK; k++) {
-            int64_t to = 0, from = gac_model_dim(model, group->dims[k])->size;
-            status = gac_strategy_apply(strategy, from, options->max_overhead_pct, &to, err);
-            if (status == GAC_OK && !gac_round_up_i64(to, units[group->dims[k]].hard, &to))
-                status = gac_error_set(err, GAC_USAGE, "%s: no size fits",
-                                       gac_model_dim(model, group->dims[k])->name);
+            int64_t to = 0;
+            status = accepted_size(options, strategy, gac_model_dim(model, group->dims[k]),
+                                   units[group->dims[k]].hard, &to, err);
             size = k == 0 || to > size ? to : size;
         }
         gac_plan_set_group(group, size, sizes);

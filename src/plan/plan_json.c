@@ -80,10 +80,15 @@ static gac_status take_dim(const json_t *entry, size_t index, const gac_model *m
     return GAC_OK;
 }
 
-/* Gives each dimension that is not listed the size of the dimension it is tied
- * to. */
+/* Gives dimensions that are tied and not listed one size: that of a listed one,
+ * or the largest. */
 static void follow_ties(const gac_model *model, const bool *listed, gac_plan *out)
 {
+    for (int32_t i = 0; i < out->n_dims; i++) {
+        int32_t to = gac_model_dim(model, i)->tied_to;
+        if (to >= 0 && !listed[to] && out->sizes[i] > out->sizes[to])
+            out->sizes[to] = out->sizes[i];
+    }
     for (int32_t i = 0; i < out->n_dims; i++) {
         int32_t to = gac_model_dim(model, i)->tied_to;
         if (to >= 0 && !listed[i])

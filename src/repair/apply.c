@@ -24,6 +24,10 @@ gac_status gac_repair_check(const gac_model *model, const int64_t *sizes,
                                  (long long)d->size, (long long)sizes[i]);
         if (d->exactness == GAC_REFUSED)
             return gac_error_set(err, GAC_USAGE, "%s: refused: %s", d->name, d->reason);
+        if (d->multiple > 1 && sizes[i] % d->multiple != 0)
+            return gac_error_set(err, GAC_USAGE,
+                                 "%s: runtimes refuse %lld, which is no multiple of the %lld heads",
+                                 d->name, (long long)sizes[i], (long long)d->multiple);
         if (d->exactness == GAC_RESCALED && !(options && options->allow_rescaled))
             return gac_error_set(err, GAC_USAGE, "%s: needs rescaled sizes to be allowed: %s",
                                  d->name, d->reason);
@@ -120,15 +124,18 @@ gac_status gac_repair_preview(const gac_model *model, const int64_t *sizes,
 {
     GAC_REFUSE_NULL(err, model, sizes, result);
     place_list places;
-    json_t *config = NULL;
-    char *code = NULL;
+    char *config = NULL, *code = NULL;
+    bool with_code = false;
     const gac_checkpoint *c = gac_model_checkpoint(model);
     *result = (gac_repair_result){ .n_dims_changed = count_changes(model, sizes) };
     gac_status status = gac_repair_check(model, sizes, options, err);
     if (status == GAC_OK)
-        status = gac_repair_config(model, sizes, options ? options->widths : GAC_WIDTHS_AUTO,
-                                   result->n_dims_changed > 0, &config, &code, err);
-    json_decref(config);
+        status = gac_may_write_code(model, result->n_dims_changed, &with_code, err);
+    if (status == GAC_OK)
+        status = gac_new_config(model, sizes, options ? options->widths : GAC_WIDTHS_AUTO,
+                                with_code, &config, &code, err);
+    result->corrects_config = config && gac_model_config_is_stale(model);
+    free(config);
     free(code);
     if (status != GAC_OK)
         return status;
@@ -158,7 +165,7 @@ static gac_status map_tensor(const rewrite *w, int32_t i, tensor_map *map)
 }
 
 /* Returns whether the tensors stay in files of the same names. Those of torch
- * files go to safetensors, under their usual names. */
+ * files go to safetensors, under their usual names. An adapter is one file. */
 static bool keeps_files(const rewrite *w)
 {
     return w->options->max_shard_bytes == 0 && !gac_checkpoint_is_torch(w->checkpoint);
@@ -177,14 +184,16 @@ static gac_status declare(rewrite *w, int32_t i)
     gac_map_dispose(&map);
     if (status == GAC_OK)
         status = gac_writer_add(w->writer, t->name, t->dtype, t->n_axes, shape, NULL, w->err);
-    if (status == GAC_OK && keeps_files(w)) {
+    const char *file = keeps_files(w) ? gac_checkpoint_file_name(w->checkpoint, t->file)
+                       : gac_checkpoint_is_adapter(w->checkpoint) ? GAC_ADAPTER_NAME
+                                                                  : NULL;
+    if (status == GAC_OK && file) {
         /* Tensors are ordered by file, and each file's metadata is set once. */
         json_t *metadata = NULL;
         if (i == 0 || gac_checkpoint_tensor(w->checkpoint, i - 1)->file != t->file)
             status = file_metadata(w, t->file, &metadata);
         if (status == GAC_OK)
-            status = gac_writer_set_file(
-                w->writer, i, gac_checkpoint_file_name(w->checkpoint, t->file), metadata, w->err);
+            status = gac_writer_set_file(w->writer, i, file, metadata, w->err);
         json_decref(metadata);
     }
     return status;
@@ -350,7 +359,7 @@ static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
     const char *skip[4] = { GAC_ORIGINALS_NAME };
     int n = 1;
     if (text)
-        skip[n++] = "config.json";
+        skip[n++] = gac_checkpoint_config_name(w->checkpoint);
     if (w->undone && gac_record_code_sum(w->record, NULL))
         skip[n++] = GAC_MODELING_FILE;
     gac_status status = gac_writer_carry(w->writer, w->checkpoint, skip, w->err);
@@ -364,7 +373,8 @@ static gac_status add_config(rewrite *w, const char *text, size_t n_bytes)
         n_bytes = json_string_length(beside);
     }
     if (status == GAC_OK && text)
-        status = gac_writer_add_file(w->writer, "config.json", text, n_bytes, w->err);
+        status = gac_writer_add_file(w->writer, gac_checkpoint_config_name(w->checkpoint), text,
+                                     n_bytes, w->err);
     return status;
 }
 
@@ -466,9 +476,10 @@ gac_status gac_repair_apply(gac_checkpoint *checkpoint, const gac_model *model,
     gac_status status = gac_repair_check(model, sizes, w.options, err);
     w.result.n_dims_changed = count_changes(model, sizes);
     if (status == GAC_OK)
-        status = gac_may_write_code(checkpoint, w.result.n_dims_changed, &with_code, err);
+        status = gac_may_write_code(model, w.result.n_dims_changed, &with_code, err);
     if (status == GAC_OK)
         status = gac_new_config(model, sizes, w.options->widths, with_code, &text, &w.code, err);
+    w.result.corrects_config = text && gac_model_config_is_stale(model);
     if (status == GAC_OK)
         status = gac_record_create(checkpoint, model, sizes, w.options->widths, &w.record, err);
     if (status == GAC_OK && with_code)

@@ -27,6 +27,11 @@ gac_status gac_places_add(place_list *list, int32_t tensor, place_entry entry, g
     return GAC_OK;
 }
 
+int64_t gac_place_parts(const gac_place *place)
+{
+    return place->repeat == GAC_REPEAT_HALF ? 2 : place->repeat == GAC_REPEAT_PAIRS ? 0 : 1;
+}
+
 gac_status gac_places_create(const gac_model *model, place_list *out, gac_error *err)
 {
     gac_status status = gac_places_start(gac_model_checkpoint(model), out, err);
@@ -35,10 +40,9 @@ gac_status gac_places_create(const gac_model *model, place_list *out, gac_error 
         const gac_dim *d = gac_model_dim(model, i);
         for (int32_t p = 0; p < d->n_places && status == GAC_OK; p++) {
             const gac_place *place = &d->places[p];
-            int64_t n_parts = place->repeat == GAC_REPEAT_HALF ? 2 : 1;
             status = gac_places_add(out, place->tensor,
                                     (place_entry){ i, place->axis, place->start, place->n_slices,
-                                                   n_parts, d->size, -1 },
+                                                   gac_place_parts(place), d->size, -1 },
                                     err);
         }
     }
@@ -130,6 +134,11 @@ static gac_status collect(const place_list *list, int32_t tensor, int32_t axis,
         int64_t to = sizes[e->dim];
         if (e->axis != axis || to == e->size)
             continue;
+        if (e->n_parts == 0) { /* slices that alternate grow as one */
+            int64_t n_slices = e->n_slices;
+            room[(*n)++] = (growth){ e->start, 1, n_slices * e->size, n_slices * to, 1 };
+            continue;
+        }
         if (e->size % e->n_parts != 0 || to % e->n_parts != 0)
             return cannot(list, tensor, GAC_USAGE, "an odd head size has no halves to rotate", err);
         room[(*n)++] = (growth){ e->start, e->n_slices, e->size, to, e->n_parts };

@@ -31,13 +31,13 @@ static gac_status config_text(const json_t *config, char **out, gac_error *err)
     }
 }
 
-gac_status gac_may_write_code(const gac_checkpoint *checkpoint, int32_t n_changed, bool *out,
-                              gac_error *err)
+gac_status gac_may_write_code(const gac_model *model, int32_t n_changed, bool *out, gac_error *err)
 {
     gac_file *there = NULL;
     gac_error why = GAC_ERROR_INIT;
-    gac_status status = gac_checkpoint_open_file(checkpoint, GAC_MODELING_FILE, &there, &why);
-    *out = n_changed > 0 && !there;
+    gac_status status =
+        gac_checkpoint_open_file(gac_model_checkpoint(model), GAC_MODELING_FILE, &there, &why);
+    *out = (n_changed > 0 || gac_model_config_is_stale(model)) && !there;
     gac_file_close(there);
     return status == GAC_OK || status == GAC_BAD_INPUT ? GAC_OK
                                                        : gac_error_set(err, status, "%s", why.text);

@@ -44,7 +44,7 @@ static gac_status prove_config(const gac_checkpoint *c, const json_t *record, ga
     const char *stated = json_string_value(json_object_get(record, "config_xxh3"));
     gac_status status = GAC_OK;
     if (gac_checkpoint_config(c)) {
-        status = gac_checkpoint_open_file(c, "config.json", &file, err);
+        status = gac_checkpoint_open_file(c, gac_checkpoint_config_name(c), &file, err);
         if (status == GAC_OK)
             status = gac_file_slurp(file, GAC_MAX_CONFIG_BYTES, &text, &n_bytes, err);
         if (status == GAC_OK)
@@ -53,7 +53,7 @@ static gac_status prove_config(const gac_checkpoint *c, const json_t *record, ga
         free(text);
     }
     if (status == GAC_OK && (!stated || strcmp(stated, sum) != 0))
-        status = differs("file", "config.json", err);
+        status = differs("file", gac_checkpoint_config_name(c), err);
     return status;
 }
 

@@ -133,7 +133,7 @@ static gac_status config_text(const gac_checkpoint *c, json_t **out, gac_error *
                                                   : strndup(path, (size_t)(slash + 1 - path));
     if (!folder)
         return gac_error_no_memory(err);
-    gac_status status = gac_file_open_inside(folder, "config.json", &file, err);
+    gac_status status = gac_file_open_inside(folder, gac_checkpoint_config_name(c), &file, err);
     free(folder);
     if (status != GAC_OK)
         return status;
@@ -153,9 +153,9 @@ static json_t *places_json(const gac_model *model, const gac_dim *d)
     for (int32_t i = 0; i < d->n_places; i++) {
         const gac_place *p = &d->places[i];
         const char *name = gac_checkpoint_tensor(gac_model_checkpoint(model), p->tensor)->name;
-        json_array_append_new(places, json_pack("[s, i, I, I, i]", name, p->axis,
-                                                (json_int_t)p->start, (json_int_t)p->n_slices,
-                                                p->repeat == GAC_REPEAT_HALF ? 2 : 1));
+        json_array_append_new(places,
+                              json_pack("[s, i, I, I, i]", name, p->axis, (json_int_t)p->start,
+                                        (json_int_t)p->n_slices, (int)gac_place_parts(p)));
     }
     return places;
 }
@@ -374,9 +374,9 @@ static gac_status add_place(const json_t *json, int32_t dim, int64_t size, place
     int32_t tensor = name ? gac_checkpoint_find(c, name) : -1;
     int64_t axis = bounded(json_array_get(json, 1), 0), start = bounded(json_array_get(json, 2), 0);
     int64_t n_slices = bounded(json_array_get(json, 3), 1);
-    int64_t n_parts = bounded(json_array_get(json, 4), 1);
+    int64_t n_parts = bounded(json_array_get(json, 4), 0);
     if (tensor < 0 || axis < 0 || axis >= gac_checkpoint_tensor(c, tensor)->n_axes || start < 0 ||
-        n_slices < 0 || n_slices > MAX_SLICES || n_parts < 1 || n_parts > 2)
+        n_slices < 0 || n_slices > MAX_SLICES || n_parts < 0 || n_parts > 2)
         return bad_record(c, "names places that its tensors do not have", err);
     return gac_places_add(
         list, tensor, (place_entry){ dim, (int32_t)axis, start, n_slices, n_parts, size, -1 }, err);

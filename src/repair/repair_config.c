@@ -112,24 +112,56 @@ typedef struct layer_widths {
     const char *key;
 } layer_widths;
 
+/* Marks the dimensions that are tied to others. The caller frees *out. */
+static gac_status mark_tied(const config_edit *e, bool **out)
+{
+    int32_t n = gac_model_n_dims(e->model);
+    *out = calloc((size_t)n + 1, sizeof **out);
+    if (!*out)
+        return gac_error_no_memory(e->err);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t to = gac_model_dim(e->model, i)->tied_to;
+        if (to >= 0)
+            (*out)[i] = (*out)[to] = true;
+    }
+    return GAC_OK;
+}
+
+/* Whether a dimension is the MLP width of a layer that the config may state by
+ * layer. The others have one key for all. */
+static bool is_layer_width(const gac_dim *d, bool tied)
+{
+    return d->role == GAC_ROLE_MLP_WIDTH && d->config_key && !tied && !strstr(d->name, "shared");
+}
+
+static bool is_stated_wrongly(const config_edit *e, int32_t dim)
+{
+    int64_t declared = gac_model_dim(e->model, dim)->declared;
+    return changed(e, dim) || (declared >= 0 && declared != e->sizes[dim]);
+}
+
 static gac_status gather_widths(config_edit *e, layer_widths *w)
 {
+    bool *tied = NULL;
     w->n_layers = gac_model_n_layers(e->model);
     w->of_layer = calloc((size_t)w->n_layers + 1, sizeof *w->of_layer);
     if (!w->of_layer)
         return gac_error_no_memory(e->err);
+    gac_status status = mark_tied(e, &tied);
+    if (status != GAC_OK)
+        return status;
     for (int32_t i = 0; i < w->n_layers; i++)
         w->of_layer[i] = -1;
     for (int32_t i = 0; i < gac_model_n_dims(e->model); i++) {
         const gac_dim *d = gac_model_dim(e->model, i);
         int32_t layer = layer_of(d);
-        if (d->role != GAC_ROLE_MLP_WIDTH || layer < 0 || layer >= w->n_layers || !d->config_key ||
-            strstr(d->name, "shared_expert"))
+        if (layer < 0 || layer >= w->n_layers || !is_layer_width(d, tied[i]))
             continue;
         w->of_layer[layer] = e->sizes[i];
         w->key = d->config_key;
-        w->wrong = w->wrong || (d->declared >= 0 && d->declared != e->sizes[i]);
+        w->wrong = w->wrong || is_stated_wrongly(e, i);
     }
+    free(tied);
     int32_t best = 0;
     w->uniform = true;
     for (int32_t i = 0; i < w->n_layers; i++) {
@@ -253,26 +285,55 @@ done:
     return status;
 }
 
-/* Updates a key that states one size for all dimensions of a role. They must
- * agree. */
-static gac_status edit_shared(config_edit *e, gac_role role, const char *only)
+/* A key that states one size for several dimensions. */
+typedef struct shared_key {
+    const char *key;
+    int32_t dim; /* the first of them */
+    bool equal;  /* all have one size */
+    bool wrong, changed;
+} shared_key;
+
+static void join_key(const config_edit *e, int32_t dim, shared_key *keys, int max, int *n)
 {
-    int64_t size = -1;
-    const char *key = NULL;
-    bool any = false;
-    for (int32_t i = 0; i < gac_model_n_dims(e->model); i++) {
+    const gac_dim *d = gac_model_dim(e->model, dim);
+    int k = 0;
+    while (k < *n && strcmp(keys[k].key, d->config_key) != 0)
+        k++;
+    if (k == max)
+        return;
+    if (k == *n)
+        keys[(*n)++] = (shared_key){ d->config_key, dim, true, false, false };
+    keys[k].equal = keys[k].equal && e->sizes[dim] == e->sizes[keys[k].dim];
+    keys[k].wrong = keys[k].wrong || is_stated_wrongly(e, dim);
+    keys[k].changed = keys[k].changed || changed(e, dim);
+}
+
+/* Updates the keys that state one size for all layers or all experts. */
+static gac_status edit_shared(config_edit *e)
+{
+    enum { MAX_KEYS = 16 };
+    shared_key keys[MAX_KEYS];
+    int n = 0;
+    bool *tied = NULL;
+    gac_status status = mark_tied(e, &tied);
+    for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++) {
         const gac_dim *d = gac_model_dim(e->model, i);
-        if (d->role != role || !d->config_key || (only && strcmp(d->config_key, only) != 0))
-            continue;
-        any = any || changed(e, i);
-        if (size >= 0 && size != e->sizes[i] && any)
-            return gac_error_set(e->err, GAC_USAGE,
-                                 "%s: the config has one %s for all, and they would differ",
-                                 d->name, d->config_key);
-        size = e->sizes[i];
-        key = d->config_key;
+        bool width = d->role == GAC_ROLE_MLP_WIDTH || d->role == GAC_ROLE_EXPERT_WIDTH;
+        bool head =
+            d->role == GAC_ROLE_V_HEAD && d->config_key && strcmp(d->config_key, "v_head_dim") == 0;
+        if (d->config_key && (width || head) && !is_layer_width(d, tied[i]))
+            join_key(e, i, keys, MAX_KEYS, &n);
     }
-    return any ? set_size(e, e->text, key, size) : GAC_OK;
+    free(tied);
+    for (int k = 0; k < n && status == GAC_OK; k++) {
+        if (keys[k].equal && keys[k].wrong)
+            status = set_size(e, e->text, keys[k].key, e->sizes[keys[k].dim]);
+        else if (!keys[k].equal && keys[k].changed)
+            status = gac_error_set(e->err, GAC_USAGE,
+                                   "%s: the config has one %s for all, and they would differ",
+                                   gac_model_dim(e->model, keys[k].dim)->name, keys[k].key);
+    }
+    return status;
 }
 
 /* Whether modelling code may be written for the model: nobody else's code and no other form states
@@ -329,6 +390,8 @@ static gac_status edit_modules(config_edit *e)
 static gac_status edit_all(config_edit *e)
 {
     gac_status status = GAC_OK;
+    if (gac_model_is_adapter(e->model))
+        return gac_model_state_adapter(e->model, e->sizes, e->root, e->err);
     for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++)
         if (changed(e, i) && gac_model_dim(e->model, i)->role == GAC_ROLE_RANK)
             status = edit_rank(e, i);
@@ -337,9 +400,7 @@ static gac_status edit_all(config_edit *e)
     if (status == GAC_OK && !there)
         status = e->code ? edit_common_width(e) : edit_widths(e);
     if (status == GAC_OK)
-        status = edit_shared(e, GAC_ROLE_EXPERT_WIDTH, NULL);
-    if (status == GAC_OK)
-        status = edit_shared(e, GAC_ROLE_MLP_WIDTH, "shared_expert_intermediate_size");
+        status = edit_shared(e);
     if (status == GAC_OK)
         status = gac_rescaled_config(e->model, e->sizes, e->text, e->err);
     if (status == GAC_OK && (there || e->code))

@@ -42,7 +42,7 @@ typedef struct place_entry {
     int32_t dim;
     int32_t axis;
     int64_t start, n_slices;
-    int64_t n_parts; /* 2 if each half of a slice grows */
+    int64_t n_parts; /* 2 if each half of a slice grows; 0 if the slices alternate */
     int64_t size;    /* size of the dimension in the source */
     int32_t next;    /* next place of the same tensor, or -1 */
 } place_entry;
@@ -56,6 +56,8 @@ typedef struct place_list {
     int32_t *first; /* (n_tensors) */
 } place_list;
 
+/* Returns n_parts of a place. */
+int64_t gac_place_parts(const gac_place *place);
 gac_status gac_places_create(const gac_model *model, place_list *out, gac_error *err);
 void gac_places_dispose(place_list *list);
 /* Starts a list that the caller fills. */
@@ -109,8 +111,7 @@ gac_status gac_new_config(const gac_model *model, const int64_t *sizes, gac_widt
                           bool with_code, char **text, char **code, gac_error *err);
 /* Whether a repair that changes n_changed dimensions may write modelling code: a copy does not, and
  * a file of its name stays. */
-gac_status gac_may_write_code(const gac_checkpoint *checkpoint, int32_t n_changed, bool *out,
-                              gac_error *err);
+gac_status gac_may_write_code(const gac_model *model, int32_t n_changed, bool *out, gac_error *err);
 
 /* Updates head and hidden sizes in a config. */
 gac_status gac_rescaled_config(const gac_model *model, const int64_t *sizes, json_t *config,

@@ -15,7 +15,8 @@ static void config_differs(comparison *c, const char *path, const char *what)
 {
     char q[200];
     c->out->config_ok = false;
-    gac_differ(c->out, "config.json: \"%s\" %s", gac_quote(q, sizeof q, path), what);
+    gac_differ(c->out, "%s: \"%s\" %s", gac_checkpoint_config_name(c->repaired),
+               gac_quote(q, sizeof q, path), what);
 }
 
 static void compare_values(comparison *c, const char *path, const json_t *expected,
@@ -107,8 +108,9 @@ static void check_sizes(comparison *c)
         if (old && old->size == d->size && old->declared == d->declared)
             continue;
         c->out->config_ok = false;
-        gac_differ(c->out, "config.json: %s states %lld for %s, the tensors have %lld",
-                   d->config_key, (long long)d->declared, d->name, (long long)d->size);
+        gac_differ(c->out, "%s: %s states %lld for %s, the tensors have %lld",
+                   gac_checkpoint_config_name(c->repaired), d->config_key, (long long)d->declared,
+                   d->name, (long long)d->size);
     }
 }
 
@@ -219,14 +221,15 @@ gac_status gac_verify_config(comparison *c)
     gac_status status = expected_config(c, &expected, &why);
     if (status == GAC_USAGE || status == GAC_BAD_INPUT) {
         c->out->config_ok = false;
-        gac_differ(c->out, "config.json: %s", why.text);
+        gac_differ(c->out, "%s: %s", gac_checkpoint_config_name(c->repaired), why.text);
         return GAC_OK;
     }
     if (status != GAC_OK)
         return gac_error_set(c->err, status, "%s", why.text);
     if (!expected != !found) {
         c->out->config_ok = false;
-        gac_differ(c->out, "config.json is %s", found ? "extra" : "missing");
+        gac_differ(c->out, "%s is %s", gac_checkpoint_config_name(c->repaired),
+                   found ? "extra" : "missing");
     } else if (expected) {
         compare_objects(c, "", expected, found);
     }

@@ -67,7 +67,7 @@ static gac_status check_carried(void *user, const char *path, gac_entry entry, u
     comparison *c = user;
     gac_file *before = NULL, *after = NULL;
     if (entry != GAC_ENTRY_FILE || gac_is_weights(path) || is_irrelevant(path) ||
-        is_kept_original(path) || strcmp(path, "config.json") == 0)
+        is_kept_original(path) || strcmp(path, gac_checkpoint_config_name(c->original)) == 0)
         return GAC_OK;
     gac_status status = gac_checkpoint_open_file(c->original, path, &before, err);
     if (status == GAC_OK)
@@ -142,7 +142,8 @@ static bool is_written_by_repair(const comparison *c, const char *path)
 {
     const char *kept = is_kept_original(path) ? strchr(path, '/') : NULL, *sum;
     return (strcmp(path, GAC_MODELING_FILE) == 0 && wrote_code(c, &sum)) ||
-           is_part_of(c->repaired, path) || strcmp(path, "config.json") == 0 ||
+           is_part_of(c->repaired, path) ||
+           strcmp(path, gac_checkpoint_config_name(c->repaired)) == 0 ||
            (kept && c->kept && is_part_of(c->kept, kept + 1));
 }
 

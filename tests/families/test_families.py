@@ -47,9 +47,9 @@ class Graph:
         self.hidden, self.vocab, self.no_hidden = hidden, vocab, no_hidden
         self.dims = {}  # name -> (role, size, exactness, aligned, tensors)
 
-    def dim(self, name, role, size, exactness, *tensors):
+    def dim(self, name, role, size, exactness, *tensors, n_slices=1):
         """An expected dim. The bundled h200 contract asks for multiples of 8."""
-        self.dims[name] = (role, size, exactness, size % 8 == 0, spell(*tensors))
+        self.dims[name] = (role, size, exactness, n_slices * size % 8 == 0, spell(*tensors))
         return self
 
     def heads(self, attn, qk, v, exactness, qk_tensors, v_tensors, v_exactness=None):
@@ -130,7 +130,7 @@ def mixtral_graph():
 
 
 def qwen3_moe_graph(fused):
-    graph = Graph("qwen3-moe", "dense", ["layers.0", "layers.2"])
+    graph = Graph("qwen3-moe", "dense", ["layers.0", "layers.2"], hidden=("refused", 64))
     graph.llama(0, 32, 192, exactness="refused", norms=True)
     graph.llama_heads(2, 32, exactness="refused", norms=True)
     if fused:
@@ -182,6 +182,115 @@ def basis_sharing_graph():
     return graph
 
 
+def new_family(family, *layers, vocab=80, no_hidden="$^"):
+    """Families whose hidden and head sizes gac leaves alone."""
+    return Graph(family, "dense", list(layers) or ["layers.1"], ("refused", 64), vocab, no_hidden)
+
+
+def gpt_graph(family, layer, attn, up, down, width, exactness, qk="query_key_value", o="dense",
+              bias="{weight,bias}"):
+    """A family with the names of the GPTs; layer is the whole name of one."""
+    short = layer.removeprefix("transformer.").removeprefix("gpt_neox.").removeprefix("model.")
+    graph = new_family(family, short)
+    graph.dim(f"{short}.mlp.width", "mlp_width", width, exactness, f"{layer}.mlp.{up}.{bias}",
+              f"{layer}.mlp.{down}.weight")
+    graph.dim(f"{short}.{attn}.qk_head", "qk_head", 16, "refused", f"{layer}.{attn}.{qk}.{bias}")
+    return graph.dim(f"{short}.{attn}.v_head", "v_head", 16, "refused",
+                     f"{layer}.{attn}.{qk if qk == 'query_key_value' else 'v_proj'}.{bias}",
+                     f"{layer}.{attn}.{o}.weight")
+
+
+def llama_names(family, width_exactness="exact", mlp="{gate,up,down}_proj.weight", kinds="weight",
+                norms="", more=(), o_more=()):
+    """Layer 1 of a family with Llama's names."""
+    layer = "model.layers.1."
+    graph = new_family(family)
+    graph.dim("layers.1.mlp.width", "mlp_width", 172, width_exactness, layer + "mlp." + mlp, *more)
+    graph.dim("layers.1.self_attn.qk_head", "qk_head", 16, "refused",
+              f"{layer}self_attn.{{q_proj,k_proj}}.{kinds}",
+              *([f"{layer}self_attn.{norms}.weight"] if norms else []))
+    return graph.dim("layers.1.self_attn.v_head", "v_head", 16, "refused",
+                     f"{layer}self_attn.v_proj.{kinds}", layer + "self_attn.o_proj.weight", *o_more)
+
+
+def experts_of(graph, layer, mlp, width, files="{gate,up,down}_proj.weight"):
+    for e in range(4):
+        graph.dim(f"layers.{layer}.{mlp}.experts.{e}.width", "expert_width", width, "exact",
+                  f"model.layers.{layer}.{mlp}.experts.{e}.{files}")
+    return graph
+
+
+def deepseek_graph():
+    graph = new_family("deepseek", "layers.0", "layers.1")
+    for i in (0, 1):
+        attn, short = f"model.layers.{i}.self_attn.", f"layers.{i}.self_attn."
+        graph.dim(short + "q_rank", "rank", 24, "refused", attn + "{q_a_proj,q_a_layernorm,"
+                  "q_b_proj}.weight")
+        graph.dim(short + "kv_rank", "rank", 20, "refused", attn + "{kv_a_proj_with_mqa,"
+                  "kv_a_layernorm,kv_b_proj}.weight")
+        graph.dim(short + "qk_head", "qk_head", 26, "refused", attn + "q_b_proj.weight")
+        graph.dim(short + "qk_nope", "qk_head", 18, "refused", attn + "kv_b_proj.weight")
+        graph.dim(short + "qk_rope", "qk_head", 8, "refused", attn + "kv_a_proj_with_mqa.weight")
+        graph.dim(short + "v_head", "v_head", 10, "exact", attn + "{kv_b_proj,o_proj}.weight")
+    graph.llama_mlp(0, 172)
+    graph.dim("layers.1.mlp.shared_experts.width", "mlp_width", 44, "exact",
+              "model.layers.1.mlp.shared_experts.{gate,up,down}_proj.weight", n_slices=2)
+    return experts_of(graph, 1, "mlp", 44)
+
+
+def glm4_moe_graph():
+    graph = llama_names("glm4-moe", kinds="{weight,bias}")
+    del graph.dims["layers.1.mlp.width"]
+    graph.dim("layers.1.mlp.shared_experts.width", "mlp_width", 44, "exact",
+              "model.layers.1.mlp.shared_experts.{gate,up,down}_proj.weight", n_slices=2)
+    return experts_of(graph, 1, "mlp", 44)
+
+
+def without_mlp(graph):
+    del graph.dims["layers.1.mlp.width"]
+    return graph
+
+
+def fused_graph(family, name, *tensors):
+    return without_mlp(llama_names(family)).dim(f"layers.1.{name}.width", "expert_width", 44,
+                                                "exact", *("model.layers.1." + t for t in tensors))
+
+
+FEED_FORWARD = "model.layers.1.feed_forward."
+NEW_GRAPHS = {
+    "gpt-neox": gpt_graph("gpt-neox", "gpt_neox.layers.1", "attention", "dense_h_to_4h",
+                          "dense_4h_to_h", 172, "exact"),
+    "falcon": gpt_graph("falcon", "transformer.h.1", "self_attention", "dense_h_to_4h",
+                        "dense_4h_to_h", 172, "exact", bias="weight"),
+    "bloom": gpt_graph("bloom", "transformer.h.1", "self_attention", "dense_h_to_4h",
+                       "dense_4h_to_h", 256, "refused"),
+    "phi": gpt_graph("phi", "model.layers.1", "self_attn", "fc1", "fc2", 172, "exact",
+                     qk="{q,k}_proj"),
+    "starcoder2": gpt_graph("starcoder2", "model.layers.1", "self_attn", "c_fc", "c_proj", 172,
+                            "exact", qk="{q,k}_proj", o="o_proj"),
+    "olmo2": llama_names("olmo2", norms="{q_norm,k_norm}"),
+    "glm4": llama_names("glm", mlp="{gate_up,down}_proj.weight", kinds="{weight,bias}"),
+    "bitnet": llama_names("bitnet", "refused", more=["model.layers.1.mlp.ffn_sub_norm.weight"],
+                          o_more=["model.layers.1.self_attn.attn_sub_norm.weight"]),
+    "arcee": Graph("arcee", "dense", ["layers.1"], ("refused", 64)).llama_heads(1, 16).dim(
+        "layers.1.mlp.width", "mlp_width", 172, "exact",
+        "model.layers.1.mlp.{up,down}_proj.weight"),
+    "deepseek-v3": deepseek_graph(),
+    "glm4-moe": glm4_moe_graph(),
+    "olmoe": experts_of(without_mlp(llama_names("olmoe", norms="{q_norm,k_norm}")), 1, "mlp", 44),
+    "gpt-oss": fused_graph("gpt-oss", "mlp.experts",
+                           "mlp.experts.{gate_up_proj,gate_up_proj_bias,down_proj}"),
+    "llama4": fused_graph("llama4", "feed_forward.experts",
+                          "feed_forward.experts.{gate_up_proj,down_proj}").dim(
+        "layers.1.feed_forward.shared_expert.width", "mlp_width", 44, "exact",
+        FEED_FORWARD + "shared_expert.{gate,up,down}_proj.weight"),
+    "granite-moe": fused_graph("granite-moe", "block_sparse_moe",
+                               "block_sparse_moe.{input,output}_linear.weight").dim(
+        "layers.1.shared_mlp.width", "mlp_width", 172, "exact",
+        "model.layers.1.shared_mlp.{input,output}_linear.weight"),
+}
+
+
 def small(compressor, *layers):
     return Graph("llama", compressor, [f"layers.{i}" for i in layers], hidden=("rescaled", 128))
 
@@ -194,8 +303,8 @@ GRAPHS = {
     "qwen2": Graph("qwen2", "dense", ["layers.1"]).llama_mlp(1, 172).heads(
         "model.layers.1.self_attn", 16, 16, "rescaled", "{q,k}_proj.{weight,bias}",
         "{v_proj.weight,v_proj.bias,o_proj.weight}"),
-    "qwen3": Graph("qwen3", "dense", ["layers.1"]).llama(1, 32, 192, exactness="refused",
-                                                         norms=True),
+    "qwen3": Graph("qwen3", "dense", ["layers.1"], hidden=("refused", 64)).llama(
+        1, 32, 192, exactness="refused", norms=True),
     "gemma": Graph("gemma", "dense", ["layers.1"], hidden=("refused", 64)).llama(1, 32, 172),
     "phi3": Graph("phi3", "dense", ["layers.1"]).heads(
         "model.layers.1.self_attn", 16, 16, "rescaled", "qkv_proj.weight", "{qkv,o}_proj.weight")
@@ -236,10 +345,15 @@ GRAPHS = {
     .llama(3, 32, 176),
 }
 
+GRAPHS.update(NEW_GRAPHS)
+
 # Axes that carry no dimension: buffers, positions, and the number of experts.
-NO_DIMENSION = re.compile(r"(inv_freq|\.attn\.bias)$")
-FIRST_AXIS_FREE = re.compile(r"(\.gate|wpe|embed_positions)\.weight$|experts\.\w+_proj$")
-HEAD_BIAS = re.compile(r"([qkv]_proj|c_attn)(\.U\.\d+)?\.bias$")
+NO_DIMENSION = re.compile(r"(inv_freq|\.attn\.bias|router\.bias|correction_bias|sinks)$")
+FIRST_AXIS_FREE = re.compile(r"(\.gate|wpe|embed_positions|router|router\.layer)\.weight$|"
+                             r"experts\.\w+_proj(_bias)?$|moe\.\w+_linear\.weight$")
+# Biases and norms of heads, whose sizes together may be the hidden size.
+HEAD_BIAS = re.compile(r"([qkv]_proj|c_attn|query_key_value)(\.U\.\d+)?\.bias$|"
+                       r"([qk]_norm|attn_sub_norm)\.weight$")
 
 
 def hidden_tensors(ck, graph):
@@ -285,14 +399,16 @@ class Families(InspectCase):
         expected["hidden"] = ("hidden", size, exactness, size % 8 == 0, hidden_tensors(ck, graph))
         expected["vocab"] = ("vocab", graph.vocab, "refused", graph.vocab % 8 == 0,
                              {n for n, (_, shape) in ck.tensors.items() if graph.vocab in shape})
-        got = {}
+        got, tied = {}, {d["tied_to"] for d in dims}
         for d in dims:
             layer = re.match(r"(layers|h)\.\d+", d["name"])
             if layer is None or layer[0] in graph.layers:
                 got[d["name"]] = (d["role"], d["size"], d["exactness"], d["aligned"],
                                   set(d["tensors"]))
             self.assertTrue(d["reason"], d["name"])
-            if d["aligned"]:
+            if d["name"] in tied or d["tied_to"]:  # moves with another one
+                self.assertGreaterEqual(d["suggest"], d["size"], d["name"])
+            elif d["aligned"]:
                 self.assertEqual(d["suggest"], d["size"], d["name"])
             else:
                 self.assertGreater(d["suggest"], d["size"], d["name"])
@@ -417,6 +533,151 @@ class Behaviour(InspectCase):
         ck = mk.build("gpt2")
         ck.add("h.0.attn.sinks", 4)
         self.assertEqual(self.inspect(ck)["unexplained"], ["h.0.attn.sinks"])
+
+    def dims_of(self, ck, *options):
+        return {d["name"]: d for d in self.inspect(ck, *options)["dims"]}
+
+    def test_understood_share(self):
+        """Parameters outside the vocabulary, in tensors that some rule explained."""
+        ck = mk.build("llama")
+        self.assertEqual(self.inspect(ck)["checkpoint"]["understood_pct"], 100)
+        known = ck.n_params - 2 * 80 * 64
+        ck.add("model.layers.1.adapter.weight", 5, 7)
+        share = self.inspect(ck)["checkpoint"]["understood_pct"]
+        self.assertAlmostEqual(share, 100 * known / (known + 35), places=5)
+
+    def test_little_understood_is_not_judged(self):
+        ck = mk.build("mistral")
+        ck.add("model.layers.1.adapter.weight", 150, 150)
+        result = self.inspect(ck)
+        self.assertLess(result["checkpoint"]["understood_pct"], 90)
+        self.assertTrue(result["summary"]["advice"].startswith("not judged"), result["summary"])
+        run = self.run_inspect(ck, "--fail-on", "misaligned")
+        self.assertEqual(run.returncode, 5)
+        self.assertIn("not judged", run.stderr)
+
+    def test_most_understood_is_said(self):
+        ck = mk.build("mistral")
+        ck.add("model.layers.1.adapter.weight", 5, 7)
+        advice = self.inspect(ck)["summary"]["advice"]
+        self.assertIn("every size that was understood (99.9 %) is aligned", advice)
+
+    def test_shared_axis_is_refused(self):
+        """A tensor that was not understood has an axis of the MLP width."""
+        ck = mk.build("llama")
+        ck.add("model.layers.1.mlp.scaler", 172)
+        for name, dim in self.dims_of(ck).items():
+            if name.endswith("mlp.width"):
+                self.assertEqual(dim["exactness"], "refused", name)
+                self.assertIn("model.layers.1.mlp.scaler", dim["reason"])
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory, seed=1)
+            for command in ("plan", "repair"):
+                run = gac(command, directory, "--json", *(["-o", directory + "/x"] * (
+                    command == "repair")))
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertEqual([d for d in json.loads(run.stdout)["dims"]
+                                  if d["from"] != d["to"] and d["from"] == 172], [])
+
+    def test_shared_key_is_refused(self):
+        """One expert may share its width with something: then no expert can change."""
+        ck = mk.build("olmoe")
+        ck.add("model.layers.1.mlp.experts.2.scaler", 44)
+        reasons = {d["reason"] for d in self.dims_of(ck).values() if d["role"] == "expert_width"}
+        self.assertEqual({d["exactness"] for d in self.dims_of(ck).values()
+                          if d["role"] == "expert_width"}, {"refused"})
+        self.assertTrue(any("model.layers.1.mlp.experts.2.scaler" in r for r in reasons), reasons)
+
+    def test_guessed_family_changes_ranks_only(self):
+        ck = mk.build("svdllm")
+        ck.config["model_type"] = "new_llama"
+        for name, dim in self.dims_of(ck).items():
+            want = "exact" if dim["role"] == "rank" else "refused"
+            self.assertEqual(dim["exactness"], want, name)
+
+    def test_families_refused_by_name(self):
+        for model_type, why in (("mamba", "state-space"), ("jamba", "state-space"),
+                                ("qwen3_next", "linear attention")):
+            ck = mk.build("llama")
+            ck.config["model_type"] = model_type
+            run = self.run_inspect(ck)
+            self.assertEqual(run.returncode, 3)
+            self.assertIn(model_type, run.stderr)
+            self.assertIn(why, run.stderr)
+
+    def test_widths_of_one_key_are_tied(self):
+        """All experts have one key; so have the layers of a family without modelling code."""
+        for name, role, leader in (("mixtral", "expert_width",
+                                    "layers.0.block_sparse_moe.experts.0.width"),
+                                   ("gpt-neox", "mlp_width", "layers.0.mlp.width"),
+                                   ("llama4", "expert_width",
+                                    "layers.1.feed_forward.shared_expert.width")):
+            with self.subTest(name):
+                ties = {d["name"]: d["tied_to"] for d in self.dims_of(mk.build(name)).values()
+                        if d["role"] == role}
+                self.assertEqual({t for n, t in ties.items() if n != leader}, {leader})
+        widths = [d for d in self.dims_of(mk.build("llama")).values() if d["role"] == "mlp_width"]
+        self.assertEqual({d["tied_to"] for d in widths}, {None})
+
+    def test_experts_that_do_not_run(self):
+        """Rows of experts that are no multiple of 16 bytes, for torch's grouped_mm."""
+        reason = self.inspect(mk.build("qwen3-moe"))["summary"]["reason"]
+        self.assertIn("experts of width 44 do not run", reason)
+        self.assertIsNone(self.inspect(mk.build("qwen3"))["summary"]["reason"])
+
+    def test_hidden_stays_a_multiple_of_the_heads(self):
+        ck = mk.llama_like(hidden=252, n_heads=6, n_kv_heads=6, head_dim=42)
+        self.assertEqual(self.dims_of(ck)["hidden"]["suggest"], 264)
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory + "/m", seed=1)
+            for options, text in ((["--set", "hidden=256"], "no multiple of the 6 heads"),
+                                  (["--strategy", "minimal"], "")):
+                run = gac("repair", directory + "/m", "-o", directory + "/x", "--json",
+                          "--allow", "rescaled", *options)
+                self.assertIn(text, run.stderr)
+                self.assertEqual(run.returncode, 2 if text else 0, run.stderr)
+            sizes = {d["name"]: d["to"] for d in json.loads(run.stdout)["dims"]}
+            self.assertEqual(sizes["hidden"], 264)
+
+    def test_experts_interleave_gate_and_up(self):
+        dims = self.dims_of(mk.build("gpt-oss"))
+        place = next(p for p in dims["layers.0.mlp.experts.width"]["places"]
+                     if p["tensor"].endswith("gate_up_proj"))
+        self.assertEqual((place["axis"], place["start"], place["n_slices"], place["repeat"]),
+                         (2, 0, 2, "pairs"))
+
+    def test_heads_inside_one_projection(self):
+        """GPT-NeoX: q, k and v of head 0, then those of head 1. Falcon: groups of q, k, v."""
+        for name, tensor, qk, v in (
+                ("gpt-neox", "gpt_neox.layers.0.attention.query_key_value.weight",
+                 [(48 * h, 2) for h in range(4)], [(48 * h + 32, 1) for h in range(4)]),
+                ("falcon", "transformer.h.0.self_attention.query_key_value.weight",
+                 [(0, 3), (64, 3)], [(48, 1), (112, 1)])):
+            dims = self.dims_of(mk.build(name))
+            for role, want in (("qk_head", qk), ("v_head", v)):
+                got = [(p["start"], p["n_slices"]) for d in dims.values() if d["role"] == role
+                       for p in d["places"] if p["tensor"] == tensor]
+                self.assertEqual(sorted(got), want, (name, role))
+
+    def test_falcon_with_one_kv_head(self):
+        dims = self.dims_of(mk.build("falcon", grouped=False))
+        places = dims["h.0.self_attention.v_head"]["places"]
+        self.assertIn((80, 1), [(p["start"], p["n_slices"]) for p in places])
+
+    def test_repair_corrects_a_stale_config(self):
+        """The tensors are aligned, and the config states what was there before pruning."""
+        ck = mk.small_base(n_layers=2)
+        for i, width in enumerate((176, 160)):
+            mk.set_mlp(ck, i, width)
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory + "/m", seed=1)
+            run = gac("repair", directory + "/m", "-o", directory + "/x", "-q")
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("config.json states intermediate_size 192, but layers.0.mlp.width has "
+                          "176: corrected", run.stdout)
+            with open(directory + "/x/config.json", encoding="utf-8") as file:
+                self.assertIn("gac_modules", json.load(file))
+            self.assertEqual(gac("verify", directory + "/m", directory + "/x").returncode, 0)
 
     def test_fail_on_misaligned(self):
         for name, code in (("svdllm", 5), ("mistral", 0)):

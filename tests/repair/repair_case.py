@@ -21,7 +21,8 @@ DTYPES = (None, "F32", "F64", "F16", "BF16", "F8_E4M3", "I8")
 # Keys that a repair may change; everything else stays, in its order.
 SIZE_KEYS = {"intermediate_size", "ffn_dim", "n_inner", "per_layer_config", "block_configs",
              "head_wise_ranks", "truncation_ranks", "moe_intermediate_size", "gate_ranks",
-             "v_ranks", "o_ranks"}
+             "v_ranks", "o_ranks", "v_head_dim", "ffn_hidden_size", "intermediate_size_mlp",
+             "shared_intermediate_size"}
 RESCALED_KEYS = {"hidden_size", "head_dim", "rms_norm_eps", "rope_scaling", "rope_theta",
                  "rope_parameters", "q_ranks", "k_ranks"}
 UNKNOWN = {"zz_unknown": {"b": [1, 2.5, None, True, "ä\n\u2028"], "a": 1e-300}, "_x": 2 ** 53 + 1,

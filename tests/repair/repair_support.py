@@ -245,9 +245,10 @@ def enlarged(tensors, graph, sizes):
     growths = {}
     for dim, to in sizes.items():
         for p in graph[dim]["places"]:
+            n, size = p["n_slices"], graph[dim]["size"]
             growths.setdefault((p["tensor"], p["axis"]), []).append(
-                (p["start"], p["n_slices"], graph[dim]["size"], to,
-                 2 if p["repeat"] == "half" else 1))
+                (p["start"], 1, n * size, n * to, 1) if p["repeat"] == "pairs" else
+                (p["start"], n, size, to, 2 if p["repeat"] == "half" else 1))
     result = {}
     for name, (dtype, shape, data) in tensors.items():
         axes = [(axis_sources(n, growths.get((name, a), [])), n) for a, n in enumerate(shape)]
@@ -286,9 +287,16 @@ def module_of(dim, marks):
     return None
 
 
+# Families of which every size has one key for all layers.
+ONE_KEY = ("gpt_neox", "falcon", "phi", "starcoder2", "olmo2", "glm4", "arcee", "deepseek_v3",
+           "glm4_moe", "olmoe", "gpt_oss", "llama4_text", "granitemoeshared", "bloom", "bitnet")
+
+
 def stated_size(config, dim):
     """The size a config states for a dimension, or None where it has no key."""
     role, name = dim["role"], dim["name"]
+    if config["model_type"] in ONE_KEY:
+        return config.get(dim["config_key"])
     if role == "mlp_width":
         layer = layer_of(name)
         listed = config.get("gac_modules", {}).get(f"layers.{layer}.mlp.up_proj", {})

@@ -132,6 +132,11 @@ MODELS = {
     "pruned-heads": as_is("pruned-heads"), "direct": as_is("direct"),
     "modegpt-like": as_is("modegpt-like"), "flap": as_is("flap"), "deci": as_is("deci"),
     "per-layer-config": per_layer_config,
+    **{name: resized(name, 172, 130, 190) for name in (
+        "gpt-neox", "falcon", "phi", "starcoder2", "olmo2", "glm4", "arcee")},
+    **{name: resized(name, 44, 33, 60) for name in (
+        "deepseek-v3", "glm4-moe", "olmoe", "gpt-oss", "llama4", "granite-moe")},
+    "bloom": as_is("bloom"), "bitnet": as_is("bitnet"),
 }
 missing = {r for r in mk.RECIPES if not r.endswith(("-8b", "-405b"))} - set(MODELS)
 assert not missing, f"recipes without a test: {missing}"

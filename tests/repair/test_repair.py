@@ -361,13 +361,16 @@ class Edges(RepairCase):
                     self.there_and_back(model, sizes)
 
     def test_width_of_one_layer(self):
-        for model, name in (("gpt2", "h.0.mlp.width"), ("opt", "layers.0.mlp.width"),
-                            ("opt-350m", "layers.1.mlp.width"), ("phi3", "layers.0.mlp.width"),
-                            ("qwen3-moe", "layers.0.mlp.width"), ("deci", "layers.3.mlp.width"),
-                            ("per-layer-config", "layers.1.mlp.width")):
+        """Families with one key for all layers change all; others may change one."""
+        both = ("layers.0.mlp.width", "layers.1.mlp.width")
+        for model, names in (("gpt2", ("h.0.mlp.width", "h.1.mlp.width")), ("opt", both),
+                             ("opt-350m", both), ("phi3", both),
+                             ("qwen3-moe", ("layers.0.mlp.width",)),
+                             ("deci", ("layers.3.mlp.width",)),
+                             ("per-layer-config", ("layers.1.mlp.width",))):
             with self.subTest(model):
                 self.fresh()
-                self.there_and_back(model, {name: 304})
+                self.there_and_back(model, dict.fromkeys(names, 304))
 
     def test_width_statements(self):
         """The three ways to state widths, from every kind of input."""

@@ -43,6 +43,9 @@ static void null_compress(void **state)
     NEEDS(gac_model_list_modules, model, NULL, SOME, SOME, SOME, err);
     NEEDS(gac_model_list_modules, config, SOME, SOME, NULL, SOME, err);
     NEEDS(gac_model_list_modules, out, SOME, SOME, SOME, NULL, err);
+    NEEDS(gac_model_state_adapter, model, NULL, SOME, SOME, err);
+    NEEDS(gac_model_state_adapter, sizes, SOME, NULL, SOME, err);
+    NEEDS(gac_model_state_adapter, config, SOME, SOME, NULL, err);
     NEEDS(gac_model_loading, model, NULL, SOME, err);
     NEEDS(gac_model_loading, out, SOME, NULL, err);
     NEEDS(gac_model_add_code, stated, NULL, SOME, SOME, SOME, err);
@@ -679,7 +682,7 @@ static void names_of_nothing(void **state)
     assert_string_equal(gac_op_axis_name(GAC_OP_AXIS_COUNT), "unknown");
     assert_string_equal(gac_role_name(GAC_ROLE_COUNT), "unknown");
     assert_string_equal(gac_exactness_name((gac_exactness)3), "unknown");
-    assert_string_equal(gac_repeat_name((gac_repeat)4), "unknown");
+    assert_string_equal(gac_repeat_name((gac_repeat)5), "unknown");
     assert_string_equal(gac_strategy_name(GAC_STRATEGY_COUNT), "unknown");
     assert_string_equal(gac_quote(q, sizeof q, NULL), "(null)");
 }
