@@ -3,6 +3,7 @@
 # nothing, and says nothing when nothing is missing.
 #   tools/setup.sh build    compiler, CMake, jansson, PCRE2, libunistring, xxHash, OpenBLAS
 #   tools/setup.sh demo     also Python, for the scripts that make checkpoints
+#   tools/setup.sh wheel    also Python and what makes a wheel
 #   tools/setup.sh check    also the test tools, Open MPI and the Python environment
 #   tools/setup.sh bench    also the peers that benchmarks compare with
 set -eu
@@ -12,6 +13,8 @@ packages="gcc g++ cmake ninja-build pkg-config libjansson-dev libpcre2-dev\
  libunistring-dev libxxhash-dev libopenblas-dev"
 if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
+elif [ "${1:-build}" = wheel ]; then
+    packages="$packages python3 python3-venv"
 elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then
     packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev patch python3 python3-venv\
  openmpi-bin libopenmpi-dev"
@@ -63,14 +66,23 @@ if [ -n "$missing" ]; then
     $sudo apt-get install -y -qq --no-install-recommends $missing >&2
 fi
 
-# The reference implementation that the tests compare with.
-if [ "${1:-build}" = check ] || [ "$1" = bench ]; then
-    stamp=build/venv/requirements.txt
-    if ! cmp -s tests/requirements.txt "$stamp"; then
-        echo "setup: making build/venv" >&2
-        mkdir -p build
-        python3 -m venv --clear build/venv
-        build/venv/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt >&2
-        cp tests/requirements.txt "$stamp"
-    fi
-fi
+# Makes the Python environment $1 of the requirements $2.
+environment() {
+    cmp -s "$2" "$1/requirements.txt" && return 0
+    echo "setup: making $1" >&2
+    mkdir -p build
+    python3 -m venv --clear "$1" &&
+        "$1/bin/pip" install -q --disable-pip-version-check -r "$2" >&2 &&
+        cp "$2" "$1/requirements.txt"
+}
+
+case "${1:-build}" in
+wheel) environment build/venv-wheel python/requirements.txt ;;
+# The reference implementation that the tests compare with, and what makes and tests the wheel.
+check)
+    environment build/venv tests/requirements.txt
+    environment build/venv-wheel python/requirements.txt ||
+        echo "setup: no build/venv-wheel: the tests of the Python package will be skipped" >&2
+    ;;
+bench) environment build/venv tests/requirements.txt ;;
+esac

@@ -1,0 +1,148 @@
+"""Runs the program that is inside this package.
+
+The program is the one place that makes the result documents (``--json``), and every signal, failed
+allocation and full disk in it is tested. It runs as a process of its own, so that neither its
+memory nor its threads nor a lost file touch the caller's."""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any, Protocol
+
+from gac.errors import BY_STATUS, CheckFailed, GacError, GacWarning
+
+__version__ = metadata.version("gac")
+PROGRAM = pathlib.Path(__file__).resolve().parent / "bin" / "gac"
+# What gac_progress_step writes where there is no terminal (src/base/progress.c).
+PROGRESS = re.compile(r"(?P<what>[^:]+): (?P<done>\d+) of (?P<total>\d+) (?P<unit>\S+) \(")
+PREFIX = "gac: "  # of the line that says why the program failed
+
+
+class Bar(Protocol):
+    """The part of tqdm that is used."""
+
+    n: float
+    total: float | None
+
+    def refresh(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+def environment() -> dict[str, str]:
+    """The environment of the program. NVIDIA's packages for Python put their libraries beside this
+    package, where the loader does not look."""
+    found = dict(os.environ)
+    folders = sorted(PROGRAM.parent.parent.parent.glob("nvidia/*/lib"))
+    if folders:
+        before = found.get("LD_LIBRARY_PATH")
+        found["LD_LIBRARY_PATH"] = ":".join([*map(str, folders), *([before] if before else [])])
+    return found
+
+
+def main() -> None:
+    """The command ``gac``: becomes the program."""
+    os.execve(PROGRAM, ["gac", *sys.argv[1:]], environment())
+
+
+def make_bar(what: str, unit: str, total: int) -> Bar | None:
+    """A bar of tqdm, or None where there is no tqdm."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    bar: Bar = tqdm(total=total, desc=what, unit=" " + unit, unit_scale=True)
+    return bar
+
+
+class Watcher:
+    """Reads what the program says while it works: progress becomes bars, and all else is kept."""
+
+    def __init__(self, progress: bool) -> None:
+        self.progress = progress
+        self.lines: list[str] = []
+        self.bar: Bar | None = None
+        self.what = ""
+
+    def read(self, stream: Iterator[str]) -> None:
+        for line in stream:
+            found = PROGRESS.match(line)
+            if found:
+                self.show(found["what"], int(found["done"]), int(found["total"]), found["unit"])
+            else:
+                self.lines.append(line.rstrip("\n"))
+        self.close()
+
+    def show(self, what: str, done: int, total: int, unit: str) -> None:
+        if not self.progress:
+            return
+        if what != self.what:
+            self.close()
+            self.bar, self.what = make_bar(what, unit, total), what
+        if self.bar:
+            self.bar.n, self.bar.total = done, total
+            self.bar.refresh()
+
+    def close(self) -> None:
+        if self.bar:
+            self.bar.close()
+        self.bar, self.what = None, ""
+
+
+def wait(process: subprocess.Popen[str], watcher: Watcher) -> str:
+    """Returns what the process prints. An interrupt is passed on, and raised when the process has
+    tidied up and ended."""
+    assert process.stdout and process.stderr
+    interrupted = None
+    text = ""
+    reader = threading.Thread(target=watcher.read, args=(process.stderr,), daemon=True)
+    reader.start()
+    while process.returncode is None or reader.is_alive():
+        try:
+            text += process.stdout.read()
+            process.wait()
+            reader.join()
+        except KeyboardInterrupt as error:
+            interrupted = error
+            process.send_signal(signal.SIGINT)
+    if interrupted:
+        raise interrupted
+    return text
+
+
+def explain(status: int, lines: list[str]) -> GacError:
+    """The exception for a program that ended with status."""
+    if status < 0:
+        name = signal.Signals(-status).name
+        return GacError(f"the program was ended by {name}"
+                        + (": the machine may be out of memory" if name == "SIGKILL" else ""))
+    reason = next((line for line in reversed(lines) if line.startswith(PREFIX)), "")
+    return BY_STATUS.get(status, GacError)(reason.removeprefix(PREFIX) or f"gac ended with {status}")
+
+
+def run(arguments: list[str], progress: bool = True) -> dict[str, Any]:
+    """Runs a command and returns its result document."""
+    watcher = Watcher(progress)
+    # A session of its own: Ctrl-C in a terminal reaches the program once, from wait().
+    process = subprocess.Popen([PROGRAM, *arguments], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+                               errors="backslashreplace", env=environment(), start_new_session=True)
+    with process:
+        text = wait(process, watcher)
+    status = process.returncode
+    document: dict[str, Any] = json.loads(text) if text and status in (0, CheckFailed.status) else {}
+    if status != 0:
+        error = explain(status, watcher.lines)
+        error.document = document
+        raise error
+    for line in watcher.lines:
+        warnings.warn(line.removeprefix("note: "), GacWarning, stacklevel=3)
+    return document
