@@ -11,7 +11,7 @@ command's options by keyword. Results are dataclasses that show themselves as ta
 exceptions below :class:`GacError`, whose text is the one line that the program prints. The guide is
 docs/python.md of the project.
 """
-from gac._program import __version__
+from gac._version import __version__
 from gac.commands import compress, dim, inspect, plan, repair, undo, verify
 from gac.errors import BadInput, CheckFailed, GacError, GacWarning, NoDevice, UsageError
 from gac.load_model import load

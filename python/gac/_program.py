@@ -15,12 +15,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any, Protocol
 
 from gac.errors import BY_STATUS, CheckFailed, GacError, GacWarning
 
-__version__ = metadata.version("gac")
 PROGRAM = pathlib.Path(__file__).resolve().parent / "bin" / "gac"
 # What gac_progress_step writes where there is no terminal (src/base/progress.c).
 PROGRESS = re.compile(r"(?P<what>[^:]+): (?P<done>\d+) of (?P<total>\d+) (?P<unit>\S+) \(")
