@@ -51,13 +51,16 @@ def main() -> None:
     os.execve(PROGRAM, ["gac", *sys.argv[1:]], environment())
 
 
-def make_bar(what: str, unit: str, total: int) -> Bar | None:
+def make_bar(what: str, unit: str, done: int, total: int) -> Bar | None:
     """A bar of tqdm, or None where there is no tqdm."""
     try:
-        from tqdm.auto import tqdm
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a notebook without ipywidgets gets a bar of text
+            from tqdm.auto import tqdm
     except ImportError:
         return None
-    bar: Bar = tqdm(total=total, desc=what, unit=" " + unit, unit_scale=True)
+    bar: Bar = tqdm(initial=done, total=total, desc=what, unit=" " + unit, unit_scale=True,
+                    leave=False)
     return bar
 
 
@@ -84,7 +87,7 @@ class Watcher:
             return
         if what != self.what:
             self.close()
-            self.bar, self.what = make_bar(what, unit, total), what
+            self.bar, self.what = make_bar(what, unit, done, total), what
         if self.bar:
             self.bar.n, self.bar.total = done, total
             self.bar.refresh()
