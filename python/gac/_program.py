@@ -76,15 +76,16 @@ class Watcher:
     def read(self, stream: Iterator[str]) -> None:
         for line in stream:
             found = PROGRESS.match(line)
-            if found:
-                self.show(found["what"], int(found["done"]), int(found["total"]), found["unit"])
-            else:
+            if found and self.progress:
+                try:
+                    self.show(found["what"], int(found["done"]), int(found["total"]), found["unit"])
+                except Exception:  # a bar that fails must not stop the reading
+                    self.progress = False
+            elif not found:
                 self.lines.append(line.rstrip("\n"))
         self.close()
 
     def show(self, what: str, done: int, total: int, unit: str) -> None:
-        if not self.progress:
-            return
         if what != self.what:
             self.close()
             self.bar, self.what = make_bar(what, unit, done, total), what
@@ -132,10 +133,12 @@ def explain(status: int, lines: list[str]) -> GacError:
 def run(arguments: list[str], progress: bool = True) -> dict[str, Any]:
     """Runs a command and returns its result document."""
     watcher = Watcher(progress)
-    # A session of its own: Ctrl-C in a terminal reaches the program once, from wait().
+    # A session of its own: Ctrl-C in a terminal reaches the program once, from wait(). It ends
+    # with this process nevertheless (GAC_PARENT).
     process = subprocess.Popen([PROGRAM, *arguments], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
-                               errors="backslashreplace", env=environment(), start_new_session=True)
+                               errors="backslashreplace", start_new_session=True,
+                               env={**environment(), "GAC_PARENT": str(os.getpid())})
     with process:
         text = wait(process, watcher)
     status = process.returncode

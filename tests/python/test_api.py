@@ -44,6 +44,14 @@ def lasting(document):
     return {k: v for k, v in document.items() if k not in ("time", "arguments")}
 
 
+def is_running(pid):
+    """Whether a process is there that has not ended; who has to wait for it may not have done so."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -207,27 +215,41 @@ class Compress(Case):
         self.assertEqual(gac.inspect(out).checkpoint.n_params, done.total_after)
         self.assertIn("svd-llm", done._repr_html_())
 
-    def test_interrupt_leaves_nothing(self):
-        out = self.folder / "stopped"
-        script = ("import gac, sys, threading\n"
-                  "print('ready', flush=True)\n"
-                  f"gac.compress({str(TINY)!r}, {str(out)!r}, ratio=0.2, text={str(TEXT)!r})\n")
+    def stop(self, name, number):
+        """Sends a signal to a Python process while its compression runs. Returns what Python said
+        after the program has ended."""
+        out = self.folder / name
+        work = out.with_name(name + ".work")
+        script = f"import gac; gac.compress({str(TINY)!r}, {str(out)!r}, ratio=0.2, " \
+                 f"text={str(TEXT)!r})"
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
-        work = out.with_name("stopped.work")
         while not work.exists() and process.poll() is None:
             time.sleep(0.01)
         child, = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children") \
             .read_text().split()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         said = process.communicate()[1]
-        self.assertIn("KeyboardInterrupt", said)
         self.assertNotEqual(process.returncode, 0)
-        self.assertEqual([p.name for p in self.folder.iterdir() if "stopped" in p.name], [])
-        self.assertFalse(pathlib.Path(f"/proc/{child}").exists())
+        while is_running(child):
+            time.sleep(0.01)
+        self.assertEqual([p.name for p in self.folder.iterdir() if name in p.name], [])
+        return said
+
+    def test_interrupt_leaves_nothing(self):
+        self.assertIn("KeyboardInterrupt", self.stop("interrupted", signal.SIGINT))
+
+    def test_the_program_ends_with_python(self):
+        self.stop("killed", signal.SIGKILL)
 
 
 class Progress(unittest.TestCase):
+    def test_a_bar_that_fails(self):
+        watcher = _program.Watcher(progress=True)
+        watcher.show = None
+        watcher.read(["reading: 1 of 2 files (50 %)\n"] * 2 + ["note\n"])
+        self.assertEqual(watcher.lines, ["note"])
+
     def test_lines_of_the_library_become_bars(self):
         """The library writes a line to a pipe after two seconds."""
         made = []
