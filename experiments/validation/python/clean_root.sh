@@ -38,4 +38,5 @@ if [ -n "$packages" ]; then
 fi
 hidden "" | while read -r file; do mv "$file" "$file.hidden"; done
 env -i HOME=/root "$(command -v chroot)" "$root" /venv/bin/python /try/steps.py
-cp "$root/try/result.json" "$here/result.json"
+name=$(. "$root/etc/os-release" && echo "$ID-$VERSION_ID")
+cp "$root/try/result.json" "$here/$name.json"
