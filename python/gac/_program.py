@@ -5,6 +5,7 @@ allocation and full disk in it is tested. It runs as a process of its own, so th
 memory nor its threads nor a lost file touch the caller's."""
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -35,15 +36,20 @@ class Bar(Protocol):
     def close(self) -> None: ...
 
 
+def cuda_folders() -> list[str]:
+    """Where NVIDIA's packages for Python have their libraries. The loader does not look there."""
+    if not (PROGRAM.parent.parent / "lib" / "gac" / "libgac_cuda.so").exists():
+        return []
+    spec = importlib.util.find_spec("nvidia")
+    places = spec.submodule_search_locations if spec else None
+    return sorted(str(found) for place in places or [] for found in pathlib.Path(place).glob("*/lib"))
+
+
 def environment() -> dict[str, str]:
-    """The environment of the program. NVIDIA's packages for Python put their libraries beside this
-    package, where the loader does not look."""
-    found = dict(os.environ)
-    folders = sorted(PROGRAM.parent.parent.parent.glob("nvidia/*/lib"))
-    if folders:
-        before = found.get("LD_LIBRARY_PATH")
-        found["LD_LIBRARY_PATH"] = ":".join([*map(str, folders), *([before] if before else [])])
-    return found
+    """The environment of the program."""
+    before = os.environ.get("LD_LIBRARY_PATH")
+    folders = cuda_folders() + ([before] if before else [])
+    return {**os.environ, **({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})}
 
 
 def main() -> None:

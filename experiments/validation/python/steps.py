@@ -50,7 +50,7 @@ def load():
 
 WORK.mkdir(parents=True)
 step("gac --version", lambda: command("--version"))
-step("gac inspect", lambda: command("inspect", str(TINY)).splitlines()[0])
+step("gac inspect", lambda: command("inspect", str(TINY)).splitlines()[-1])
 step("compress", compress)
 step("inspect", lambda: repr(gac.inspect(WORK / "svd")))
 step("repair", lambda: repr(gac.repair(WORK / "svd", WORK / "fit")))
