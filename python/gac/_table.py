@@ -29,10 +29,14 @@ class Table:
     def texts(self) -> list[list[str]]:
         return [list(self.head), *([show(c) for c in row] for row in self.rows)]
 
+    def right(self) -> list[bool]:
+        """Which columns hold numbers and go to the right."""
+        rows = self.texts()[1:]
+        return [all(is_number(row[i]) for row in rows) for i in range(len(self.head))]
+
     def text(self) -> str:
-        rows = self.texts()
+        rows, right = self.texts(), self.right()
         widths = [max(len(row[i]) for row in rows) for i in range(len(self.head))]
-        right = [all(is_number(row[i]) for row in rows[1:]) for i in range(len(self.head))]
         lines = [self.caption] if self.caption else []
         for row in rows if self.rows else []:
             cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)]
@@ -42,15 +46,18 @@ class Table:
         return "\n".join(lines)
 
     def html(self) -> str:
-        head, *rows = [[html.escape(cell) for cell in row] for row in self.texts()]
-        parts = ["<table>", f"<caption>{html.escape(self.caption)}</caption>", "<thead><tr>",
-                 *(f"<th>{cell}</th>" for cell in head), "</tr></thead><tbody>"]
-        for i, row in enumerate(rows):
-            weight = ' style="font-weight:bold"' if i in self.marked else ""
-            parts.append(f"<tr{weight}>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>")
+        lines = []
+        for i, row in enumerate(self.texts()):
+            kind = "th" if i == 0 else "td"
+            weight = ' style="font-weight:bold"' if i - 1 in self.marked else ""
+            cells = [f'<{kind} style="text-align:{"right" if right else "left"}">'
+                     f"{html.escape(cell)}</{kind}>" for cell, right in zip(row, self.right())]
+            lines.append(f"<tr{weight}>{''.join(cells)}</tr>")
         if self.more:
-            parts.append(f'<tr><td colspan="{len(head)}">and {self.more} more</td></tr>')
-        return "".join([*parts, "</tbody></table>"])
+            lines.append(f'<tr><td colspan="{len(self.head)}">and {self.more} more</td></tr>')
+        return ('<table><caption style="text-align:left;white-space:nowrap">'
+                f"{html.escape(self.caption)}</caption>"
+                f"<thead>{lines[0]}</thead><tbody>{''.join(lines[1:])}</tbody></table>")
 
 
 def show(value: object) -> str:

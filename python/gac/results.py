@@ -62,7 +62,11 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the document as JSON, as ``gac COMMAND --json`` prints it."""
-        pathlib.Path(path).write_text(json.dumps(self.document, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(self._saved(), indent=1) + "\n"
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+
+    def _saved(self) -> dict[str, Any]:
+        return self.document
 
     def _table(self) -> Table:
         raise NotImplementedError
@@ -237,14 +241,10 @@ class Plan(Result):
     margin_pct: float | None = None
     note: str = ""
 
-    def edited(self) -> dict[str, Any]:
-        """The document with the sizes of ``dims``."""
+    def _saved(self) -> dict[str, Any]:
+        """The document with the sizes of ``dims``, which the caller may have changed."""
         return {**self.document, "dims": [{"name": d.name, "from": d.from_, "to": d.to}
                                           for d in self.dims]}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan with the sizes of ``dims``, for ``gac repair --plan``."""
-        pathlib.Path(path).write_text(json.dumps(self.edited(), indent=1) + "\n", encoding="utf-8")
 
     def _table(self) -> Table:
         caption = f"{self.strategy} on {self.contract}: {self.n_dims_changed} sizes change, " \
@@ -417,8 +417,8 @@ class Compression(Result):
         removed = 100 * (1 - self.total_after / self.total_before)
         phases = [f"{p.phase} {p.batch}x{p.length}, ms" for p in self.table[0].phases] \
             if self.table else []
-        table = Table(f"{self.method}, align {self.align}: {self.total_after} of "
-                      f"{self.total_before} parameters, {removed:.1f} % removed",
+        table = Table(f"{self.method}, align {self.align}: {self.total_after:,} of "
+                      f"{self.total_before:,} parameters, {removed:.1f} % removed",
                       ["model", "parameters", "aligned %", *phases, "loss", "perplexity"])
         for r in self.table:
             times = [p.predicted_ms if p.measured_ms is None else p.measured_ms for p in r.phases]
