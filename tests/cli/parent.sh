@@ -4,5 +4,4 @@ export GAC_PARENT=$$
 run dim 107
 echo "the parent has ended, and another process took its place"
 export GAC_PARENT=1
-("$GAC" dim 107) 2>/dev/null
-echo "exit $?"
+sh -c '"$GAC" dim 107; echo "exit $?"' 2>/dev/null
