@@ -9,6 +9,7 @@
 #   make mutants  faults put into the code, which the tests must catch
 #   make format   clang-format over all sources
 #   make install  to PREFIX (default /usr/local)
+#   make wheel    the Python package, to build/wheel/dist
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 JOBS ?= $(shell nproc)
@@ -83,8 +84,13 @@ install: build/gac
 	@cmake --install build --prefix $(PREFIX)
 	@[ "$$(id -u)" != 0 ] || [ -n "$(DESTDIR)" ] || ldconfig
 
+# It packs the release build, which python/CMakeLists.txt brings up to date.
+wheel:
+	@tools/setup.sh wheel
+	@build/venv-wheel/bin/python python/make_wheel.py
+
 clean:
 	@rm -rf build
 
 FORCE:
-.PHONY: all check check-builds check-transformers demo package bench fuzz mutants format install clean FORCE
+.PHONY: all check check-builds check-transformers demo package bench fuzz mutants format install wheel clean FORCE

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static void print_error(const gac_error *error, gac_status status)
@@ -118,8 +119,23 @@ static void end_on_lost_file(int signal)
     _exit(GAC_BAD_INPUT);
 }
 
+/* GAC_PARENT is the process that waits for this one, as the Python package does. If it is killed,
+ * nobody wants the work any more. */
+static void end_with_parent(void)
+{
+    const char *parent = getenv("GAC_PARENT");
+    if (!parent)
+        return;
+    const bool lost =
+        prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && (long)getppid() != strtol(parent, NULL, 10);
+    unsetenv("GAC_PARENT"); /* it is not the parent of what this process starts */
+    if (lost)
+        raise(SIGTERM);
+}
+
 int main(int argc, char **argv)
 {
+    end_with_parent();
     signal(SIGBUS, end_on_lost_file);
     signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit is then an ordinary error */
     gac_status status = dispatch(argc, argv);

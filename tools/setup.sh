@@ -3,6 +3,7 @@
 # nothing, and says nothing when nothing is missing.
 #   tools/setup.sh build    compiler, CMake, jansson, PCRE2, libunistring, xxHash, OpenBLAS
 #   tools/setup.sh demo     also Python, for the scripts that make checkpoints
+#   tools/setup.sh wheel    also Python and what makes a wheel
 #   tools/setup.sh check    also the test tools, Open MPI and the Python environment
 #   tools/setup.sh package  also dpkg's tools
 #   tools/setup.sh bench    also the peers that benchmarks compare with
@@ -16,7 +17,7 @@ if [ "${1:-build}" = demo ]; then
     packages="$packages python3"
 elif [ "${1:-build}" = package ]; then
     packages="$packages dpkg-dev"
-elif [ "${1:-build}" = transformers ]; then
+elif [ "${1:-build}" = wheel ] || [ "${1:-build}" = transformers ]; then
     packages="$packages python3 python3-venv"
 elif [ "${1:-build}" = check ] || [ "$1" = bench ]; then
     packages="$packages libcmocka-dev clang clang-format llvm libclang-rt-dev patch python3 python3-venv\
@@ -70,20 +71,24 @@ if [ -n "$missing" ]; then
     $sudo apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $missing >/dev/null
 fi
 
-# Makes the environment $1 with what the file $2 lists, unless it is there.
+# Makes the Python environment $1 of the requirements $2.
 environment() {
-    stamp=$1/requirements.txt
-    if ! cmp -s "$2" "$stamp"; then
-        echo "setup: making $1" >&2
-        mkdir -p build
-        python3 -m venv --clear "$1"
-        "$1/bin/pip" install -q --disable-pip-version-check -r "$2" >&2
-        cp "$2" "$stamp"
-    fi
+    cmp -s "$2" "$1/requirements.txt" && return 0
+    echo "setup: making $1" >&2
+    mkdir -p build
+    python3 -m venv --clear "$1" &&
+        "$1/bin/pip" install -q --disable-pip-version-check -r "$2" >&2 &&
+        cp "$2" "$1/requirements.txt"
 }
 
-# The reference implementation that the tests compare with.
 case "${1:-build}" in
-check | bench) environment build/venv tests/requirements.txt ;;
+wheel) environment build/venv-wheel python/requirements.txt ;;
+# The reference implementation that the tests compare with, and what makes and tests the wheel.
+check)
+    environment build/venv tests/requirements.txt
+    environment build/venv-wheel python/requirements.txt ||
+        echo "setup: no build/venv-wheel: the tests of the Python package will be skipped" >&2
+    ;;
+bench) environment build/venv tests/requirements.txt ;;
 transformers) environment build/venv-transformers experiments/validation/families/requirements.txt ;;
 esac
