@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -72,8 +73,9 @@ static void close_ends(child *c)
     }
 }
 
-/* reads: the child gets a pipe to read from, c->in. */
-static gac_status start(char *const argv[], bool reads, child *c, gac_error *err)
+/* reads: the child gets a pipe to read from, c->in. Otherwise it reads from input, unless that is
+ * -1. */
+static gac_status start(char *const argv[], bool reads, int input, child *c, gac_error *err)
 {
     char q[200];
     int pipes[4][2] = { { -1, -1 }, { -1, -1 }, { -1, -1 }, { -1, -1 } }; /* out, errors, failure */
@@ -93,7 +95,7 @@ static gac_status start(char *const argv[], bool reads, child *c, gac_error *err
                              gac_quote(q, sizeof q, argv[0]), strerror(code));
     }
     if (c->pid == 0)
-        become(argv, self, in[1], pipes[0][1], pipes[1][1], pipes[2][1]);
+        become(argv, self, reads ? in[1] : input, pipes[0][1], pipes[1][1], pipes[2][1]);
     for (int i = 0; i < (reads ? 4 : 3); i++)
         close(pipes[i][1]);
     code = wait_for_exec(c->pid, pipes[2][0]);
@@ -233,12 +235,13 @@ static gac_status conclude(const char *name, const char *fault, gac_child_output
     return gac_error_set(err, GAC_FAILED, "%s %s", gac_quote(q, sizeof q, name), fault);
 }
 
-gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
-                     const char *what, gac_child_output *out, gac_error *err)
+static gac_status run(char *const argv[], int input, double timeout_s, size_t max_bytes,
+                      gac_progress *progress, const char *what, gac_child_output *out,
+                      gac_error *err)
 {
     child c = { .in = -1, .out = -1, .err = -1 };
     memset(out, 0, sizeof *out);
-    gac_status started = start(argv, false, &c, err);
+    gac_status started = start(argv, false, input, &c, err);
     if (started != GAC_OK)
         return started;
     double end_s = gac_now_s() + timeout_s;
@@ -248,12 +251,47 @@ gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac
     return conclude(argv[0], fault, out, err);
 }
 
+gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
+                     const char *what, gac_child_output *out, gac_error *err)
+{
+    return run(argv, -1, timeout_s, max_bytes, progress, what, out, err);
+}
+
+/* Writes all of input to a file in memory. */
+static bool fill(int fd, const char *input, size_t n)
+{
+    while (n > 0) {
+        ssize_t put = write(fd, input, n);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return false;
+        input += put;
+        n -= (size_t)put;
+    }
+    return lseek(fd, 0, SEEK_SET) == 0;
+}
+
+gac_status gac_spawn_fed(char *const argv[], const char *input, size_t n_input, double timeout_s,
+                         size_t max_bytes, gac_child_output *out, gac_error *err)
+{
+    char q[200];
+    int fd = memfd_create("input", MFD_CLOEXEC);
+    gac_status status = fd >= 0 && fill(fd, input, n_input)
+                            ? run(argv, fd, timeout_s, max_bytes, NULL, "", out, err)
+                            : gac_error_set(err, GAC_FAILED, "cannot write the input of %s: %s",
+                                            gac_quote(q, sizeof q, argv[0]), strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
 gac_status gac_child_start(char *const argv[], gac_child **out, gac_error *err)
 {
     gac_child *server = calloc(1, sizeof *server);
     if (!server)
         return gac_error_no_memory(err);
-    gac_status status = start(argv, true, &server->c, err);
+    gac_status status = start(argv, true, -1, &server->c, err);
     if (status == GAC_OK)
         *out = server;
     else

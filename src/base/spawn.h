@@ -19,6 +19,10 @@ typedef struct gac_child_output {
 gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
                      const char *what, gac_child_output *out, gac_error *err);
 
+/* The same for a program that reads n_input bytes of input, from /dev/stdin. */
+gac_status gac_spawn_fed(char *const argv[], const char *input, size_t n_input, double timeout_s,
+                         size_t max_bytes, gac_child_output *out, gac_error *err);
+
 /* A program that keeps running: it reads a line and answers with one. */
 typedef struct gac_child gac_child;
 gac_status gac_child_start(char *const argv[], gac_child **out, gac_error *err);
