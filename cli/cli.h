@@ -123,6 +123,9 @@ gac_status cli_write_file(cli *c, const char *path, bool force, const char *text
 gac_status cli_write_json(cli *c, const char *path, bool force, const json_t *value, size_t flags);
 /* Draws the figures of a report and writes its page. */
 gac_status cli_write_page(cli *c, gac_report *report, const char *path, bool force);
+/* Writes the page of one result, or of an array of results. title is its heading. */
+gac_status cli_leave_page(cli *c, const json_t *result, const char *title, const char *path,
+                          bool force);
 /* Adds to the error of a failed report that path is complete, so that the user knows what is on
  * disk. Returns status. */
 gac_status cli_report_failed(cli *c, const char *path, gac_status status);

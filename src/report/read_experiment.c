@@ -33,6 +33,7 @@ typedef struct drawing {
     const variable *split; /* one figure for each of its values; or NULL */
     double value;          /* of split */
     double unit_us;
+    const char *published; /* the name of its series */
     rep_figure *figure;
     int n_drawn;
 } drawing;
@@ -250,7 +251,7 @@ static void add_dots(rep_reader *in, drawing *d, double x, const char *label, co
     }
     if (v <= 0 && isfinite(c->published_us)) /* other variants are the same calls */
         rep_point_add(report, d->figure,
-                      rep_series_get(report, d->figure, "published", REP_GREY, REP_LINES), x,
+                      rep_series_get(report, d->figure, d->published, REP_GREY, REP_LINES), x,
                       c->published_us / d->unit_us, label);
 }
 
@@ -273,7 +274,7 @@ static void add_bar(rep_reader *in, drawing *d, const char *label, const cell *c
         rep_point_add(
             report, d->figure,
             rep_series_get(report, d->figure,
-                           one ? "published" : rep_printf(report, "%s, published", c->variant),
+                           one ? d->published : rep_printf(report, "%s, published", c->variant),
                            REP_GREY, REP_DOTS),
             x, c->published_us / d->unit_us, NULL);
 }
@@ -351,9 +352,9 @@ static bool draw_one(rep_reader *in, const json_t *cases, const char *id, const 
 }
 
 static bool draw_sweep(rep_reader *in, const json_t *cases, const char *id, const char *stack,
-                       const sweep *s)
+                       const char *published, const sweep *s)
 {
-    drawing d = { .s = s };
+    drawing d = { .s = s, .published = published };
     if (s->n_variants == 0)
         return true; /* arithmetic: nothing was run */
     for (int i = 0; i < s->n_variables; i++)
@@ -396,7 +397,8 @@ static bool read_head(rep_reader *in, const char **id, const char **stack)
     section->lead = rep_printf(report, "%s %s", rep_or(question, ""), rep_or(why, ""));
     rep_fact_add(report, section, "summary", verdict);
     rep_fact_add(report, section, "dtype", dtype);
-    rep_fact_add(report, section, "published figures", source);
+    if (source)
+        rep_note_add(report, section, rep_printf(report, "Published figures: %s", source));
     if (quick)
         rep_fact_add(report, section, "run", "quick: fewer cases");
     for (size_t i = 0; i < json_array_size(notes); i++) {
@@ -411,14 +413,22 @@ static bool read_head(rep_reader *in, const char **id, const char **stack)
 bool rep_read_experiment(rep_reader *in)
 {
     const json_t *cases;
-    const char *id, *stack;
+    const char *id, *stack, *setup;
     sweep sweeps[MAX_SWEEPS] = { 0 };
     int n_sweeps = 0;
     if (!read_head(in, &id, &stack) || !rep_need_array(in, in->root, "cases", MAX_CASES, &cases) ||
-        !list_sweeps(in, cases, sweeps, &n_sweeps))
+        !list_sweeps(in, cases, sweeps, &n_sweeps) ||
+        !rep_take_text(in, in->root, "published_setup", &setup))
         return false;
+    /* The setup begins with the name of the GPU. */
+    const char *published =
+        setup ? rep_printf(in->report, "published, %.*s", (int)strcspn(setup, ","), setup)
+              : "published";
+    if (setup)
+        rep_note_add(in->report, in->section,
+                     rep_printf(in->report, "Setup of the published figures: %s", setup));
     for (int i = 0; i < n_sweeps; i++)
-        if (!draw_sweep(in, cases, id, stack, &sweeps[i]))
+        if (!draw_sweep(in, cases, id, stack, published, &sweeps[i]))
             return false;
     return read_checks(in);
 }

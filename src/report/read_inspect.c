@@ -260,6 +260,7 @@ bool rep_read_inspect(rep_reader *in)
                        .y_title = "size",
                        .log_y = true,
                        .free_y = true });
+    rep_pair(before, after);
     /* Where a compressor chose sizes, only these are shown, as they are what counts. */
     bool chosen = false;
     for (size_t i = 0; i < json_array_size(dims); i++)

@@ -62,6 +62,7 @@ static bool read_changes(rep_reader *in)
     shown.title = "Sizes by layer, after";
     shown.caption = "The same sizes after the change. Circles stayed as they were.";
     rep_figure *after = rep_figure_add(report, in->section, &shown);
+    rep_pair(before, after);
     for (size_t i = 0; i < json_array_size(dims); i++) {
         const char *name;
         double from, to;

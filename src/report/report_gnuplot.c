@@ -49,16 +49,23 @@ typedef struct limits {
     double x0, x1, y0, y1;
 } limits;
 
+static void widen(limits *l, const rep_figure *figure)
+{
+    for (const rep_series *s = figure->series; s; s = s->next)
+        for (const rep_point *p = s->points; p; p = p->next) {
+            l->x0 = fmin(l->x0, p->x);
+            l->x1 = fmax(l->x1, p->x);
+            l->y0 = fmin(l->y0, p->y);
+            l->y1 = fmax(l->y1, p->y);
+        }
+}
+
 static limits find_limits(const rep_figure *figure, bool *log_y)
 {
     limits l = { INFINITY, -INFINITY, INFINITY, -INFINITY };
-    for (const rep_series *s = figure->series; s; s = s->next)
-        for (const rep_point *p = s->points; p; p = p->next) {
-            l.x0 = fmin(l.x0, p->x);
-            l.x1 = fmax(l.x1, p->x);
-            l.y0 = fmin(l.y0, p->y);
-            l.y1 = fmax(l.y1, p->y);
-        }
+    widen(&l, figure);
+    if (figure->beside)
+        widen(&l, figure->beside);
     *log_y = figure->log_y && l.y0 > 0 && l.y1 > 5 * l.y0;
     double margin = l.x1 > l.x0 ? 0.02 * (l.x1 - l.x0) : 1;
     l.x0 -= margin;

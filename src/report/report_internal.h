@@ -94,6 +94,7 @@ typedef struct rep_figure {
     int n_series, n_points, n_left_out;
     int number;        /* of its files */
     const char *stamp; /* machine, versions, date */
+    const struct rep_figure *beside; /* a figure with the same axes, or NULL */
     char *svg;         /* what gnuplot drew; malloc'ed, or NULL */
 } rep_figure;
 
@@ -158,6 +159,8 @@ rep_row *rep_row_add(gac_report *report, rep_table *table, int n, const char *co
                 (const char *[]){ __VA_ARGS__ })
 /* Adds a copy of figure, whose texts are borrowed. */
 rep_figure *rep_figure_add(gac_report *report, rep_section *section, const rep_figure *figure);
+/* Gives both figures the same axes. */
+void rep_pair(rep_figure *a, rep_figure *b);
 /* Returns the number of a category, which is added if it is new; -1 if there are too many. */
 int rep_category(rep_figure *figure, const char *name);
 /* Returns the series of this name, which is added if it is new. */

@@ -157,6 +157,14 @@ rep_figure *rep_figure_add(gac_report *report, rep_section *section, const rep_f
     return copy;
 }
 
+void rep_pair(rep_figure *a, rep_figure *b)
+{
+    if (!a || !b)
+        return;
+    a->beside = b;
+    b->beside = a;
+}
+
 int rep_category(rep_figure *figure, const char *name)
 {
     if (!figure)
