@@ -254,12 +254,12 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
 {
     gac_status status = GAC_OK;
     json_t *result = compress_json(c, o, r, measured, loads_in);
-    if (!o->options.dry_run)
-        status = leave_page(c, o, result);
-    if (status == GAC_OK && c->json)
+    if (c->json)
         status = gac_json_print(stdout, result, &c->error);
-    else if (status == GAC_OK)
+    else
         print_report(o, r, measured, loads_in);
+    if (status == GAC_OK && !o->options.dry_run)
+        status = leave_page(c, o, result);
     json_decref(result);
     return status;
 }

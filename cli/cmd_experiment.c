@@ -262,10 +262,10 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
         json_object_set(whole, "results", results);
     if (r->out && !is_folder(r->out))
         status = write_json(c, r->out, r->force, whole);
-    else if (r->out)
-        status = leave_page(c, r, results);
     if (status == GAC_OK && c->json)
         status = gac_json_print(stdout, whole, &c->error);
+    if (status == GAC_OK && is_folder(r->out))
+        status = leave_page(c, r, results);
     json_decref(whole);
     return status;
 }

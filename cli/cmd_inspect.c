@@ -56,9 +56,11 @@ static gac_status deliver(cli *c, const inspect_options *o, const inspection *x)
     gac_status status = GAC_OK;
     json_t *result = c->json || o->html ? inspect_to_json(c, x, o->places) : NULL;
     if (o->html)
-        status = cli_leave_page(c, result, gac_checkpoint_path(x->checkpoint), o->html, o->force);
+        status = cli_check_target(c, o->html, o->force);
     if (status == GAC_OK)
         status = c->json ? gac_json_print(stdout, result, &c->error) : inspect_print(x, &c->error);
+    if (status == GAC_OK && o->html)
+        status = cli_leave_page(c, result, gac_checkpoint_path(x->checkpoint), o->html, o->force);
     json_decref(result);
     return status;
 }

@@ -18,10 +18,30 @@ static const opt options[] = {
     { 0 }
 };
 
+static gac_status say(cli *c, const report_options *o, const gac_report *report)
+{
+    char q[512];
+    gac_quote(q, sizeof q, o->out);
+    if (!c->json) {
+        printf("written    %s\n", q);
+        return GAC_OK;
+    }
+    json_t *result = gac_json_result("gac.report/1", c->argc, c->argv);
+    json_object_set_new(result, "page", json_string(q));
+    json_object_set_new(result, "drawn", json_boolean(!gac_report_hint(report)));
+    gac_status status = gac_json_print(stdout, result, &c->error);
+    if (status != GAC_OK)
+        cli_report_failed(c, o->out, status);
+    json_decref(result);
+    return status;
+}
+
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
     const report_options *o = filled;
     gac_report *report = NULL;
+    gac_error why = GAC_ERROR_INIT;
+    char q[256];
     if (!o->out)
         return gac_error_set(&c->error, GAC_USAGE, "report needs -o FILE; see gac report --help");
     gac_status status = cli_check_target(c, o->out, o->force);
@@ -32,10 +52,13 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     if (status == GAC_OK)
         status = cli_write_page(c, report, o->out, o->force);
     if (status == GAC_OK && o->figures) {
-        status = gac_report_write_figures(report, o->figures, o->force, &c->error);
+        status = gac_report_write_figures(report, o->figures, o->force, &why);
         if (status != GAC_OK)
-            cli_report_failed(c, o->out, status);
+            gac_error_set(&c->error, status, "%s is complete, its figures as files are not: %s",
+                          gac_quote(q, sizeof q, o->out), why.text);
     }
+    if (status == GAC_OK)
+        status = say(c, o, report);
     gac_report_free(report);
     return status;
 }

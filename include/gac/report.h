@@ -33,17 +33,18 @@ gac_status gac_report_add(gac_report *report, const struct json_t *result, const
 /* The same for a file of at most 64 MiB. */
 gac_status gac_report_add_file(gac_report *report, const char *path, gac_error *err);
 
-/* Draws all figures with gnuplot, for gac_report_html. GAC_NO_RESOURCE if gnuplot is missing,
- * GAC_FAILED if it fails. The page can be written all the same: it then has a hint in the place
- * of figures. */
+/* Draws all figures with gnuplot, for gac_report_html. Where gnuplot is missing or fails, the page
+ * has a hint in the place of figures. */
 gac_status gac_report_draw(gac_report *report, gac_error *err);
+/* Why there are no figures, or NULL if they were drawn. It lives as long as report. */
+const char *gac_report_hint(const gac_report *report);
 
 /* Makes the page. *text is malloc'ed and ends with a NUL; the caller frees it. */
 gac_status gac_report_html(const gac_report *report, char **text, size_t *n_bytes, gac_error *err);
 
 /* Writes each figure into folder with gnuplot, as NAME.svg, NAME.png and NAME.pdf. The folder is
  * made if it is missing. Each file appears complete or not at all; existing ones are refused unless
- * replace. */
+ * replace. GAC_NO_RESOURCE without gnuplot. */
 gac_status gac_report_write_figures(gac_report *report, const char *folder, bool replace,
                                     gac_error *err);
 

@@ -39,21 +39,26 @@ static void become(char *const argv[], pid_t parent, int in, int out, int errors
     if (ready && getppid() == parent)
         execvp(argv[0], argv);
     int code = errno;
-    _exit(write(failure, &code, sizeof code) == (ssize_t)sizeof code ? 127 : 126);
+    _exit(write(failure, &code, sizeof code) == (ssize_t)sizeof code ? GAC_SPAWN_NOT_FOUND
+                                                                     : GAC_SPAWN_UNKNOWN);
 }
 
-/* Returns the errno of a failed exec, or 0. */
-static int wait_for_exec(pid_t pid, int failure)
+/* Waits until the child runs its program. GAC_NO_RESOURCE if that failed, with its errno in *code;
+ * GAC_FAILED if nobody knows. Then the child is gone. */
+static gac_status wait_for_exec(pid_t pid, int failure, int *code)
 {
-    int code = 0;
     ssize_t got;
-    while ((got = read(failure, &code, sizeof code)) < 0 && errno == EINTR)
+    while ((got = read(failure, code, sizeof *code)) < 0 && errno == EINTR)
         ;
-    if (got <= 0)
-        return 0; /* exec closed the pipe: it succeeded */
+    if (got == 0)
+        return GAC_OK; /* exec closed the pipe: it succeeded */
+    if (got != (ssize_t)sizeof *code) {
+        *code = got < 0 ? errno : ECHILD;
+        kill(pid, SIGKILL);
+    }
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
-    return code ? code : ECHILD;
+    return got == (ssize_t)sizeof *code ? GAC_NO_RESOURCE : GAC_FAILED;
 }
 
 static void close_pipe(const int ends[2])
@@ -98,16 +103,15 @@ static gac_status start(char *const argv[], bool reads, int input, child *c, gac
         become(argv, self, reads ? in[1] : input, pipes[0][1], pipes[1][1], pipes[2][1]);
     for (int i = 0; i < (reads ? 4 : 3); i++)
         close(pipes[i][1]);
-    code = wait_for_exec(c->pid, pipes[2][0]);
+    gac_status status = wait_for_exec(c->pid, pipes[2][0], &code);
     close(pipes[2][0]);
     c->in = in[0];
     c->out = pipes[0][0];
     c->err = pipes[1][0];
-    if (!code)
+    if (status == GAC_OK)
         return GAC_OK;
     close_ends(c);
-    return gac_error_set(err, GAC_NO_RESOURCE, "%s: %s", gac_quote(q, sizeof q, argv[0]),
-                         strerror(code));
+    return gac_error_set(err, status, "%s: %s", gac_quote(q, sizeof q, argv[0]), strerror(code));
 }
 
 /* Appends what the pipe has, and closes it at its end. */
@@ -242,6 +246,8 @@ static gac_status run(char *const argv[], int input, double timeout_s, size_t ma
     child c = { .in = -1, .out = -1, .err = -1 };
     memset(out, 0, sizeof *out);
     gac_status started = start(argv, false, input, &c, err);
+    if (started == GAC_NO_RESOURCE)
+        out->exit_code = GAC_SPAWN_NOT_FOUND;
     if (started != GAC_OK)
         return started;
     double end_s = gac_now_s() + timeout_s;

@@ -5,11 +5,14 @@
 
 #include <gac/base.h>
 
+/* Exit codes: the program was not started; or it was not, and the reason was lost. */
+enum { GAC_SPAWN_NOT_FOUND = 127, GAC_SPAWN_UNKNOWN = 126 };
+
 typedef struct gac_child_output {
     char *text; /* stdout; NUL-terminated, malloc'ed */
     size_t n_bytes;
     char last_line[320]; /* the last line of stderr that was not progress */
-    int exit_code;       /* 127: not found; -1: a signal ended it */
+    int exit_code;       /* GAC_SPAWN_NOT_FOUND: not started; -1: a signal ended it */
 } gac_child_output;
 
 /* Runs argv without a shell and without input, and kills it if the calling

@@ -36,9 +36,10 @@ static rep_figure *next_figure(const gac_report *report, rep_figure *figure, rep
 typedef gac_status take_document(void *user, rep_figure *figure, const char *document,
                                  size_t n_bytes, gac_error *err);
 
-/* Draws all figures in a format and hands the documents out. */
-static gac_status draw(const gac_report *report, rep_format_kind format, take_document *take,
-                       void *user, gac_error *err)
+/* Draws all figures in a format and hands the documents out. If gnuplot is missing or fails, *hint
+ * says so and there are none. */
+static gac_status draw(gac_report *report, rep_format_kind format, take_document *take, void *user,
+                       const char **hint, gac_error *err)
 {
     char *drawn = NULL;
     size_t n_drawn = 0, n = 0;
@@ -46,7 +47,9 @@ static gac_status draw(const gac_report *report, rep_format_kind format, take_do
     rep_figure *figure = next_figure(report, NULL, &at);
     if (!figure)
         return GAC_OK;
-    gac_status status = rep_gnuplot_run(report, format, &drawn, &n_drawn, err);
+    gac_status status = rep_gnuplot_run(report, format, &drawn, &n_drawn, hint, err);
+    if (status != GAC_OK || *hint)
+        return status;
     const char *from = drawn, *end = drawn + n_drawn;
     for (; figure && status == GAC_OK; figure = next_figure(report, figure, &at), from += n) {
         from = rep_next_document(from, end, format, &n);
@@ -63,26 +66,28 @@ static gac_status draw(const gac_report *report, rep_format_kind format, take_do
 static gac_status keep_svg(void *user, rep_figure *figure, const char *document, size_t n_bytes,
                            gac_error *err)
 {
-    size_t n;
+    rep_text svg;
     (void)user;
+    gac_status status = rep_svg_rewrite(figure, document, n_bytes, REP_INLINE_SVG, &svg, err);
+    if (status != GAC_OK)
+        return status;
     free(figure->svg);
-    return rep_svg_rewrite(figure, document, n_bytes, REP_INLINE_SVG, &figure->svg, &n, err);
+    figure->svg = svg.bytes;
+    return GAC_OK;
 }
 
 gac_status gac_report_draw(gac_report *report, gac_error *err)
 {
     GAC_REFUSE_NULL(err, report);
-    gac_error why = GAC_ERROR_INIT;
     rep_finish_overview(report);
-    gac_status status = draw(report, REP_INLINE_SVG, keep_svg, NULL, &why);
-    if (status == GAC_OK)
-        return GAC_OK;
-    report->hint =
-        status == GAC_NO_RESOURCE
-            ? rep_printf(report, "%s; on Debian, apt-get install gnuplot-nox brings gnuplot",
-                         why.text)
-            : rep_printf(report, "%s", why.text);
-    return gac_error_set(err, status, "%s", why.text);
+    report->hint = NULL;
+    gac_status status = draw(report, REP_INLINE_SVG, keep_svg, NULL, &report->hint, err);
+    return report->lost ? gac_error_no_memory(err) : status;
+}
+
+const char *gac_report_hint(const gac_report *report)
+{
+    return report ? report->hint : NULL;
 }
 
 typedef struct destination {
@@ -129,13 +134,12 @@ static gac_status keep_file(void *user, rep_figure *figure, const char *document
     name_file(path, to, figure);
     if (to->format != REP_SVG)
         return write_file(path, to->replace, document, n_bytes, err);
-    char *svg;
-    size_t n;
-    gac_status status = rep_svg_rewrite(figure, document, n_bytes, REP_SVG, &svg, &n, err);
+    rep_text svg;
+    gac_status status = rep_svg_rewrite(figure, document, n_bytes, REP_SVG, &svg, err);
     if (status != GAC_OK)
         return status;
-    status = write_file(path, to->replace, svg, n, err);
-    free(svg);
+    status = write_file(path, to->replace, svg.bytes, svg.n_bytes, err);
+    free(svg.bytes);
     return status;
 }
 
@@ -156,7 +160,9 @@ gac_status gac_report_write_figures(gac_report *report, const char *folder, bool
     for (rep_figure *f = next_figure(report, NULL, &at); f; f = next_figure(report, f, &at))
         f->number = ++number;
     gac_status status = GAC_OK;
-    for (; to.format <= REP_PDF && status == GAC_OK; to.format++)
-        status = draw(report, to.format, keep_file, &to, err);
-    return status;
+    const char *hint = NULL;
+    for (; to.format <= REP_PDF && status == GAC_OK && !hint; to.format++)
+        status = draw(report, to.format, keep_file, &to, &hint, err);
+    return status == GAC_OK && hint ? gac_error_set(err, GAC_NO_RESOURCE, "no figures: %s", hint)
+                                    : status;
 }

@@ -225,7 +225,7 @@ static void put_terminal(FILE *out, const rep_figure *figure, rep_format_kind fo
     fputs("unset output\nset output\nreset\n", out);
     if (format == REP_PNG)
         fprintf(out,
-                "set terminal pngcairo size %d,%d noenhanced font 'sans,18' fontscale 1 "
+                "set terminal pngcairo size %d,%d noenhanced font 'sans,12' fontscale 1.6 "
                 "linewidth 2 pointscale 2 background rgb 'white'\n",
                 2 * WIDTH, 2 * height);
     else if (format == REP_PDF)
@@ -283,31 +283,46 @@ static void put_section(FILE *out, const rep_section *section, rep_format_kind f
                 rep_gnuplot_figure(out, figure, format);
 }
 
-gac_status rep_gnuplot_run(const gac_report *report, rep_format_kind format, char **out,
-                           size_t *n_bytes, gac_error *err)
+/* Writes the commands for all figures. */
+static gac_status write_script(const gac_report *report, rep_format_kind format, rep_text *script,
+                               gac_error *err)
 {
-    char *script = NULL;
-    size_t n_script = 0;
-    FILE *stream = open_memstream(&script, &n_script);
-    if (!stream)
-        return gac_error_no_memory(err);
-    fputs("set encoding utf8\n", stream);
-    put_section(stream, report->overview, format);
-    put_section(stream, report->sections, format);
-    fputs("unset output\n", stream);
-    bool written = !ferror(stream);
-    written = fclose(stream) == 0 && written;
-    gac_child_output drawn;
+    FILE *stream = rep_text_open(script);
+    if (stream) {
+        fputs("set encoding utf8\n", stream);
+        put_section(stream, report->overview, format);
+        put_section(stream, report->sections, format);
+        fputs("unset output\n", stream);
+    }
+    return rep_text_close(script, stream, err);
+}
+
+gac_status rep_gnuplot_run(gac_report *report, rep_format_kind format, char **out, size_t *n_bytes,
+                           const char **hint, gac_error *err)
+{
+    rep_text script;
+    gac_error why = GAC_ERROR_INIT;
+    gac_child_output drawn = { 0 };
     char *argv[] = { (char[]){ "gnuplot" }, (char[]){ "-d" }, (char[]){ "/dev/stdin" }, NULL };
-    gac_status status =
-        written ? gac_spawn_fed(argv, script, n_script, TIMEOUT_S, MAX_DRAWN_BYTES, &drawn, err)
-                : gac_error_no_memory(err);
-    free(script);
+    gac_status status = write_script(report, format, &script, err);
+    if (status == GAC_OK)
+        status = gac_spawn_fed(argv, script.bytes, script.n_bytes, TIMEOUT_S, MAX_DRAWN_BYTES,
+                               &drawn, &why);
+    free(script.bytes);
+    if (status != GAC_OK && drawn.exit_code == GAC_SPAWN_NOT_FOUND) {
+        *hint = rep_printf(report, "%s (on Debian: apt-get install gnuplot-nox)", why.text);
+        return GAC_OK;
+    }
     if (status != GAC_OK)
-        return status;
-    if (drawn.exit_code != 0) {
+        return why.text[0] ? gac_error_set(err, status, "%s", why.text) : status;
+    if (drawn.exit_code == GAC_SPAWN_UNKNOWN) {
         free(drawn.text);
-        return gac_error_set(err, GAC_FAILED, "gnuplot failed: %s", drawn.last_line);
+        return gac_error_set(err, GAC_FAILED, "gnuplot could not be started");
+    }
+    if (drawn.exit_code != 0) {
+        *hint = rep_printf(report, "gnuplot failed: %s", drawn.last_line);
+        free(drawn.text);
+        return GAC_OK;
     }
     *out = drawn.text;
     *n_bytes = drawn.n_bytes;

@@ -186,14 +186,8 @@ static void put_section(FILE *out, const gac_report *report, const rep_section *
     fputs("</section>\n", out);
 }
 
-gac_status gac_report_html(const gac_report *report, char **text, size_t *n_bytes, gac_error *err)
+static void put_page(FILE *out, const gac_report *report)
 {
-    GAC_REFUSE_NULL(err, report, text, n_bytes);
-    char *page = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&page, &n);
-    if (!out)
-        return gac_error_no_memory(err);
     put_head(out, report);
     put(out, "<header><h1>", report->title, "</h1></header>\n<main>\n");
     if (report->hint)
@@ -204,13 +198,23 @@ gac_status gac_report_html(const gac_report *report, char **text, size_t *n_byte
     for (const rep_section *section = report->sections; section; section = section->next)
         put_section(out, report, section);
     fprintf(out, "</main>\n<footer>Made by gac %s.</footer>\n</body>\n</html>\n", gac_version());
-    bool written = !ferror(out);
-    written = fclose(out) == 0 && written;
-    if (!written || report->lost) {
-        free(page);
+}
+
+gac_status gac_report_html(const gac_report *report, char **text, size_t *n_bytes, gac_error *err)
+{
+    GAC_REFUSE_NULL(err, report, text, n_bytes);
+    rep_text page;
+    FILE *out = rep_text_open(&page);
+    if (out)
+        put_page(out, report);
+    gac_status status = rep_text_close(&page, out, err);
+    if (status == GAC_OK && report->lost) {
+        free(page.bytes);
         return gac_error_no_memory(err);
     }
-    *text = page;
-    *n_bytes = n;
+    if (status != GAC_OK)
+        return status;
+    *text = page.bytes;
+    *n_bytes = page.n_bytes;
     return GAC_OK;
 }

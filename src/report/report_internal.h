@@ -92,10 +92,10 @@ typedef struct rep_figure {
     int n_categories;
     rep_series *series;
     int n_series, n_points, n_left_out;
-    int number;        /* of its files */
-    const char *stamp; /* machine, versions, date */
+    int number;                      /* of its files */
+    const char *stamp;               /* machine, versions, date */
     const struct rep_figure *beside; /* a figure with the same axes, or NULL */
-    char *svg;         /* what gnuplot drew; malloc'ed, or NULL */
+    char *svg;                       /* what gnuplot drew; malloc'ed, or NULL */
 } rep_figure;
 
 typedef struct rep_section {
@@ -230,22 +230,35 @@ void rep_finish_overview(gac_report *report);
 
 /* ---- Writing --------------------------------------------------------------- */
 
+/* A text in the making. */
+typedef struct rep_text {
+    char *bytes; /* malloc'ed; a NUL follows */
+    size_t n_bytes, room;
+} rep_text;
+
+/* Returns a stream that writes to text, or NULL without memory. */
+FILE *rep_text_open(rep_text *text);
+/* Closes the stream, which may be NULL. The caller then owns text->bytes. After a failure there
+ * are none. */
+gac_status rep_text_close(rep_text *text, FILE *stream, gac_error *err);
+
 /* What gnuplot makes. */
 typedef enum rep_format_kind { REP_INLINE_SVG, REP_SVG, REP_PNG, REP_PDF } rep_format_kind;
 
 /* Appends gnuplot's commands for one figure (report_gnuplot.c). */
 void rep_gnuplot_figure(FILE *out, const rep_figure *figure, rep_format_kind format);
-/* Draws all figures. *out is gnuplot's output, one document after the other. */
-gac_status rep_gnuplot_run(const gac_report *report, rep_format_kind format, char **out,
-                           size_t *n_bytes, gac_error *err);
+/* Draws all figures. *out is gnuplot's output, one document after the other; the caller frees it.
+ * If gnuplot is missing or fails, there is none and *hint says why. */
+gac_status rep_gnuplot_run(gac_report *report, rep_format_kind format, char **out, size_t *n_bytes,
+                           const char **hint, gac_error *err);
 /* Finds the next document in what gnuplot wrote. NULL after the last one. */
 const char *rep_next_document(const char *from, const char *end, rep_format_kind format,
                               size_t *n_bytes);
 
 /* Rewrites gnuplot's SVG: hover texts, and for REP_INLINE_SVG classes in the place of colours
- * (report_svg.c). *out is malloc'ed. */
+ * (report_svg.c). The caller frees out->bytes. */
 gac_status rep_svg_rewrite(const rep_figure *figure, const char *svg, size_t n_bytes,
-                           rep_format_kind format, char **out, size_t *n_out, gac_error *err);
+                           rep_format_kind format, rep_text *out, gac_error *err);
 void rep_write_escaped(FILE *out, const char *text);
 
 /* The style of the page, bundled. */

@@ -194,13 +194,12 @@ static void put_head(rewriter *w, const char *box, int n_box)
 }
 
 gac_status rep_svg_rewrite(const rep_figure *figure, const char *svg, size_t n_bytes,
-                           rep_format_kind format, char **out, size_t *n_out, gac_error *err)
+                           rep_format_kind format, rep_text *out, gac_error *err)
 {
-    char *copy = strndup(svg, n_bytes), *rest = NULL, *at = NULL;
+    char *copy = strndup(svg, n_bytes), *rest = NULL;
     char *box = copy ? strstr(copy, "viewBox=\"") : NULL;
     char *box_end = box ? strchr(box + strlen("viewBox=\""), '"') : NULL;
     char *body = box_end ? strstr(box_end, "\n>") : NULL;
-    *out = NULL;
     if (!copy || !body) {
         free(copy);
         return copy ? gac_error_set(err, GAC_FAILED, "gnuplot wrote no SVG")
@@ -209,18 +208,11 @@ gac_status rep_svg_rewrite(const rep_figure *figure, const char *svg, size_t n_b
     rewriter w = { .figure = figure, .inlined = format == REP_INLINE_SVG };
     w.at.series = &(rep_series){ .next = figure->series };
     next_point(&w.at);
-    w.out = open_memstream(out, n_out);
-    if (w.out) {
+    w.out = rep_text_open(out);
+    if (w.out)
         put_head(&w, box, (int)(box_end + 1 - box));
-        for (at = strtok_r(body + 2, "\n", &rest); at; at = strtok_r(NULL, "\n", &rest))
-            rewrite_line(&w, at);
-    }
-    bool written = w.out && !ferror(w.out);
-    written = w.out && fclose(w.out) == 0 && written;
+    for (char *at = strtok_r(body + 2, "\n", &rest); at && w.out; at = strtok_r(NULL, "\n", &rest))
+        rewrite_line(&w, at);
     free(copy);
-    if (written)
-        return GAC_OK;
-    free(*out);
-    *out = NULL;
-    return gac_error_no_memory(err);
+    return rep_text_close(out, w.out, err);
 }
