@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const command *const cli_commands[] = {
-    &cmd_inspect, &cmd_plan, &cmd_repair,   &cmd_verify, &cmd_compress,   &cmd_eval, &cmd_generate,
-    &cmd_convert, &cmd_dim,  &cmd_contract, &cmd_probe,  &cmd_experiment, &cmd_help, NULL
-};
+const command *const cli_commands[] = { &cmd_inspect,  &cmd_plan,     &cmd_repair,
+                                        &cmd_verify,   &cmd_compress, &cmd_eval,
+                                        &cmd_generate, &cmd_convert,  &cmd_dim,
+                                        &cmd_contract, &cmd_probe,    &cmd_experiment,
+                                        &cmd_report,   &cmd_help,     NULL };
 
 static const opt_choice colours[] = { { "auto", COLOUR_AUTO, false },
                                       { "always", COLOUR_ALWAYS, false },

@@ -9,6 +9,7 @@
 #include <gac/model.h>
 #include <gac/plan.h>
 #include <gac/repair.h>
+#include <gac/report.h>
 
 #include <jansson.h>
 
@@ -48,7 +49,8 @@ typedef struct command {
     .size = sizeof initial, .initial = &initial, .run = run
 
 extern const command cmd_dim, cmd_inspect, cmd_contract, cmd_plan, cmd_repair, cmd_verify,
-    cmd_compress, cmd_convert, cmd_probe, cmd_experiment, cmd_eval, cmd_generate, cmd_help;
+    cmd_compress, cmd_convert, cmd_probe, cmd_experiment, cmd_eval, cmd_generate, cmd_report,
+    cmd_help;
 
 /* All commands; the list ends with NULL. */
 extern const command *const cli_commands[];
@@ -119,6 +121,11 @@ gac_status cli_finish_file(cli *c, gac_new_file *file, gac_status status);
 gac_status cli_write_file(cli *c, const char *path, bool force, const char *text);
 /* Writes value and a newline to a file, with jansson's flags for dumping. */
 gac_status cli_write_json(cli *c, const char *path, bool force, const json_t *value, size_t flags);
+/* Draws the figures of a report and writes its page. */
+gac_status cli_write_page(cli *c, gac_report *report, const char *path, bool force);
+/* Writes the page of one result, or of an array of results. title is its heading. */
+gac_status cli_leave_page(cli *c, const json_t *result, const char *title, const char *path,
+                          bool force);
 /* Adds to the error of a failed report that path is complete, so that the user knows what is on
  * disk. Returns status. */
 gac_status cli_report_failed(cli *c, const char *path, gac_status status);

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define COMPRESS_PAGE "report.html"
+
 typedef struct align_arg {
     gac_align align;
     int64_t multiple;
@@ -180,8 +182,8 @@ static gac_status list_runtimes(cli *c, const compress_command *o, json_t **out)
     return status;
 }
 
-static gac_status report_json(cli *c, const compress_command *o, const gac_compress_result *r,
-                              const compress_measured *measured, json_t *loads_in)
+static json_t *compress_json(cli *c, const compress_command *o, const gac_compress_result *r,
+                             const compress_measured *measured, json_t *loads_in)
 {
     const gac_compress_row *rows = r->rows, *written = &rows[GAC_COMPRESS_ROW_RESULT];
     json_t *result = gac_json_result("gac.compress/1", c->argc, c->argv);
@@ -198,8 +200,17 @@ static gac_status report_json(cli *c, const compress_command *o, const gac_compr
                   "compressed_ms", cli_number_or_null(predicted_ms(o, written))));
     if (!o->options.dry_run)
         json_object_set(result, "loads_in", loads_in);
-    gac_status status = gac_json_print(stdout, result, &c->error);
-    json_decref(result);
+    return result;
+}
+
+/* Writes the page into the model's folder. */
+static gac_status leave_page(cli *c, const compress_command *o, const json_t *result)
+{
+    char *path;
+    if (asprintf(&path, "%s/" COMPRESS_PAGE, o->out) < 0)
+        return gac_error_no_memory(&c->error);
+    gac_status status = cli_leave_page(c, result, o->out, path, true);
+    free(path);
     return status;
 }
 
@@ -209,13 +220,11 @@ static bool expects_loss(gac_compress_method method)
     return method == GAC_COMPRESS_GAC || method == GAC_COMPRESS_PALU || method == GAC_COMPRESS_ASVD;
 }
 
-static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r,
+static void print_report(const compress_command *o, const gac_compress_result *r,
                          const compress_measured *measured, json_t *loads_in)
 {
     int n[GAC_CHOICE_HEADS + 1] = { 0 };
     char before[32], after[32];
-    if (c->json)
-        return report_json(c, o, r, measured, loads_in);
     for (int32_t i = 0; i < r->n_modules; i++)
         n[r->modules[i].choice]++;
     printf("blocks     %s of %s parameters in linear weights: %.1f %% removed\n",
@@ -234,10 +243,25 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
            (long long)r->window);
     if (!o->options.dry_run) {
         printf("written    %s\n", o->out);
+        printf("page       %s/" COMPRESS_PAGE "\n", o->out);
         loads_in_print("loads in   ", loads_in);
     }
     compress_table_print(r, &o->options, measured);
-    return GAC_OK;
+}
+
+static gac_status report(cli *c, const compress_command *o, const gac_compress_result *r,
+                         const compress_measured *measured, json_t *loads_in)
+{
+    gac_status status = GAC_OK;
+    json_t *result = compress_json(c, o, r, measured, loads_in);
+    if (c->json)
+        status = gac_json_print(stdout, result, &c->error);
+    else
+        print_report(o, r, measured, loads_in);
+    if (status == GAC_OK && !o->options.dry_run)
+        status = leave_page(c, o, result);
+    json_decref(result);
+    return status;
 }
 
 static gac_status check(cli *c, const compress_command *o)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define MAX_RESULT_BYTES ((size_t)64 << 20)
+#define PAGE "report.html"
 
 typedef struct request {
     int stacks; /* a bit for each gac_stack */
@@ -41,7 +42,7 @@ static const opt options[] = {
       OPT_CHOICE, AT(stacks), .choices = stacks, .old = "lens" },
     { "output", 'o', "PATH",
       "write the JSON result to a file, or, if PATH ends in /, one file ID.STACK.json per "
-      "experiment and stack",
+      "experiment and stack and a page of them all, " PAGE,
       OPT_TEXT, AT(out) },
     { "force", 0, NULL, "replace existing files", OPT_FLAG, AT(force) },
     { "quick", 0, NULL, "fewer cases and samples, for a first look", OPT_FLAG, AT(quick) },
@@ -141,11 +142,20 @@ static gac_status name_file(cli *c, const request *r, const gac_experiment *e, i
     return n < PATH_MAX ? GAC_OK : gac_error_set(&c->error, GAC_USAGE, "-o: the path is too long");
 }
 
-/* Checks that all results can be written to the folder. */
+static gac_status name_page(cli *c, const request *r, char path[PATH_MAX])
+{
+    return snprintf(path, PATH_MAX, "%s" PAGE, r->out) < PATH_MAX
+               ? GAC_OK
+               : gac_error_set(&c->error, GAC_USAGE, "-o: the path is too long");
+}
+
+/* Checks that the page and all results can be written to the folder. */
 static gac_status check_files(cli *c, const request *r, gac_experiment **list, int n)
 {
     char path[PATH_MAX];
-    gac_status status = GAC_OK;
+    gac_status status = name_page(c, r, path);
+    if (status == GAC_OK)
+        status = cli_check_target(c, path, r->force);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
             if (strcmp(gac_experiment_id(list[i]), gac_experiment_id(list[j])) == 0)
@@ -227,6 +237,18 @@ static gac_status run_one(cli *c, const request *r, const gac_experiment *e, gac
     return status;
 }
 
+/* Writes a page of all results into their folder. */
+static gac_status leave_page(cli *c, const request *r, const json_t *results)
+{
+    char path[PATH_MAX];
+    gac_status status = name_page(c, r, path);
+    if (status == GAC_OK)
+        status = cli_leave_page(c, results, "GAC experiments", path, r->force);
+    if (status != GAC_OK)
+        cli_report_failed(c, r->out, status);
+    return status;
+}
+
 /* Writes a single result as it is, several as a list. */
 static gac_status deliver(cli *c, const request *r, json_t *results)
 {
@@ -242,6 +264,8 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
         status = write_json(c, r->out, r->force, whole);
     if (status == GAC_OK && c->json)
         status = gac_json_print(stdout, whole, &c->error);
+    if (status == GAC_OK && is_folder(r->out))
+        status = leave_page(c, r, results);
     json_decref(whole);
     return status;
 }

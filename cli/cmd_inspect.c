@@ -2,8 +2,9 @@
 
 typedef struct inspect_options {
     cli_target target;
+    const char *html;
     int fail_on_misaligned;
-    bool places;
+    bool places, force;
 } inspect_options;
 
 static const inspect_options initial = { .target = CLI_TARGET_INIT };
@@ -15,6 +16,8 @@ static const opt options[] = {
     { "target", 0, NULL, "", OPT_GROUP, AT(target), .group = cli_target_options },
     { "places", 0, NULL, "with --json, also where each dimension lives, axis by axis", OPT_FLAG,
       AT(places) },
+    { "html", 0, "FILE", "also write a page with figures (see gac report)", OPT_TEXT, AT(html) },
+    { "force", 0, NULL, "replace the FILE of --html", OPT_FLAG, AT(force) },
     { "fail-on", 0, "misaligned", "exit with 5 if any size is misaligned", OPT_CHOICE,
       AT(fail_on_misaligned), .choices = failures },
     { 0 }
@@ -47,6 +50,21 @@ static gac_status gather(cli *c, const inspect_options *o, const char *path, ins
     return GAC_OK;
 }
 
+/* Prints the result and writes the page. */
+static gac_status deliver(cli *c, const inspect_options *o, const inspection *x)
+{
+    gac_status status = GAC_OK;
+    json_t *result = c->json || o->html ? inspect_to_json(c, x, o->places) : NULL;
+    if (o->html)
+        status = cli_check_target(c, o->html, o->force);
+    if (status == GAC_OK)
+        status = c->json ? gac_json_print(stdout, result, &c->error) : inspect_print(x, &c->error);
+    if (status == GAC_OK && o->html)
+        status = cli_leave_page(c, result, gac_checkpoint_path(x->checkpoint), o->html, o->force);
+    json_decref(result);
+    return status;
+}
+
 static void dispose(inspection *x)
 {
     gac_inspection_free(x->found);
@@ -62,11 +80,11 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     if (o->places && !c->json)
         return gac_error_set(&c->error, GAC_USAGE, "--places goes with --json");
     inspection x = { 0 };
+    if (o->force && !o->html)
+        return gac_error_set(&c->error, GAC_USAGE, "--force goes with --html");
     gac_status status = gather(c, o, arguments[0], &x);
-    if (status == GAC_OK && c->json)
-        status = inspect_print_json(c, &x, o->places);
-    else if (status == GAC_OK)
-        status = inspect_print(&x, &c->error);
+    if (status == GAC_OK)
+        status = deliver(c, o, &x);
     if (status == GAC_OK && o->fail_on_misaligned && x.found->verdict == GAC_VERDICT_NOT_JUDGED) {
         char understood[32];
         status = gac_error_set(&c->error, GAC_CHECK,

@@ -18,7 +18,8 @@ typedef struct inspection {
 } inspection;
 
 gac_status inspect_print(const inspection *x, gac_error *err);
-gac_status inspect_print_json(cli *c, const inspection *x, bool places);
+/* The result as JSON, with the places of dimensions if places. The caller owns it. */
+json_t *inspect_to_json(cli *c, const inspection *x, bool places);
 
 /* Writes the verdict as one line for people. */
 void inspect_advice(const gac_inspection *found, char *out, size_t size);

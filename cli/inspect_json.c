@@ -158,7 +158,7 @@ static json_t *notes_json(const inspection *x)
     return notes;
 }
 
-gac_status inspect_print_json(cli *c, const inspection *x, bool places)
+json_t *inspect_to_json(cli *c, const inspection *x, bool places)
 {
     json_t *unexplained = json_array();
     for (int32_t i = 0; i < gac_model_n_unexplained(x->model); i++)
@@ -176,7 +176,5 @@ gac_status inspect_print_json(cli *c, const inspection *x, bool places)
     json_object_set_new(result, "file_alignment", files_json(x));
     json_object_set_new(result, "unexplained", unexplained);
     json_object_set_new(result, "notes", notes_json(x));
-    gac_status status = gac_json_print(stdout, result, &c->error);
-    json_decref(result);
-    return status;
+    return result;
 }

@@ -290,13 +290,15 @@ static gac_status make_result(const gac_experiment *e, const exp_plan *plan,
         all_hold = all_hold && json_is_true(json_object_get(json_array_get(checks, i), "holds"));
     json_t *summary = exp_summarise(claims);
     *out = json_pack(
-        "{s:s, s:s, s:s, s:O, s:O, s:b, s:s, s:o, s:o, s:b, s:O*, s:O*, s:o, s:o, s:o, s:o, s:o*}",
+        "{s:s, s:s, s:s, s:O, s:O, s:b, s:s, s:o, s:o, s:b, s:O*, s:O*, s:O*, s:o, s:o, s:o, "
+        "s:o, s:o*}",
         "id", e->id, "title", e->title, "stack", gac_stack_name(plan->stack), "question",
         json_object_get(e->spec, "question"), "why", json_object_get(e->spec, "why"), "quick",
         options->quick, "dtype", gac_dtype_name(plan->dtype), "device_facts", machine, "summary",
         summary, "checks_hold", all_hold, "notes", json_object_get(e->spec, "notes"),
-        "published_source", json_object_get(e->published, "source"), "claims", claims, "checks",
-        checks, "cases", exp_cases_json(e, plan), "calls", exp_jobs_json(plan), "counters",
+        "published_source", json_object_get(e->published, "source"), "published_setup",
+        json_object_get(e->published, "setup"), "claims", claims, "checks", checks, "cases",
+        exp_cases_json(e, plan), "calls", exp_jobs_json(plan), "counters",
         exp_counters(e, plan, options));
     return *out ? GAC_OK : gac_error_no_memory(err);
 }

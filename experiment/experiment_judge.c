@@ -187,6 +187,8 @@ gac_status gac_experiment_judge(const gac_experiment *experiment, struct json_t 
         status = take_cases(result, cases = exp_cases_json(experiment, &plan), err);
     if (status == GAC_OK && json_object_get(experiment->spec, "notes"))
         json_object_set(result, "notes", json_object_get(experiment->spec, "notes"));
+    if (status == GAC_OK && json_object_get(experiment->published, "setup"))
+        json_object_set(result, "published_setup", json_object_get(experiment->published, "setup"));
     json_decref(cases);
     json_decref(judged);
     exp_plan_dispose(&plan);

@@ -360,9 +360,17 @@ def json_seeds():
     yield "pair", b'["\\ud83d\\ude00\\/\\u0041"]'
 
 
+def report_seeds():
+    folder = os.path.join(ROOT, "tests", "data", "results")
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".json"):
+            with open(os.path.join(folder, name), "rb") as stream:
+                yield name[:-5], stream.read()
+
+
 SEEDS = {"json": json_seeds, "header": header_seeds, "index": index_seeds, "config": config_seeds,
          "model": model_seeds, "contract": contract_seeds, "experiment": experiment_seeds,
-         "gguf": gguf_seeds, "torch": torch_seeds, "tokenizer": tokenizer_seeds}
+         "gguf": gguf_seeds, "torch": torch_seeds, "tokenizer": tokenizer_seeds, "report": report_seeds}
 
 
 MAX_BYTES = 32768  # -max_len of run.sh

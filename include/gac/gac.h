@@ -15,6 +15,7 @@
  *   tokenizer   text to tokens and back
  *   engine      running a model
  *   compress    making a smaller model
+ *   report      one page of figures and tables from results
  *   device, timing, probe   measuring a GPU and writing its contract
  *
  * examples/ has programs that use them.
@@ -56,6 +57,7 @@
 #include <gac/plan.h>
 #include <gac/probe.h>
 #include <gac/repair.h>
+#include <gac/report.h>
 #include <gac/timing.h>
 #include <gac/tokenizer.h>
 

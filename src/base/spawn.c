@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -38,21 +39,26 @@ static void become(char *const argv[], pid_t parent, int in, int out, int errors
     if (ready && getppid() == parent)
         execvp(argv[0], argv);
     int code = errno;
-    _exit(write(failure, &code, sizeof code) == (ssize_t)sizeof code ? 127 : 126);
+    _exit(write(failure, &code, sizeof code) == (ssize_t)sizeof code ? GAC_SPAWN_NOT_FOUND
+                                                                     : GAC_SPAWN_UNKNOWN);
 }
 
-/* Returns the errno of a failed exec, or 0. */
-static int wait_for_exec(pid_t pid, int failure)
+/* Waits until the child runs its program. GAC_NO_RESOURCE if that failed, with its errno in *code;
+ * GAC_FAILED if nobody knows. Then the child is gone. */
+static gac_status wait_for_exec(pid_t pid, int failure, int *code)
 {
-    int code = 0;
     ssize_t got;
-    while ((got = read(failure, &code, sizeof code)) < 0 && errno == EINTR)
+    while ((got = read(failure, code, sizeof *code)) < 0 && errno == EINTR)
         ;
-    if (got <= 0)
-        return 0; /* exec closed the pipe: it succeeded */
+    if (got == 0)
+        return GAC_OK; /* exec closed the pipe: it succeeded */
+    if (got != (ssize_t)sizeof *code) {
+        *code = got < 0 ? errno : ECHILD;
+        kill(pid, SIGKILL);
+    }
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
-    return code ? code : ECHILD;
+    return got == (ssize_t)sizeof *code ? GAC_NO_RESOURCE : GAC_FAILED;
 }
 
 static void close_pipe(const int ends[2])
@@ -72,8 +78,9 @@ static void close_ends(child *c)
     }
 }
 
-/* reads: the child gets a pipe to read from, c->in. */
-static gac_status start(char *const argv[], bool reads, child *c, gac_error *err)
+/* reads: the child gets a pipe to read from, c->in. Otherwise it reads from input, unless that is
+ * -1. */
+static gac_status start(char *const argv[], bool reads, int input, child *c, gac_error *err)
 {
     char q[200];
     int pipes[4][2] = { { -1, -1 }, { -1, -1 }, { -1, -1 }, { -1, -1 } }; /* out, errors, failure */
@@ -93,19 +100,18 @@ static gac_status start(char *const argv[], bool reads, child *c, gac_error *err
                              gac_quote(q, sizeof q, argv[0]), strerror(code));
     }
     if (c->pid == 0)
-        become(argv, self, in[1], pipes[0][1], pipes[1][1], pipes[2][1]);
+        become(argv, self, reads ? in[1] : input, pipes[0][1], pipes[1][1], pipes[2][1]);
     for (int i = 0; i < (reads ? 4 : 3); i++)
         close(pipes[i][1]);
-    code = wait_for_exec(c->pid, pipes[2][0]);
+    gac_status status = wait_for_exec(c->pid, pipes[2][0], &code);
     close(pipes[2][0]);
     c->in = in[0];
     c->out = pipes[0][0];
     c->err = pipes[1][0];
-    if (!code)
+    if (status == GAC_OK)
         return GAC_OK;
     close_ends(c);
-    return gac_error_set(err, GAC_NO_RESOURCE, "%s: %s", gac_quote(q, sizeof q, argv[0]),
-                         strerror(code));
+    return gac_error_set(err, status, "%s: %s", gac_quote(q, sizeof q, argv[0]), strerror(code));
 }
 
 /* Appends what the pipe has, and closes it at its end. */
@@ -233,12 +239,15 @@ static gac_status conclude(const char *name, const char *fault, gac_child_output
     return gac_error_set(err, GAC_FAILED, "%s %s", gac_quote(q, sizeof q, name), fault);
 }
 
-gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
-                     const char *what, gac_child_output *out, gac_error *err)
+static gac_status run(char *const argv[], int input, double timeout_s, size_t max_bytes,
+                      gac_progress *progress, const char *what, gac_child_output *out,
+                      gac_error *err)
 {
     child c = { .in = -1, .out = -1, .err = -1 };
     memset(out, 0, sizeof *out);
-    gac_status started = start(argv, false, &c, err);
+    gac_status started = start(argv, false, input, &c, err);
+    if (started == GAC_NO_RESOURCE)
+        out->exit_code = GAC_SPAWN_NOT_FOUND;
     if (started != GAC_OK)
         return started;
     double end_s = gac_now_s() + timeout_s;
@@ -248,12 +257,47 @@ gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac
     return conclude(argv[0], fault, out, err);
 }
 
+gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
+                     const char *what, gac_child_output *out, gac_error *err)
+{
+    return run(argv, -1, timeout_s, max_bytes, progress, what, out, err);
+}
+
+/* Writes all of input to a file in memory. */
+static bool fill(int fd, const char *input, size_t n)
+{
+    while (n > 0) {
+        ssize_t put = write(fd, input, n);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return false;
+        input += put;
+        n -= (size_t)put;
+    }
+    return lseek(fd, 0, SEEK_SET) == 0;
+}
+
+gac_status gac_spawn_fed(char *const argv[], const char *input, size_t n_input, double timeout_s,
+                         size_t max_bytes, gac_child_output *out, gac_error *err)
+{
+    char q[200];
+    int fd = memfd_create("input", MFD_CLOEXEC);
+    gac_status status = fd >= 0 && fill(fd, input, n_input)
+                            ? run(argv, fd, timeout_s, max_bytes, NULL, "", out, err)
+                            : gac_error_set(err, GAC_FAILED, "cannot write the input of %s: %s",
+                                            gac_quote(q, sizeof q, argv[0]), strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
 gac_status gac_child_start(char *const argv[], gac_child **out, gac_error *err)
 {
     gac_child *server = calloc(1, sizeof *server);
     if (!server)
         return gac_error_no_memory(err);
-    gac_status status = start(argv, true, &server->c, err);
+    gac_status status = start(argv, true, -1, &server->c, err);
     if (status == GAC_OK)
         *out = server;
     else

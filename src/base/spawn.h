@@ -5,11 +5,14 @@
 
 #include <gac/base.h>
 
+/* Exit codes: the program was not started; or it was not, and the reason was lost. */
+enum { GAC_SPAWN_NOT_FOUND = 127, GAC_SPAWN_UNKNOWN = 126 };
+
 typedef struct gac_child_output {
     char *text; /* stdout; NUL-terminated, malloc'ed */
     size_t n_bytes;
     char last_line[320]; /* the last line of stderr that was not progress */
-    int exit_code;       /* 127: not found; -1: a signal ended it */
+    int exit_code;       /* GAC_SPAWN_NOT_FOUND: not started; -1: a signal ended it */
 } gac_child_output;
 
 /* Runs argv without a shell and without input, and kills it if the calling
@@ -18,6 +21,10 @@ typedef struct gac_child_output {
  * failure, and so is a run longer than timeout_s. The caller frees out->text. */
 gac_status gac_spawn(char *const argv[], double timeout_s, size_t max_bytes, gac_progress *progress,
                      const char *what, gac_child_output *out, gac_error *err);
+
+/* The same for a program that reads n_input bytes of input, from /dev/stdin. */
+gac_status gac_spawn_fed(char *const argv[], const char *input, size_t n_input, double timeout_s,
+                         size_t max_bytes, gac_child_output *out, gac_error *err);
 
 /* A program that keeps running: it reads a line and answers with one. */
 typedef struct gac_child gac_child;

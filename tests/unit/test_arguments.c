@@ -309,6 +309,24 @@ static void null_inspect(void **state)
     NEEDS(gac_inspect, out, SOME, SOME, SOME, NULL, err);
 }
 
+static void null_report(void **state)
+{
+    (void)state;
+    NEEDS(gac_report_create, title, NULL, SOME, err);
+    NEEDS(gac_report_create, out, SOME, NULL, err);
+    NEEDS(gac_report_add, report, NULL, SOME, SOME, err);
+    NEEDS(gac_report_add, result, SOME, NULL, SOME, err);
+    NEEDS(gac_report_add, name, SOME, SOME, NULL, err);
+    NEEDS(gac_report_add_file, report, NULL, SOME, err);
+    NEEDS(gac_report_add_file, path, SOME, NULL, err);
+    NEEDS(gac_report_draw, report, NULL, err);
+    NEEDS(gac_report_html, report, NULL, SOME, SOME, err);
+    NEEDS(gac_report_html, text, SOME, NULL, SOME, err);
+    NEEDS(gac_report_html, n_bytes, SOME, SOME, NULL, err);
+    NEEDS(gac_report_write_figures, report, NULL, SOME, false, err);
+    NEEDS(gac_report_write_figures, folder, SOME, NULL, false, err);
+}
+
 static void null_tokenizer(void **state)
 {
     (void)state;
@@ -659,6 +677,8 @@ static void frees_take_null(void **state)
     gac_plan_shapes_dispose(NULL);
     gac_front_dispose(NULL);
     gac_inspection_free(NULL);
+    gac_report_free(NULL);
+    assert_null(gac_report_hint(NULL));
     gac_tokenizer_close(NULL);
     gac_engine_close(NULL);
     gac_generation_dispose(NULL);
@@ -696,17 +716,18 @@ static void version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(null_base),        cmocka_unit_test(null_compress),
-        cmocka_unit_test(null_checkpoint),  cmocka_unit_test(null_device),
-        cmocka_unit_test(null_contract),    cmocka_unit_test(contract_of_nothing),
-        cmocka_unit_test(null_probe),       cmocka_unit_test(ranges_probe),
-        cmocka_unit_test(null_model),       cmocka_unit_test(null_timing),
-        cmocka_unit_test(null_plan),        cmocka_unit_test(null_inspect),
-        cmocka_unit_test(null_tokenizer),   cmocka_unit_test(null_engine),
-        cmocka_unit_test(null_repair),      cmocka_unit_test(ranges_checkpoint),
-        cmocka_unit_test(ranges_rest),      cmocka_unit_test(ranges_engine),
-        cmocka_unit_test(zero_options),     cmocka_unit_test(frees_take_null),
-        cmocka_unit_test(names_of_nothing), cmocka_unit_test(version),
+        cmocka_unit_test(null_base),         cmocka_unit_test(null_compress),
+        cmocka_unit_test(null_checkpoint),   cmocka_unit_test(null_device),
+        cmocka_unit_test(null_contract),     cmocka_unit_test(contract_of_nothing),
+        cmocka_unit_test(null_probe),        cmocka_unit_test(ranges_probe),
+        cmocka_unit_test(null_model),        cmocka_unit_test(null_timing),
+        cmocka_unit_test(null_plan),         cmocka_unit_test(null_inspect),
+        cmocka_unit_test(null_report),       cmocka_unit_test(null_tokenizer),
+        cmocka_unit_test(null_engine),       cmocka_unit_test(null_repair),
+        cmocka_unit_test(ranges_checkpoint), cmocka_unit_test(ranges_rest),
+        cmocka_unit_test(ranges_engine),     cmocka_unit_test(zero_options),
+        cmocka_unit_test(frees_take_null),   cmocka_unit_test(names_of_nothing),
+        cmocka_unit_test(version),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }
