@@ -67,9 +67,7 @@ gac_status gac_engine_embed(gac_engine *e, const int32_t *ids, int64_t n, gac_er
     gac_status status = gac_engine_check_text(e, ids, n > 0 ? (size_t)n : 0, err);
     if (status == GAC_OK)
         status = begin(e, ids, n, err);
-    return status == GAC_OK
-               ? e->compute.ops->embed(e->compute.state, e->embedding, e->residual, err)
-               : status;
+    return status == GAC_OK ? gac_engine_run_embedding(e, err) : status;
 }
 
 gac_status gac_engine_read_residual(gac_engine *e, float *out, gac_error *err)
@@ -146,7 +144,7 @@ gac_status gac_engine_collect(gac_engine *e, int32_t layer, gac_error *err)
         return status;
     const net_layer *n = &e->net.layers[layer];
     const int64_t sizes[GAC_INPUT_COUNT] = { e->net.hidden, n->n_q_heads * n->v_size, e->net.hidden,
-                                             n->width };
+                                             n->mlp.width };
     e->collected = layer;
     for (int input = 0; input < GAC_INPUT_COUNT && status == GAC_OK; input++)
         status = e->compute.ops->gram_create(e->compute.state, sizes[input], &e->grams[input], err);

@@ -134,7 +134,8 @@ static void close_model(bench *b, model *m)
 static gac_status run_layers(bench *b, model *m, int64_t n_new, gac_error *err)
 {
     gac_rows *x = m->s.rows;
-    gac_status status = b->ops->embed(b->state, m->s.embedding, x, err);
+    const gac_embed_call embed = { .table = m->s.embedding, .out = x };
+    gac_status status = b->ops->embed(b->state, &embed, err);
     for (int i = 0; i < LAYERS && status == GAC_OK; i++) {
         gac_attention_call attention = { m->cache[i], m->heads, m->attention,  HEADS,
                                          KV_HEADS,    HEAD,     m->stored,     HEAD,

@@ -157,7 +157,8 @@ enum { QKV = 1, ATTEND = 2, O = 4, GATE_UP = 8, DOWN = 16, LAYER = 31, LOGITS = 
 
 static gac_status run_pass(bench *b, layers *l, int ops, gac_error *err)
 {
-    gac_status status = b->ops->embed(b->state, l->head, l->x, err);
+    const gac_embed_call embed = { .table = l->head, .out = l->x };
+    gac_status status = b->ops->embed(b->state, &embed, err);
     for (int i = 0; i < LAYERS && status == GAC_OK; i++) {
         gac_attention_call attention = { l->cache[i], l->heads, l->attention,  HEADS,
                                          KV_HEADS,    HEAD,     HEAD,          HEAD,
