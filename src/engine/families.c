@@ -173,6 +173,17 @@ static void gemma(reading *r)
     activation(r, "hidden_activation", "gelu_pytorch_tanh");
 }
 
+/* Gemma's first models state hidden_act "gelu", and mean its approximation. */
+static void gemma1(reading *r)
+{
+    gemma(r);
+    if (r->varies->activation != GAC_ACTIVATION_GELU_TANH)
+        fail(r, "hidden_activation", "is not gelu_pytorch_tanh, which is not supported");
+    activation(r, "hidden_act", "gelu_pytorch_tanh");
+    if (r->varies->activation == GAC_ACTIVATION_GELU)
+        r->varies->activation = GAC_ACTIVATION_GELU_TANH;
+}
+
 static void four_norms(reading *r)
 {
     net_names *names = &r->varies->names;
@@ -212,7 +223,9 @@ static void phi3(reading *r)
     r->varies->names.qkv = "self_attn.qkv_proj";
     r->varies->names.gate_up = "mlp.gate_up_proj";
     r->varies->names.k = r->varies->names.gate = NULL;
-    r->varies->partial = true;
+    r->varies->partial = r->varies->longrope_only = true;
+    r->varies->original_length = 4096;
+    eps(r, "rms_norm_eps", 1e-5);
 }
 
 static void olmo2(reading *r)
@@ -252,6 +265,7 @@ static void cohere(reading *r)
     llama(r);
     eps(r, "layer_norm_eps", 1e-5);
     r->varies->untied_if_unstated = false;
+    r->varies->rope_base = 500000;
     r->varies->centred = r->varies->parallel = r->varies->interleaved = true;
     r->varies->names.mlp_norm = r->varies->names.attention_norm;
     r->varies->logit_scale = scale(number(r, "logit_scale", 0.0625));
@@ -318,6 +332,7 @@ static void mixtral(reading *r)
 {
     net_names *names = &r->varies->names;
     llama(r);
+    eps(r, "rms_norm_eps", 1e-5);
     names->gate = names->up = names->down = NULL;
     names->router = "block_sparse_moe.gate";
     names->experts = "block_sparse_moe.experts";
@@ -358,7 +373,7 @@ static const struct {
     { "deci", llama },          { "nemotron-nas", llama },
     { "mistral", mistral },     { "palumistral", mistral },
     { "qwen2", qwen2 },         { "paluqwen2", qwen2 },
-    { "qwen3", qwen3 },         { "gemma", gemma },
+    { "qwen3", qwen3 },         { "gemma", gemma1 },
     { "gemma2", gemma2 },       { "gemma3_text", gemma3 },
     { "phi3", phi3 },           { "olmo2", olmo2 },
     { "granite", granite },     { "stablelm", stablelm },

@@ -51,8 +51,10 @@ typedef struct net_variations {
     double score_cap, logit_cap;
     double rope_base, local_rope_base; /* where the config states none */
     double partial_default;            /* partial_rotary_factor if the config states none */
-    bool two_ropes;                    /* layers with a window have rotary settings of their own */
-    int64_t window;                    /* of the layers that have one; 0: none */
+    int64_t original_length; /* context before it was stretched, likewise; 0: by the type */
+    bool longrope_only;      /* rotary types are default and longrope */
+    bool two_ropes;          /* layers with a window have rotary settings of their own */
+    int64_t window;          /* of the layers that have one; 0: none */
     int64_t n_experts_chosen;
     bool normalise_experts;
 } net_variations;

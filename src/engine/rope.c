@@ -14,6 +14,7 @@ typedef struct rope {
     const json_t *settings; /* or NULL */
     double base;
     double max_length; /* max_position_embeddings */
+    double original;   /* the length before the context was stretched */
     int64_t size;
 } rope;
 
@@ -24,9 +25,14 @@ static gac_status bad_rope(const net *of, gac_error *err, const char *what)
                          gac_quote(q, sizeof q, gac_checkpoint_path(of->checkpoint)), what);
 }
 
-static double original_length(const rope *r)
+/* Returns the length before the context was stretched. Phi-3 states it outside the settings. */
+static double original_length(const net *of, const rope *r)
 {
-    return gac_json_number_or(r->settings, "original_max_position_embeddings", r->max_length);
+    static const char key[] = "original_max_position_embeddings";
+    double inside = gac_json_number_or(r->settings, key, r->max_length);
+    if (of->varies.original_length > 0)
+        inside = (double)of->varies.original_length;
+    return gac_json_number_or(of->config, key, inside);
 }
 
 /* Returns the object with the settings, or NULL. Families with two rotations state each
@@ -114,13 +120,14 @@ static gac_status read_rope(const net *of, bool local, int64_t size, rope *out, 
         return bad_rope(of, err, "a partial rotation is not supported");
     if (!(part > 0 && part <= 1))
         return bad_rope(of, err, "partial_rotary_factor is not a part of a head");
-    if (!(original_length(out) > 0))
+    out->original = original_length(of, out);
+    if (!(out->original > 0))
         return bad_rope(of, err, "original_max_position_embeddings is not a length");
     for (int i = 0; known[i]; i++)
-        if (strcmp(known[i], type) == 0)
+        if (strcmp(known[i], type) == 0 && (!of->varies.longrope_only || i == 0 || !known[i + 1]))
             return GAC_OK;
-    snprintf(text, sizeof text, "rotary embedding of type \"%s\" is not known",
-             gac_quote(q, sizeof q, type));
+    snprintf(text, sizeof text, "rotary embedding of type \"%s\" is not known%s",
+             gac_quote(q, sizeof q, type), of->varies.longrope_only ? " in this family" : "");
     return bad_rope(of, err, text);
 }
 
@@ -128,7 +135,7 @@ static gac_status read_rope(const net *of, bool local, int64_t size, rope *out, 
 static double yarn_pair(const rope *r, double n_turns)
 {
     double n = (double)r->size;
-    return n * log(original_length(r) / (n_turns * 2 * acos(-1))) / (2 * log(r->base));
+    return n * log(r->original / (n_turns * 2 * acos(-1))) / (2 * log(r->base));
 }
 
 static double yarn_frequency(const rope *r, int64_t i, double f)
@@ -157,7 +164,6 @@ static double yarn_stretch(double factor, double mscale)
 static double attention_factor(const rope *r)
 {
     double stated = gac_json_number_or(r->settings, "attention_factor", 0);
-    double length = original_length(r);
     if (strcmp(r->type, "yarn") == 0 && stated == 0) {
         double factor = gac_json_number_or(r->settings, "factor", 1);
         double mscale = gac_json_number_or(r->settings, "mscale", 0);
@@ -166,10 +172,8 @@ static double attention_factor(const rope *r)
                                        : yarn_stretch(factor, 1);
     }
     if (strcmp(r->type, "longrope") == 0 && stated == 0) {
-        double factor = gac_json_number_or(r->settings, "factor", r->max_length / length);
-        if (json_object_get(r->settings, "original_max_position_embeddings"))
-            factor = r->max_length / length;
-        return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(length));
+        double factor = gac_json_number_or(r->settings, "factor", r->max_length / r->original);
+        return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(r->original));
     }
     return stated != 0 && (strcmp(r->type, "yarn") == 0 || strcmp(r->type, "longrope") == 0)
                ? stated
@@ -191,7 +195,7 @@ static double limit_of(const rope *r)
 {
     bool one_table = json_equal(json_object_get(r->settings, "short_factor"),
                                 json_object_get(r->settings, "long_factor"));
-    return strcmp(r->type, "longrope") == 0 && !one_table ? fmin(r->max_length, original_length(r))
+    return strcmp(r->type, "longrope") == 0 && !one_table ? fmin(r->max_length, r->original)
                                                           : r->max_length;
 }
 
