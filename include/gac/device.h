@@ -263,7 +263,8 @@ typedef enum gac_variation {
     GAC_VARIATION_SCALE = 1 << 3,      /* scaled embeddings, outputs or logits */
     GAC_VARIATION_SOFTCAP = 1 << 4,    /* bounded scores or logits */
     GAC_VARIATION_WINDOW = 1 << 5,     /* attention to the last tokens only */
-    GAC_VARIATION_ROTATION = 1 << 6,   /* a part of a head is rotated, or neighbours are paired */
+    GAC_VARIATION_ROTATION = 1 << 6,   /* neighbours are rotated together, or only a part of a
+                                        * head, or nothing */
     GAC_VARIATION_HEAD_NORM = 1 << 7,  /* norms over all heads together, or one per head */
     GAC_VARIATION_POSITIONS = 1 << 8,  /* a table of positions is added to the embedding */
     GAC_VARIATION_EXPERTS = 1 << 9,    /* a router chooses some of several MLPs */

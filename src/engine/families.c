@@ -471,6 +471,9 @@ gac_status gac_net_read_windows(net *n, gac_error *err)
 unsigned gac_net_needs(const net *n)
 {
     const net_variations *v = &n->varies;
+    bool rotated = true;
+    for (int32_t i = 0; i < n->n_layers; i++)
+        rotated = rotated && n->layers[i].rotated;
     bool scaled = v->embedding_scale != 0 || v->residual_scale != 0 || v->logit_scale != 0;
     const struct {
         bool is;
@@ -483,7 +486,7 @@ unsigned gac_net_needs(const net *n)
         { v->names.attention_out_norm || v->names.mlp_out_norm, GAC_VARIATION_OUT_NORM },
         { scaled, GAC_VARIATION_SCALE },
         { v->score_cap > 0 || v->logit_cap > 0, GAC_VARIATION_SOFTCAP },
-        { v->interleaved || (!v->no_rotation && gac_rope_size(n, 1 << 20) != 1 << 20),
+        { !rotated || v->interleaved || gac_rope_size(n, 1 << 20) != 1 << 20,
           GAC_VARIATION_ROTATION },
         { v->head_norm > HEAD_NORM_SHARED, GAC_VARIATION_HEAD_NORM },
         { v->names.positions != NULL, GAC_VARIATION_POSITIONS },
@@ -503,10 +506,7 @@ int64_t gac_net_context(const net *n, const char *device)
 
 bool gac_net_is_plain(const net *n)
 {
-    bool rotated = true;
-    for (int32_t i = 0; i < n->n_layers; i++)
-        rotated = rotated && n->layers[i].rotated;
-    return n->needs == 0 && rotated && n->varies.norm_offset == 0 && n->varies.softmax_scale == 0 &&
+    return n->needs == 0 && n->varies.norm_offset == 0 && n->varies.softmax_scale == 0 &&
            !n->varies.parallel && !n->varies.transposed && n->varies.names.k != NULL &&
            n->varies.names.gate != NULL;
 }

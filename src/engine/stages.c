@@ -29,6 +29,28 @@ gac_engine_input gac_projection_input(gac_projection projection)
                                                        : GAC_INPUT_COUNT;
 }
 
+static gac_status check_plain(const net *n, gac_error *err)
+{
+    if (gac_net_is_plain(n))
+        return GAC_OK;
+    return gac_net_refuse(n, err,
+                          "models of family %s can be run, but not compressed; llama, mistral, "
+                          "qwen2 and qwen3 can",
+                          n->type);
+}
+
+gac_status gac_engine_check_stages(const gac_model *model, gac_error *err)
+{
+    GAC_REFUSE_NULL(err, model);
+    net n;
+    gac_status status = gac_net_read(model, &n, err);
+    if (status != GAC_OK)
+        return status;
+    status = check_plain(&n, err);
+    gac_net_dispose(&n);
+    return status;
+}
+
 static gac_status refuse_device(const gac_engine *e, gac_error *err)
 {
     return gac_error_set(err, GAC_NO_RESOURCE, "the device %s cannot compress models",
@@ -138,6 +160,8 @@ gac_status gac_engine_collect(gac_engine *e, int32_t layer, gac_error *err)
     if (layer < 0)
         return GAC_OK;
     gac_status status = check_layers(e, layer, layer + 1, err);
+    if (status == GAC_OK)
+        status = check_plain(&e->net, err);
     if (status == GAC_OK && !e->compute.ops->gram_create)
         status = refuse_device(e, err);
     if (status != GAC_OK)
@@ -172,6 +196,8 @@ gac_status gac_engine_replace(gac_engine *e, int32_t layer, gac_projection proje
     const replacement by = { projection, first, second };
     gac_matrix *matrix = NULL;
     gac_status status = check_layers(e, layer, layer + 1, err);
+    if (status == GAC_OK)
+        status = check_plain(&e->net, err);
     if (status == GAC_OK && e->layers[layer].kept[input])
         status = gac_error_set(err, GAC_USAGE, "%s of layer %d is replaced already",
                                gac_projection_name(projection), layer);

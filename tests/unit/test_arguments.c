@@ -357,6 +357,7 @@ static void null_engine(void **state)
     NEEDS(gac_engine_losses, ids, SOME, NULL, 1, SOME, err);
     NEEDS(gac_engine_losses, losses, SOME, SOME, 1, NULL, err);
     NEEDS(gac_engine_model_context, model, NULL, SOME, err);
+    NEEDS(gac_engine_check_stages, model, NULL, err);
     NEEDS(gac_engine_model_context, n_tokens, SOME, NULL, err);
     NEEDS(gac_engine_perplexity, engine, NULL, SOME, 1, SOME, SOME, err);
     NEEDS(gac_engine_perplexity, ids, SOME, NULL, 1, SOME, SOME, err);
