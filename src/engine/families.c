@@ -105,7 +105,8 @@ static void activation(reading *r, const char *key, const char *otherwise)
 
 static void eps(reading *r, const char *key, double otherwise)
 {
-    r->net->eps = number(r, key, otherwise);
+    const json_t *value = gac_net_stated(r->net, key);
+    r->net->eps = !value ? otherwise : json_is_number(value) ? json_number_value(value) : -1;
     if (!(r->net->eps >= 0 && r->net->eps < 1))
         fail(r, key, "is not a small number");
 }

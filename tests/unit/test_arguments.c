@@ -311,6 +311,12 @@ static void null_tokenizer(void **state)
     (void)state;
     NEEDS(gac_tokenizer_open, directory, NULL, SOME, err);
     NEEDS(gac_tokenizer_open, out, SOME, NULL, err);
+    NEEDS(gac_chat_open, directory, NULL, SOME, err);
+    NEEDS(gac_chat_open, out, SOME, NULL, err);
+    NEEDS(gac_chat_prompt, chat, NULL, SOME, NULL, SOME, SOME, err);
+    NEEDS(gac_chat_prompt, tokenizer, SOME, NULL, NULL, SOME, SOME, err);
+    NEEDS(gac_chat_prompt, user, SOME, SOME, NULL, NULL, SOME, err);
+    NEEDS(gac_chat_prompt, out, SOME, SOME, NULL, SOME, NULL, err);
     NEEDS(gac_tokenizer_encode, tokenizer, NULL, SOME, 1, false, SOME, SOME, err);
     NEEDS(gac_tokenizer_encode, out, SOME, SOME, 1, false, NULL, SOME, err);
     NEEDS(gac_tokenizer_encode, n_ids, SOME, SOME, 1, false, SOME, NULL, err);
