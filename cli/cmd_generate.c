@@ -11,6 +11,9 @@ typedef struct generate_command {
     engine_args engine;
     gac_generate_options options;
     const char *ids_text;
+    bool chat;
+    const char *system;
+    gac_chat *template; /* with chat */
     int32_t *prompt;
     size_t n_prompt;
     int32_t eos[MAX_EOS];
@@ -37,6 +40,10 @@ static const opt options[] = {
       OPT_REAL, AT(options.sampling.top_p), .max = 1, .above = true },
     { "seed", 0, "S", "seed of the random numbers (default 0)", OPT_INT,
       AT(options.sampling.seed) },
+    { "chat", 0, NULL, "the prompt is a message, put into the model's chat template", OPT_FLAG,
+      AT(chat) },
+    { "system", 0, "TEXT", "with --chat: instructions that precede the message", OPT_TEXT,
+      AT(system) },
     { "ids", 0, "LIST", "token ids instead of a prompt, used unchanged", OPT_TEXT, AT(ids_text) },
     { "engine", 0, NULL, "", OPT_GROUP, AT(engine), .group = engine_args_options },
     { 0 }
@@ -50,6 +57,10 @@ static gac_status check(cli *c, const generate_command *o, int n_arguments)
         why = "generate takes a directory and a prompt, or --ids; see gac generate --help";
     else if (!(s->temperature > 0) && (s->top_k > 0 || s->top_p < 1 || s->seed > 0))
         why = "--top-k, --top-p and --seed go with --temperature";
+    else if (o->chat && o->ids_text)
+        why = "--chat goes with a prompt, not with --ids";
+    else if (o->system && !o->chat)
+        why = "--system goes with --chat";
     return why ? gac_error_set(&c->error, GAC_USAGE, "%s", why) : GAC_OK;
 }
 
@@ -82,6 +93,36 @@ static bool has_file(const generate_command *o, const char *name)
     return access(path, F_OK) == 0;
 }
 
+/* Puts the message into the model's chat template. */
+static gac_status make_chat(cli *c, generate_command *o, const char *message)
+{
+    char q[300], *text = NULL;
+    gac_status status = gac_chat_open(o->engine.path, &o->template, &c->error);
+    if (status == GAC_OK && !o->template)
+        return gac_error_set(&c->error, GAC_BAD_INPUT, "%s: it has no chat template",
+                             gac_quote(q, sizeof q, o->engine.path));
+    if (status == GAC_OK)
+        status =
+            gac_chat_prompt(o->template, o->engine.tokenizer, o->system, message, &text, &c->error);
+    if (status == GAC_OK)
+        status = gac_tokenizer_encode(o->engine.tokenizer, text, strlen(text), false, &o->prompt,
+                                      &o->n_prompt, &c->error);
+    free(text);
+    return status;
+}
+
+/* Tells of --chat where a plain prompt goes to a chat model. */
+static void hint_at_chat(cli *c, const generate_command *o)
+{
+    gac_error ignored = GAC_ERROR_INIT;
+    gac_chat *chat = NULL;
+    if (gac_chat_open(o->engine.path, &chat, &ignored) == GAC_OK && chat)
+        gac_log_write(&c->log, 0,
+                      "hint: this model has a chat template (%s); --chat puts the prompt into it",
+                      gac_chat_name(chat));
+    gac_chat_close(chat);
+}
+
 static gac_status make_prompt(cli *c, generate_command *o, const char *text)
 {
     gac_status status = GAC_OK;
@@ -92,6 +133,9 @@ static gac_status make_prompt(cli *c, generate_command *o, const char *text)
         return status;
     if (o->ids_text)
         return read_ids(c, o);
+    if (o->chat)
+        return make_chat(c, o, text);
+    hint_at_chat(c, o);
     return gac_tokenizer_encode(o->engine.tokenizer, text, strlen(text), true, &o->prompt,
                                 &o->n_prompt, &c->error);
 }
@@ -163,6 +207,8 @@ static gac_status find_eos(cli *c, generate_command *o)
     o->options.eos = o->eos;
     if (o->engine.tokenizer)
         add_eos(o, gac_tokenizer_eos(o->engine.tokenizer));
+    if (gac_chat_end(o->template))
+        add_eos(o, gac_tokenizer_find(o->engine.tokenizer, gac_chat_end(o->template)));
     if (has_file(o, "generation_config.json"))
         status = add_generation_eos(c, o, &found);
     if (status == GAC_OK && !found)
@@ -222,15 +268,15 @@ static gac_status report_json(cli *c, const generate_command *o, const gac_gener
     const gac_sampling *s = &o->options.sampling;
     char q[300];
     json_t *result = gac_json_result("gac.generate/1", c->argc, c->argv);
-    json_t *body =
-        json_pack("{s:s, s:s, s:o, s:o, s:s%, s:s, s:{s:f, s:I, s:f, s:I}, s:f, s:f}", "checkpoint",
-                  gac_quote(q, sizeof q, o->engine.path), "device", o->engine.options.device,
-                  "prompt_ids", ids_json(o->prompt, o->n_prompt), "ids",
-                  ids_json(g->ids, (size_t)g->n_ids), "text", g->text, g->n_bytes, "stop",
-                  gac_stop_name(g->stop), "sampling", "temperature", s->temperature, "top_k",
-                  (json_int_t)s->top_k, "top_p", s->top_p, "seed", (json_int_t)s->seed, "prompt_s",
-                  o->first_s > 0 ? o->first_s - o->start_s : o->end_s - o->start_s, "tokens_per_s",
-                  rate((double)g->n_ids - 1, o->end_s - o->first_s));
+    json_t *body = json_pack(
+        "{s:s, s:s, s:s?, s:o, s:o, s:s%, s:s, s:{s:f, s:I, s:f, s:I}, s:f, s:f}", "checkpoint",
+        gac_quote(q, sizeof q, o->engine.path), "device", o->engine.options.device, "chat",
+        gac_chat_name(o->template), "prompt_ids", ids_json(o->prompt, o->n_prompt), "ids",
+        ids_json(g->ids, (size_t)g->n_ids), "text", g->text, g->n_bytes, "stop",
+        gac_stop_name(g->stop), "sampling", "temperature", s->temperature, "top_k",
+        (json_int_t)s->top_k, "top_p", s->top_p, "seed", (json_int_t)s->seed, "prompt_s",
+        o->first_s > 0 ? o->first_s - o->start_s : o->end_s - o->start_s, "tokens_per_s",
+        rate((double)g->n_ids - 1, o->end_s - o->first_s));
     gac_status status = body && result ? GAC_OK : gac_error_no_memory(&c->error);
     if (status == GAC_OK && json_object_update(result, body) != 0)
         status = gac_error_no_memory(&c->error);
@@ -296,6 +342,7 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     if (status == GAC_OK)
         status = generate(c, o, arguments);
     engine_args_dispose(&o->engine);
+    gac_chat_close(o->template);
     free(o->prompt);
     return status;
 }
@@ -303,7 +350,8 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
 const command cmd_generate = {
     .name = "generate",
     .summary = "continue a text",
-    .usage = "DIR \"PROMPT\" [options]\nDIR --ids 1,2,3 [options]",
+    .usage =
+        "DIR \"PROMPT\" [options]\nDIR \"MESSAGE\" --chat [options]\nDIR --ids 1,2,3 [options]",
     .about = "Continues a text and prints it while it is generated. Takes the likeliest token each "
              "time, unless a "
              "temperature is given. Ends at the model's end-of-text token, after --max-tokens or "

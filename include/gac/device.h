@@ -254,19 +254,84 @@ typedef struct gac_compute_options {
         GAC_DTYPE_F16, NULL, 0, 1 \
     }
 
+/* What families of models do in another way than Llama. A device states which of these it
+ * computes (gac_compute_ops.variations), and is not asked for others. */
+typedef enum gac_variation {
+    GAC_VARIATION_LAYER_NORM = 1 << 0, /* norms that subtract the mean, or have a bias */
+    GAC_VARIATION_ACTIVATION = 1 << 1, /* an activation other than silu, an MLP without a gate */
+    GAC_VARIATION_OUT_NORM = 1 << 2,   /* a norm of what a module gives */
+    GAC_VARIATION_SCALE = 1 << 3,      /* scaled embeddings, outputs or logits */
+    GAC_VARIATION_SOFTCAP = 1 << 4,    /* bounded scores or logits */
+    GAC_VARIATION_WINDOW = 1 << 5,     /* attention to the last tokens only */
+    GAC_VARIATION_ROTATION = 1 << 6,   /* neighbours are rotated together, or only a part of a
+                                        * head, or nothing */
+    GAC_VARIATION_HEAD_NORM = 1 << 7,  /* norms over all heads together, or one per head */
+    GAC_VARIATION_POSITIONS = 1 << 8,  /* a table of positions is added to the embedding */
+    GAC_VARIATION_EXPERTS = 1 << 9,    /* a router chooses some of several MLPs */
+    GAC_VARIATION_ALL = (1 << 10) - 1
+} gac_variation;
+
+typedef enum gac_activation {
+    GAC_ACTIVATION_SILU,      /* x / (1 + exp(-x)) */
+    GAC_ACTIVATION_GELU,      /* x times the normal distribution at x */
+    GAC_ACTIVATION_GELU_TANH, /* its approximation by tanh */
+    GAC_ACTIVATION_RELU,
+    GAC_ACTIVATION_COUNT
+} gac_activation;
+
+/* out = scale * (rows of the table + rows of positions from the token's position on). The
+ * table is one module of one part, with an out axis of one slice. */
+typedef struct gac_embed_call {
+    const gac_matrix *table;
+    gac_rows *out;
+    double scale;                /* 0: none */
+    const gac_matrix *positions; /* as table, or NULL; not scaled */
+    int64_t first_position;      /* row of positions for the first token */
+} gac_embed_call;
+
+typedef struct gac_routing gac_routing; /* which rows go to which expert */
+
+/* Scores experts for each row x, after the norm, by the matrix (n_experts outputs), and
+ * chooses the n_chosen best of each row, the lowest first if several are equal. The
+ * weight of an expert is its softmax over all experts, or its sigmoid. */
+typedef struct gac_route_call {
+    const gac_matrix *matrix;
+    const gac_rows *x;
+    const gac_vector *norm; /* as in gac_linear_call */
+    double eps;
+    gac_rows *normed; /* gets the rows that went in, or NULL; as wide as x */
+    int64_t n_chosen;
+    bool normalise; /* the weights of a row are divided by their sum */
+    bool sigmoid;
+    gac_routing *routing; /* gets the choice */
+} gac_route_call;
+
 typedef enum gac_linear_mode {
-    GAC_LINEAR_SET,  /* out = y */
-    GAC_LINEAR_ADD,  /* out += y; out is the residual stream */
-    GAC_LINEAR_GATED /* two modules: out = silu(y of the first) * y of the second */
+    GAC_LINEAR_SET,      /* out = y */
+    GAC_LINEAR_ADD,      /* out += y; out is the residual stream */
+    GAC_LINEAR_GATED,    /* two modules: out = activation(y of the first) * y of the second */
+    GAC_LINEAR_ACTIVATED /* out = activation(y) */
 } gac_linear_mode;
 
 typedef struct gac_linear_call {
     const gac_matrix *matrix;
     const gac_rows *x;
     const gac_vector *norm; /* x / rms(x) * norm goes in; NULL: x itself */
-    double eps;             /* of the norm */
+    double eps;             /* of the norms */
     gac_rows *out;
     gac_linear_mode mode;
+    /* Variations; 0 and NULL mean none. */
+    gac_activation activation;
+    bool centred;                /* norms subtract the mean first (LayerNorm) */
+    const gac_vector *norm_bias; /* added after norm */
+    const gac_vector *out_norm;  /* of y, for ADD */
+    double scale;                /* multiplies y, for ADD and logits; 0: none */
+    double softcap;              /* logits: c tanh(y / c); 0: none */
+    /* Only the rows that chose an expert. GATED and ACTIVATED read them and write as many
+     * rows from the first on. ADD reads those, and adds them to the rows that chose the
+     * expert, each times its weight. */
+    const gac_routing *routing;
+    int32_t expert;
 } gac_linear_call;
 
 /* Causal attention of the new tokens over the cache and themselves. Rows of
@@ -285,6 +350,15 @@ typedef struct gac_attention_call {
     double eps;
     const gac_vector *cosines, *sines; /* (positions, qk_size / 2), or NULL: not rotated */
     double scale;                      /* of the softmax */
+    /* Variations; 0 and NULL mean none. A norm of all q or k heads together has a number for
+     * each of theirs, and so may a norm per head. */
+    bool norm_whole;     /* q_norm and k_norm norm all heads together */
+    bool norm_centred;   /* they subtract the mean */
+    bool interleaved;    /* number 2 i is rotated with number 2 i + 1 */
+    int64_t rotary_size; /* only so many numbers of a head are rotated, the first ones; 0: all.
+                          * The tables have half as many columns */
+    double softcap;      /* scores: c tanh(score / c); 0: none */
+    int64_t window;      /* a token sees so many tokens, its own included; 0: all */
 } gac_attention_call;
 
 /* ---- Factoring weights --------------------------------------------------- */
@@ -337,6 +411,7 @@ typedef struct gac_compute_memory {
  * one line in err. Sizes reach it checked: widths of rows fit the matrices. */
 typedef struct gac_compute_ops {
     const char *name;
+    unsigned variations; /* of gac_variation: what this device computes */
     gac_status (*open)(void *device_state, const gac_compute_options *options, void **state,
                        gac_error *err);
     void (*close)(void *state);
@@ -381,8 +456,7 @@ typedef struct gac_compute_ops {
      * order), which have n_past in the caches already. ids is (batch, n_new). */
     gac_status (*begin)(void *state, const int32_t *ids, int64_t batch, int64_t n_new,
                         int64_t n_past, gac_error *err);
-    /* out = rows of the table (one module, one part, out axis of one slice). */
-    gac_status (*embed)(void *state, const gac_matrix *table, gac_rows *out, gac_error *err);
+    gac_status (*embed)(void *state, const gac_embed_call *call, gac_error *err);
     gac_status (*linear)(void *state, const gac_linear_call *call, gac_error *err);
     gac_status (*attend)(void *state, const gac_attention_call *call, gac_error *err);
     /* Logits of the rows first, first + step, ... n of them (at most
@@ -403,6 +477,13 @@ typedef struct gac_compute_ops {
      * is none: a device may give one up when it needs more memory. */
     gac_status (*record)(void *state, bool start, gac_error *err);
     gac_status (*replay)(void *state, gac_error *err);
+
+    /* Choosing experts; NULL without GAC_VARIATION_EXPERTS. A routing has room for routers of
+     * up to n_experts, and n_chosen experts of each of max_rows rows. */
+    gac_status (*routing_create)(void *state, int64_t n_experts, int64_t n_chosen,
+                                 gac_routing **out, gac_error *err);
+    void (*routing_free)(void *state, gac_routing *routing);
+    gac_status (*route)(void *state, const gac_route_call *call, gac_error *err);
 
     /* For compression. All NULL, rows_write too: the device has none of it.
      *
@@ -440,7 +521,7 @@ void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT and NULL are f
 
 /* ---- Plug-ins ---------------------------------------------------------- */
 
-#define GAC_BACKEND_ABI 6
+#define GAC_BACKEND_ABI 7
 
 /* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
  * that returns a table like this. Specs reach it checked. A slot that is NULL

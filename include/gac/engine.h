@@ -20,9 +20,9 @@ extern "C" {
 
 /* ---- Running a model ----------------------------------------------------- */
 
-/* A model on a device, with room for the keys and values of some sequences.
- * Llama, Mistral, Qwen2, Qwen3 and what shares their layout (SmolLM); dense,
- * or compressed in a way the model room explains. */
+/* A model on a device, with room for the keys and values of some sequences: of
+ * one of the families in docs/engine.md, dense, or compressed in a way the model
+ * room explains. */
 typedef struct gac_engine gac_engine;
 
 typedef struct gac_engine_options {
@@ -49,7 +49,8 @@ typedef struct gac_engine_info {
     int64_t hidden;
     int32_t n_layers;
     int64_t max_context;   /* of this engine */
-    int64_t model_context; /* max_position_embeddings, or the sliding window if smaller */
+    int64_t model_context; /* max_position_embeddings; on a GPU the smallest attention window if
+                            * that is less */
     gac_dtype dtype;       /* computed in */
     int64_t weight_bytes, cache_bytes, work_bytes; /* held now, and never more before */
     double load_s;
@@ -108,7 +109,7 @@ gac_status gac_engine_size(const gac_model *model, const gac_engine_work *work,
 /* Puts the model on the device. The model and its checkpoint must outlive the
  * engine: on the CPUs weights stay mapped. options may be NULL. GAC_BAD_INPUT
  * for a missing or wrong tensor, a weight that is not finite, and what this
- * engine does not run; GAC_NO_RESOURCE without the device or its memory. */
+ * engine or device does not run; GAC_NO_RESOURCE without the device or its memory. */
 gac_status gac_engine_open(const gac_model *model, const gac_engine_options *options,
                            gac_engine **out, gac_error *err);
 void gac_engine_close(gac_engine *engine); /* NULL is fine */
@@ -149,11 +150,15 @@ gac_status gac_engine_logits(gac_engine *engine, int64_t first, int64_t n, float
 gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_ids, double *losses,
                              gac_error *err);
 
-/* model_context of a model that is not opened yet. GAC_BAD_INPUT for what this
+/* model_context of a model that is not opened yet, on the CPUs. GAC_BAD_INPUT for what this
  * engine does not run. */
 gac_status gac_engine_model_context(const gac_model *model, int64_t *n_tokens, gac_error *err);
 
 /* ---- Layer by layer, for compression --------------------------------------- */
+
+/* GAC_BAD_INPUT for a model that can be run, but not compressed: its family differs from
+ * Llama in what a layer computes. gac_engine_collect and gac_engine_replace refuse it. */
+gac_status gac_engine_check_stages(const gac_model *model, gac_error *err);
 
 /* The inputs of the linear modules of a layer: some modules share one. */
 typedef enum gac_engine_input {

@@ -418,6 +418,8 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
         !gac_contract_dtype(options->contract, gac_model_dtype(model), &c.dtype))
         c.dtype = GAC_DTYPE_COUNT;
     if (status == GAC_OK)
+        status = gac_engine_check_stages(model, err);
+    if (status == GAC_OK)
         status = describe_layers(&c);
     if (status == GAC_OK)
         status = set_budget(&c, result);

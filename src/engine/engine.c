@@ -1,4 +1,5 @@
-/* The forward pass of a Llama-like decoder, as calls to a device. */
+/* The forward pass of a decoder, as calls to a device. It reads from net_variations how the
+ * family differs from Llama. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,9 +18,9 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
     if (o->dtype != GAC_DTYPE_F16 && o->dtype != GAC_DTYPE_BF16)
         return gac_error_set(err, GAC_USAGE, "a GPU runs models in F16 or BF16, not %s",
                              gac_dtype_name(o->dtype));
+    const int64_t context = gac_net_context(&e->net, o->device);
     if (o->max_context == 0)
-        o->max_context =
-            e->net.max_context < DEFAULT_CONTEXT ? e->net.max_context : DEFAULT_CONTEXT;
+        o->max_context = context < DEFAULT_CONTEXT ? context : DEFAULT_CONTEXT;
     if (o->max_new == 0 || o->max_new > o->max_context)
         o->max_new = o->max_context;
     if (o->max_batch < 1 || o->max_batch > GAC_MAX_LOGIT_ROWS || o->max_context < 1 ||
@@ -38,11 +39,36 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
         o->max_new = o->max_rows;
     if (o->max_cached == 0 || o->max_cached > cached)
         o->max_cached = cached;
-    if (o->max_context > e->net.max_context)
-        return gac_error_set(err, GAC_USAGE,
-                             "a context of %lld tokens, but the model's context is %lld",
-                             (long long)o->max_context, (long long)e->net.max_context);
+    if (o->max_context > context)
+        return gac_error_set(
+            err, GAC_USAGE, "a context of %lld tokens, but the model's context is %lld%s",
+            (long long)o->max_context, (long long)context,
+            context < e->net.max_context ? ", its smallest attention window, on this device" : "");
     return GAC_OK;
+}
+
+/* Refuses a model that the device would compute otherwise. */
+static gac_status check_device(const gac_engine *e, gac_error *err)
+{
+    static const char *const names[] = { "LayerNorm",
+                                         "its activation or an MLP without a gate",
+                                         "norms of outputs",
+                                         "scaled embeddings, outputs or logits",
+                                         "bounded scores or logits",
+                                         "attention windows",
+                                         "its rotary embedding",
+                                         "its norms of q and k",
+                                         "learned positions",
+                                         "experts" };
+    const unsigned lacking = e->net.needs & ~e->compute.ops->variations;
+    size_t i = 0;
+    if (lacking == 0)
+        return GAC_OK;
+    while (!(lacking >> i & 1))
+        i++;
+    return gac_net_refuse(&e->net, err,
+                          "the device %s does not compute family %s yet (%s); reference and cpu do",
+                          e->options.device, e->net.type, names[i]);
 }
 
 gac_status gac_engine_open(const gac_model *model, const gac_engine_options *options,
@@ -66,6 +92,8 @@ gac_status gac_engine_open(const gac_model *model, const gac_engine_options *opt
                                         .max_rows = e->options.max_rows };
         status = gac_compute_open(e->options.device, &compute, &e->compute, err);
     }
+    if (status == GAC_OK)
+        status = check_device(e, err);
     if (status == GAC_OK)
         status = gac_engine_load(e, err);
     if (status == GAC_OK)
@@ -98,7 +126,7 @@ void gac_engine_describe(const gac_engine *e, gac_engine_info *out)
                               .hidden = e->net.hidden,
                               .n_layers = e->net.n_layers,
                               .max_context = e->options.max_context,
-                              .model_context = e->net.max_context,
+                              .model_context = gac_net_context(&e->net, e->options.device),
                               .dtype = e->compute.device ? e->options.dtype : GAC_DTYPE_F32,
                               .weight_bytes = memory.weight_bytes,
                               .cache_bytes = memory.cache_bytes,
@@ -139,58 +167,151 @@ static gac_status run_linear(gac_engine *e, gac_engine_input input, const gac_li
     return status == GAC_OK ? e->compute.ops->linear(e->compute.state, call, err) : status;
 }
 
+/* Computes q, k and v of a layer, and attends with them. */
 static gac_status run_attention(gac_engine *e, int32_t layer, before_linear *before, void *user,
                                 gac_error *err)
 {
-    const gac_compute_ops *ops = e->compute.ops;
+    const net_variations *v = &e->net.varies;
     const net_layer *n = &e->net.layers[layer];
     const loaded_layer *l = &e->layers[layer];
     gac_linear_call in = { .matrix = l->matrix[GAC_INPUT_QKV],
                            .x = e->residual,
-                           .norm = l->attention_norm,
+                           .norm = l->attention_norm.weight,
+                           .norm_bias = l->attention_norm.bias,
+                           .centred = v->centred,
                            .eps = e->net.eps,
                            .out = l->rows[ROWS_QKV],
                            .mode = GAC_LINEAR_SET };
-    gac_attention_call attention = { .cache = l->cache,
-                                     .qkv = l->rows[ROWS_QKV],
-                                     .out = l->rows[ROWS_HEADS],
-                                     .n_q_heads = n->n_q_heads,
-                                     .n_kv_heads = n->n_kv_heads,
-                                     .qk_size = n->qk_size,
-                                     .qk_stored = l->qk_stored,
-                                     .v_size = n->v_size,
-                                     .v_stored = l->v_stored,
-                                     .q_norm = l->q_norm,
-                                     .k_norm = l->k_norm,
-                                     .eps = e->net.eps,
-                                     .cosines = l->cosines,
-                                     .sines = l->sines,
-                                     .scale = 1 / sqrt((double)n->qk_size) };
-    gac_linear_call out = { .matrix = l->matrix[GAC_INPUT_O],
-                            .x = l->rows[ROWS_HEADS],
-                            .out = e->residual,
-                            .mode = GAC_LINEAR_ADD };
+    gac_attention_call attention = {
+        .cache = l->cache,
+        .qkv = l->rows[ROWS_QKV],
+        .out = l->rows[ROWS_HEADS],
+        .n_q_heads = n->n_q_heads,
+        .n_kv_heads = n->n_kv_heads,
+        .qk_size = n->qk_size,
+        .qk_stored = l->qk_stored,
+        .v_size = n->v_size,
+        .v_stored = l->v_stored,
+        .q_norm = l->q_norm,
+        .k_norm = l->k_norm,
+        .norm_whole = v->head_norm == HEAD_NORM_WHOLE,
+        .norm_centred = v->centred,
+        .eps = e->net.eps,
+        .cosines = l->cosines,
+        .sines = l->sines,
+        .interleaved = v->interleaved,
+        .rotary_size = gac_rope_size(&e->net, n->qk_size),
+        .scale = v->softmax_scale != 0 ? v->softmax_scale : 1 / sqrt((double)n->qk_size),
+        .softcap = v->score_cap,
+        .window = n->window < e->options.max_context ? n->window : 0,
+    };
     gac_status status = run_linear(e, GAC_INPUT_QKV, &in, before, user, err);
-    if (status == GAC_OK)
-        status = ops->attend(e->compute.state, &attention, err);
-    return status == GAC_OK ? run_linear(e, GAC_INPUT_O, &out, before, user, err) : status;
+    return status == GAC_OK ? e->compute.ops->attend(e->compute.state, &attention, err) : status;
 }
 
-static gac_status run_mlp(gac_engine *e, int32_t layer, before_linear *before, void *user,
-                          gac_error *err)
+/* Computes what the last matrix of an MLP multiplies, for all rows or for those of an expert. */
+static gac_linear_call gate_call(const gac_engine *e, const gac_matrix *matrix, const gac_rows *x,
+                                 gac_rows *out)
+{
+    const net_names *names = &e->net.varies.names;
+    bool gated = names->gate || names->gate_up || names->expert_gate;
+    return (gac_linear_call){ .matrix = matrix,
+                              .x = x,
+                              .out = out,
+                              .mode = gated ? GAC_LINEAR_GATED : GAC_LINEAR_ACTIVATED,
+                              .activation = e->net.varies.activation };
+}
+
+static gac_status run_gate(gac_engine *e, int32_t layer, before_linear *before, void *user,
+                           gac_error *err)
 {
     const loaded_layer *l = &e->layers[layer];
-    gac_linear_call in = { .matrix = l->matrix[GAC_INPUT_GATE_UP],
-                           .x = e->residual,
-                           .norm = l->mlp_norm,
-                           .eps = e->net.eps,
-                           .out = l->rows[ROWS_GATED],
-                           .mode = GAC_LINEAR_GATED };
-    gac_linear_call out = { .matrix = l->matrix[GAC_INPUT_DOWN],
-                            .x = l->rows[ROWS_GATED],
-                            .out = e->residual,
-                            .mode = GAC_LINEAR_ADD };
-    gac_status status = run_linear(e, GAC_INPUT_GATE_UP, &in, before, user, err);
+    gac_linear_call in =
+        gate_call(e, l->matrix[GAC_INPUT_GATE_UP], e->residual, l->rows[ROWS_GATED]);
+    in.norm = l->mlp_norm.weight;
+    in.norm_bias = l->mlp_norm.bias;
+    in.centred = e->net.varies.centred;
+    in.eps = e->net.eps;
+    return run_linear(e, GAC_INPUT_GATE_UP, &in, before, user, err);
+}
+
+/* Adds what a block gives to the residual stream. */
+static gac_linear_call out_call(const gac_engine *e, const gac_matrix *matrix, const gac_rows *x,
+                                const loaded_norm *norm)
+{
+    return (gac_linear_call){ .matrix = matrix,
+                              .x = x,
+                              .out = e->residual,
+                              .mode = GAC_LINEAR_ADD,
+                              .out_norm = norm->weight,
+                              .centred = e->net.varies.centred,
+                              .eps = e->net.eps,
+                              .scale = e->net.varies.residual_scale };
+}
+
+static gac_status run_expert(gac_engine *e, const gac_routing *routing, int32_t expert,
+                             const gac_matrix *gate_up, const gac_matrix *down, gac_rows *rows,
+                             gac_error *err)
+{
+    static const loaded_norm none = { NULL, NULL };
+    gac_linear_call in = gate_call(e, gate_up, e->normed, rows);
+    gac_linear_call out = out_call(e, down, rows, &none);
+    in.routing = out.routing = routing;
+    in.expert = out.expert = expert;
+    gac_status status = e->compute.ops->linear(e->compute.state, &in, err);
+    return status == GAC_OK ? e->compute.ops->linear(e->compute.state, &out, err) : status;
+}
+
+/* Runs the experts that each row chooses, and the MLP that all rows share. */
+static gac_status run_experts(gac_engine *e, int32_t layer, gac_error *err)
+{
+    const gac_compute_ops *ops = e->compute.ops;
+    const loaded_layer *l = &e->layers[layer];
+    gac_route_call route = { .matrix = l->router,
+                             .x = e->residual,
+                             .norm = l->mlp_norm.weight,
+                             .eps = e->net.eps,
+                             .normed = e->normed,
+                             .n_chosen = e->net.varies.n_experts_chosen,
+                             .normalise = e->net.varies.normalise_experts,
+                             .routing = e->routing };
+    gac_route_call share = { .matrix = l->shared_gate,
+                             .x = e->normed,
+                             .n_chosen = 1,
+                             .sigmoid = true,
+                             .routing = e->shared_routing };
+    gac_status status = ops->route(e->compute.state, &route, err);
+    for (int32_t i = 0; i < e->net.layers[layer].n_experts && status == GAC_OK; i++)
+        status = run_expert(e, e->routing, i, l->experts[i].gate_up, l->experts[i].down,
+                            l->experts[i].rows, err);
+    if (status != GAC_OK || !l->shared_gate)
+        return status;
+    status = ops->route(e->compute.state, &share, err);
+    return status == GAC_OK ? run_expert(e, e->shared_routing, 0, l->matrix[GAC_INPUT_GATE_UP],
+                                         l->matrix[GAC_INPUT_DOWN], l->rows[ROWS_GATED], err)
+                            : status;
+}
+
+/* Runs a layer. With parallel blocks, the MLP reads the residual stream before attention has
+ * added to it. */
+static gac_status run_layer(gac_engine *e, int32_t layer, before_linear *before, void *user,
+                            gac_error *err)
+{
+    const bool parallel = e->net.varies.parallel, experts = e->layers[layer].experts;
+    const loaded_layer *l = &e->layers[layer];
+    gac_linear_call attended =
+        out_call(e, l->matrix[GAC_INPUT_O], l->rows[ROWS_HEADS], &l->attention_out_norm);
+    gac_linear_call out =
+        out_call(e, l->matrix[GAC_INPUT_DOWN], l->rows[ROWS_GATED], &l->mlp_out_norm);
+    gac_status status = run_attention(e, layer, before, user, err);
+    if (status == GAC_OK && parallel)
+        status = run_gate(e, layer, before, user, err);
+    if (status == GAC_OK)
+        status = run_linear(e, GAC_INPUT_O, &attended, before, user, err);
+    if (status == GAC_OK && experts)
+        return run_experts(e, layer, err);
+    if (status == GAC_OK && !parallel)
+        status = run_gate(e, layer, before, user, err);
     return status == GAC_OK ? run_linear(e, GAC_INPUT_DOWN, &out, before, user, err) : status;
 }
 
@@ -199,9 +320,23 @@ gac_status gac_engine_run_head(gac_engine *e, int64_t first, int64_t step, int64
 {
     gac_linear_call call = { .matrix = e->head ? e->head : e->embedding,
                              .x = e->residual,
-                             .norm = e->norm,
-                             .eps = e->net.eps };
+                             .norm = e->norm.weight,
+                             .norm_bias = e->norm.bias,
+                             .centred = e->net.varies.centred,
+                             .eps = e->net.eps,
+                             .scale = e->net.varies.logit_scale,
+                             .softcap = e->net.varies.logit_cap };
     return e->compute.ops->logits(e->compute.state, &call, first, step, n, err);
+}
+
+gac_status gac_engine_run_embedding(gac_engine *e, gac_error *err)
+{
+    const gac_embed_call call = { .table = e->embedding,
+                                  .out = e->residual,
+                                  .scale = e->net.varies.embedding_scale,
+                                  .positions = e->positions,
+                                  .first_position = e->net.varies.positions_from_2 ? 2 : 0 };
+    return e->compute.ops->embed(e->compute.state, &call, err);
 }
 
 /* Reports progress: n_layers of this pass are done. The output head counts as
@@ -217,9 +352,7 @@ gac_status gac_engine_run(gac_engine *e, int32_t first, int32_t end, before_line
 {
     gac_status status = GAC_OK;
     for (int32_t i = first; i < end && status == GAC_OK; i++) {
-        status = run_attention(e, i, before, user, err);
-        if (status == GAC_OK)
-            status = run_mlp(e, i, before, user, err);
+        status = run_layer(e, i, before, user, err);
         step(e, i + 1);
     }
     return status;
@@ -228,7 +361,7 @@ gac_status gac_engine_run(gac_engine *e, int32_t first, int32_t end, before_line
 /* Runs everything from the embedding to the logits of each sequence's last token. */
 static gac_status run_pass(gac_engine *e, int64_t batch, int64_t n_new, gac_error *err)
 {
-    gac_status status = e->compute.ops->embed(e->compute.state, e->embedding, e->residual, err);
+    gac_status status = gac_engine_run_embedding(e, err);
     if (status == GAC_OK)
         status = gac_engine_run(e, 0, e->net.n_layers, NULL, NULL, err);
     return status == GAC_OK ? gac_engine_run_head(e, n_new - 1, n_new, batch, err) : status;

@@ -3,44 +3,7 @@
 
 #include <gac/engine.h>
 
-#include <jansson.h>
-
-/* One layer. Tensors are indices into the checkpoint. */
-typedef struct net_layer {
-    const gac_module *q, *k, *v, *o, *gate, *up, *down;
-    int32_t attention_norm, mlp_norm;
-    int32_t q_norm, k_norm; /* -1: absent */
-    int64_t n_q_heads, n_kv_heads, qk_size, v_size, width;
-} net_layer;
-
-/* A Llama-like decoder that this engine can run, taken from the model. It owns
- * only layers. */
-typedef struct net {
-    const gac_model *model;
-    const gac_checkpoint *checkpoint;
-    const json_t *config;
-    int64_t hidden, vocab;
-    int64_t max_context; /* the context that the model was trained for */
-    double eps;
-    int32_t embedding, norm;
-    const gac_module *head; /* NULL: the embedding serves as head */
-    int32_t n_layers;
-    net_layer *layers;
-} net;
-
-gac_status gac_net_read(const gac_model *model, net *out, gac_error *err);
-void gac_net_dispose(net *of);
-
-/* Computes the tables of cosines and sines, each (n_positions, size / 2).
- * Frequencies and angles are rounded to F32, as in transformers. Supported
- * types: default, linear, dynamic (up to its original length), llama3, yarn and
- * longrope. The caller frees both tables. */
-gac_status gac_rope_tables(const net *of, int64_t size, int64_t n_positions, float **cosines,
-                           float **sines, gac_error *err);
-
-/* Finds how many positions one table serves. Some types change their
- * frequencies beyond a certain length. */
-gac_status gac_rope_limit(const net *of, int64_t *n_positions, gac_error *err);
+#include "engine/net.h"
 
 enum { ROWS_QKV, ROWS_HEADS, ROWS_GATED, ROWS_KIND_COUNT };
 
@@ -48,19 +11,32 @@ enum { ROWS_QKV, ROWS_HEADS, ROWS_GATED, ROWS_KIND_COUNT };
  * and v, which have been read by then. */
 enum { BUFFER_WIDE, BUFFER_HEADS, BUFFER_COUNT };
 
+typedef struct loaded_norm {
+    gac_vector *weight, *bias; /* NULL: absent */
+} loaded_norm;
+
+typedef struct loaded_expert {
+    gac_matrix *gate_up, *down;
+    gac_rows *rows; /* borrowed from the engine */
+} loaded_expert;
+
 typedef struct loaded_layer {
     gac_matrix *matrix[GAC_INPUT_COUNT];
     gac_matrix *kept[GAC_INPUT_COUNT]; /* what a replacement stands for, or NULL */
-    gac_vector *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    loaded_norm attention_norm, mlp_norm, attention_out_norm, mlp_out_norm;
+    gac_vector *q_norm, *k_norm;
+    gac_matrix *router, *shared_gate;
+    loaded_expert *experts;          /* (n_experts of the net's layer), or NULL */
     gac_vector *cosines, *sines;     /* borrowed from the engine */
     gac_rows *rows[ROWS_KIND_COUNT]; /* borrowed from the engine */
     gac_cache *cache;
     int64_t qk_stored, v_stored;
 } loaded_layer;
 
-/* The rotary tables of one head size. */
+/* The rotary tables of one head size, for layers with or without a window. */
 typedef struct loaded_rope {
     int64_t size;
+    bool local;
     gac_vector *cosines, *sines;
 } loaded_rope;
 
@@ -77,7 +53,12 @@ struct gac_engine {
     gac_compute compute;
     gac_engine_options options;
     gac_matrix *embedding, *head; /* head NULL: the embedding serves as head */
-    gac_vector *norm;
+    gac_matrix *positions;        /* or NULL */
+    loaded_norm norm;
+    void **copies; /* transposed weights, in host memory */
+    int32_t n_copies, copy_capacity;
+    gac_routing *routing, *shared_routing; /* one for all layers; NULL without experts */
+    gac_rows *normed;                      /* input of the experts */
     gac_rows *residual;
     loaded_layer *layers;
     loaded_rope *ropes;
@@ -96,6 +77,17 @@ struct gac_engine {
     gac_gram *grams[GAC_INPUT_COUNT]; /* here; NULL: none are */
 };
 
+/* Maps a tensor of the checkpoint. Index -1 means none. */
+gac_status gac_engine_map(const net *n, int32_t index, gac_host_tensor *out, gac_error *err);
+/* Puts the checkpoint's path in front of an error: a device knows no files. */
+gac_status gac_engine_name_file(const net *n, gac_status status, gac_error *err);
+
+/* Loads one whole module, or the two matrices of an MLP. */
+gac_status gac_engine_load_module(gac_engine *engine, const gac_module *module, gac_matrix **out,
+                                  gac_error *err);
+gac_status gac_engine_load_mlp(gac_engine *engine, const net_mlp *mlp, gac_matrix **gate_up,
+                               gac_matrix **down, gac_error *err);
+
 /* Loads the modules of a layer that share one input as a matrix. What replaces one of them
  * is instead of its weight; replacement may be NULL. */
 typedef struct replacement {
@@ -111,6 +103,8 @@ typedef gac_status before_linear(void *user, gac_engine_input input, const gac_l
                                  gac_error *err);
 gac_status gac_engine_run(gac_engine *engine, int32_t first, int32_t end, before_linear *before,
                           void *user, gac_error *err);
+/* Embeds the tokens of the pass. */
+gac_status gac_engine_run_embedding(gac_engine *engine, gac_error *err);
 /* Computes the logits of rows first, first + step, ..., n of them. */
 gac_status gac_engine_run_head(gac_engine *engine, int64_t first, int64_t step, int64_t n,
                                gac_error *err);

@@ -97,7 +97,12 @@ gac_status gac_engine_size(const gac_model *model, const gac_engine_work *work,
     GAC_REFUSE(err, work->n_prefill < 0 || (work->n_prefill > 0 && !work->prefill),
                "prefill is NULL");
     GAC_REFUSE(err, work->n_decode < 0 || (work->n_decode > 0 && !work->decode), "decode is NULL");
-    gac_status status = gac_engine_model_context(model, &r.limit, err);
+    net n;
+    gac_status status = gac_net_read(model, &n, err);
+    if (status == GAC_OK) {
+        r.limit = gac_net_context(&n, options->device);
+        gac_net_dispose(&n);
+    }
     if (status == GAC_OK)
         status = fit_windows(&r, work, err);
     for (int i = 0; i < work->n_prefill && status == GAC_OK; i++)

@@ -14,6 +14,7 @@ typedef struct rope {
     const json_t *settings; /* or NULL */
     double base;
     double max_length; /* max_position_embeddings */
+    double original;   /* the length before the context was stretched */
     int64_t size;
 } rope;
 
@@ -24,19 +25,35 @@ static gac_status bad_rope(const net *of, gac_error *err, const char *what)
                          gac_quote(q, sizeof q, gac_checkpoint_path(of->checkpoint)), what);
 }
 
-static double original_length(const rope *r)
+/* Returns the length before the context was stretched. Phi-3 states it outside the settings. */
+static double original_length(const net *of, const rope *r)
 {
-    return gac_json_number_or(r->settings, "original_max_position_embeddings", r->max_length);
+    static const char key[] = "original_max_position_embeddings";
+    double inside = gac_json_number_or(r->settings, key, r->max_length);
+    if (of->varies.original_length > 0)
+        inside = (double)of->varies.original_length;
+    return gac_json_number_or(of->config, key, inside);
+}
+
+/* Returns the object with the settings, or NULL. Families with two rotations state each
+ * under the type of its layers, or one of them and only the base of the other. */
+static const json_t *find_settings(const net *of, bool local)
+{
+    const char *key = gac_rotary_key(of->config);
+    const json_t *settings = key ? json_object_get(of->config, key) : NULL;
+    const json_t *own = json_object_get(settings, local ? "sliding_attention" : "full_attention");
+    if (!of->varies.two_ropes || json_is_object(own))
+        return of->varies.two_ropes ? own : settings;
+    return local ? NULL : settings;
 }
 
 /* Finds the object with the settings, or NULL, and its type. */
-static gac_status read_type(const net *of, const json_t **settings, const char **type,
+static gac_status read_type(const net *of, bool local, const json_t **settings, const char **type,
                             gac_error *err)
 {
     static const char *const objects[] = { "rope_parameters", "rope_scaling" };
     static const char *const keys[] = { "rope_type", "type" };
-    const char *key = gac_rotary_key(of->config);
-    *settings = key ? json_object_get(of->config, key) : NULL;
+    *settings = find_settings(of, local);
     *type = NULL;
     for (int i = 0; i < 2; i++) {
         const json_t *value = json_object_get(of->config, objects[i]);
@@ -56,34 +73,61 @@ static gac_status read_type(const net *of, const json_t **settings, const char *
     return GAC_OK;
 }
 
-static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *err)
+/* Returns the base of the frequencies. */
+static double base_of(const net *of, bool local, const json_t *settings)
+{
+    double outer =
+        local ? gac_json_number_or(of->config, "rope_local_base_freq", of->varies.local_rope_base)
+              : gac_json_number_or(of->config, "rope_theta", of->varies.rope_base);
+    return gac_json_number_or(settings, "rope_theta", outer);
+}
+
+/* Returns the part of a head that is rotated. */
+static double rotated_part(const net *of)
+{
+    const json_t *settings = find_settings(of, false);
+    return gac_json_number_or(
+        settings, "partial_rotary_factor",
+        gac_json_number_or(of->config, "partial_rotary_factor", of->varies.partial_default));
+}
+
+int64_t gac_rope_size(const net *of, int64_t head_size)
+{
+    double part = rotated_part(of);
+    return of->varies.partial && part > 0 && part <= 1 ? (int64_t)((double)head_size * part)
+                                                       : head_size;
+}
+
+static gac_status read_rope(const net *of, bool local, int64_t size, rope *out, gac_error *err)
 {
     static const char *const known[] = { "default", "linear",   "dynamic", "llama3",
                                          "yarn",    "longrope", NULL };
     char q[80], text[160];
     const json_t *settings;
     const char *type;
-    gac_status status = read_type(of, &settings, &type, err);
+    gac_status status = read_type(of, local, &settings, &type, err);
     if (status != GAC_OK)
         return status;
     if (!gac_rotary_check(of->config, settings, type, text, sizeof text))
         return bad_rope(of, err, text);
     *out = (rope){ .type = type, .settings = settings, .size = size };
-    out->base = gac_json_number_or(settings, "rope_theta",
-                                   gac_json_number_or(of->config, "rope_theta", 10000));
+    out->base = base_of(of, local, settings);
     out->max_length = gac_json_number_or(of->config, "max_position_embeddings", 2048);
     if (!(out->max_length > 0))
         return bad_rope(of, err, "max_position_embeddings is not a length");
-    if (gac_json_number_or(settings, "partial_rotary_factor",
-                           gac_json_number_or(of->config, "partial_rotary_factor", 1)) != 1)
+    double part = rotated_part(of);
+    if (!of->varies.partial && part != 1)
         return bad_rope(of, err, "a partial rotation is not supported");
-    if (!(original_length(out) > 0))
+    if (!(part > 0 && part <= 1))
+        return bad_rope(of, err, "partial_rotary_factor is not a part of a head");
+    out->original = original_length(of, out);
+    if (!(out->original > 0))
         return bad_rope(of, err, "original_max_position_embeddings is not a length");
     for (int i = 0; known[i]; i++)
-        if (strcmp(known[i], type) == 0)
+        if (strcmp(known[i], type) == 0 && (!of->varies.longrope_only || i == 0 || !known[i + 1]))
             return GAC_OK;
-    snprintf(text, sizeof text, "rotary embedding of type \"%s\" is not known",
-             gac_quote(q, sizeof q, type));
+    snprintf(text, sizeof text, "rotary embedding of type \"%s\" is not known%s",
+             gac_quote(q, sizeof q, type), of->varies.longrope_only ? " in this family" : "");
     return bad_rope(of, err, text);
 }
 
@@ -91,7 +135,7 @@ static gac_status read_rope(const net *of, int64_t size, rope *out, gac_error *e
 static double yarn_pair(const rope *r, double n_turns)
 {
     double n = (double)r->size;
-    return n * log(original_length(r) / (n_turns * 2 * acos(-1))) / (2 * log(r->base));
+    return n * log(r->original / (n_turns * 2 * acos(-1))) / (2 * log(r->base));
 }
 
 static double yarn_frequency(const rope *r, int64_t i, double f)
@@ -120,7 +164,6 @@ static double yarn_stretch(double factor, double mscale)
 static double attention_factor(const rope *r)
 {
     double stated = gac_json_number_or(r->settings, "attention_factor", 0);
-    double length = original_length(r);
     if (strcmp(r->type, "yarn") == 0 && stated == 0) {
         double factor = gac_json_number_or(r->settings, "factor", 1);
         double mscale = gac_json_number_or(r->settings, "mscale", 0);
@@ -129,10 +172,8 @@ static double attention_factor(const rope *r)
                                        : yarn_stretch(factor, 1);
     }
     if (strcmp(r->type, "longrope") == 0 && stated == 0) {
-        double factor = gac_json_number_or(r->settings, "factor", r->max_length / length);
-        if (json_object_get(r->settings, "original_max_position_embeddings"))
-            factor = r->max_length / length;
-        return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(length));
+        double factor = gac_json_number_or(r->settings, "factor", r->max_length / r->original);
+        return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(r->original));
     }
     return stated != 0 && (strcmp(r->type, "yarn") == 0 || strcmp(r->type, "longrope") == 0)
                ? stated
@@ -149,17 +190,26 @@ static double frequency(const rope *r, const json_t *factors, int64_t i)
     return f;
 }
 
+/* Returns how many positions one table of these settings serves. */
+static double limit_of(const rope *r)
+{
+    bool one_table = json_equal(json_object_get(r->settings, "short_factor"),
+                                json_object_get(r->settings, "long_factor"));
+    return strcmp(r->type, "longrope") == 0 && !one_table ? fmin(r->max_length, r->original)
+                                                          : r->max_length;
+}
+
 gac_status gac_rope_limit(const net *of, int64_t *n_positions, gac_error *err)
 {
-    rope r;
-    gac_status status = read_rope(of, 2, &r, err);
+    rope r = { 0 }, local = { 0 };
+    gac_status status = read_rope(of, false, 2, &r, err);
+    if (status == GAC_OK && of->varies.two_ropes)
+        status = read_rope(of, true, 2, &local, err);
     if (status != GAC_OK)
         return status;
-    double limit = r.max_length;
-    bool one_table = json_equal(json_object_get(r.settings, "short_factor"),
-                                json_object_get(r.settings, "long_factor"));
-    if (strcmp(r.type, "longrope") == 0 && !one_table)
-        limit = fmin(limit, original_length(&r));
+    double limit = limit_of(&r);
+    if (of->varies.two_ropes)
+        limit = fmin(limit, limit_of(&local));
     if (!(limit >= 1 && limit < INT32_MAX))
         return bad_rope(of, err, "max_position_embeddings is not a length");
     *n_positions = (int64_t)limit;
@@ -181,12 +231,12 @@ static gac_status frequencies(const net *of, const rope *r, float *out, gac_erro
     return GAC_OK;
 }
 
-gac_status gac_rope_tables(const net *of, int64_t size, int64_t n_positions, float **cosines,
-                           float **sines, gac_error *err)
+gac_status gac_rope_tables(const net *of, bool local, int64_t size, int64_t n_positions,
+                           float **cosines, float **sines, gac_error *err)
 {
     rope r;
     int64_t half = size / 2, n_bytes;
-    gac_status status = read_rope(of, size, &r, err);
+    gac_status status = read_rope(of, local, size, &r, err);
     if (status != GAC_OK)
         return status;
     if (!gac_mul_i64(half * (int64_t)sizeof(float), n_positions, &n_bytes))

@@ -29,6 +29,28 @@ gac_engine_input gac_projection_input(gac_projection projection)
                                                        : GAC_INPUT_COUNT;
 }
 
+static gac_status check_plain(const net *n, gac_error *err)
+{
+    if (gac_net_is_plain(n))
+        return GAC_OK;
+    return gac_net_refuse(n, err,
+                          "models of family %s can be run, but not compressed; llama, mistral, "
+                          "qwen2 and qwen3 can",
+                          n->type);
+}
+
+gac_status gac_engine_check_stages(const gac_model *model, gac_error *err)
+{
+    GAC_REFUSE_NULL(err, model);
+    net n;
+    gac_status status = gac_net_read(model, &n, err);
+    if (status != GAC_OK)
+        return status;
+    status = check_plain(&n, err);
+    gac_net_dispose(&n);
+    return status;
+}
+
 static gac_status refuse_device(const gac_engine *e, gac_error *err)
 {
     return gac_error_set(err, GAC_NO_RESOURCE, "the device %s cannot compress models",
@@ -67,9 +89,7 @@ gac_status gac_engine_embed(gac_engine *e, const int32_t *ids, int64_t n, gac_er
     gac_status status = gac_engine_check_text(e, ids, n > 0 ? (size_t)n : 0, err);
     if (status == GAC_OK)
         status = begin(e, ids, n, err);
-    return status == GAC_OK
-               ? e->compute.ops->embed(e->compute.state, e->embedding, e->residual, err)
-               : status;
+    return status == GAC_OK ? gac_engine_run_embedding(e, err) : status;
 }
 
 gac_status gac_engine_read_residual(gac_engine *e, float *out, gac_error *err)
@@ -140,13 +160,15 @@ gac_status gac_engine_collect(gac_engine *e, int32_t layer, gac_error *err)
     if (layer < 0)
         return GAC_OK;
     gac_status status = check_layers(e, layer, layer + 1, err);
+    if (status == GAC_OK)
+        status = check_plain(&e->net, err);
     if (status == GAC_OK && !e->compute.ops->gram_create)
         status = refuse_device(e, err);
     if (status != GAC_OK)
         return status;
     const net_layer *n = &e->net.layers[layer];
     const int64_t sizes[GAC_INPUT_COUNT] = { e->net.hidden, n->n_q_heads * n->v_size, e->net.hidden,
-                                             n->width };
+                                             n->mlp.width };
     e->collected = layer;
     for (int input = 0; input < GAC_INPUT_COUNT && status == GAC_OK; input++)
         status = e->compute.ops->gram_create(e->compute.state, sizes[input], &e->grams[input], err);
@@ -174,6 +196,8 @@ gac_status gac_engine_replace(gac_engine *e, int32_t layer, gac_projection proje
     const replacement by = { projection, first, second };
     gac_matrix *matrix = NULL;
     gac_status status = check_layers(e, layer, layer + 1, err);
+    if (status == GAC_OK)
+        status = check_plain(&e->net, err);
     if (status == GAC_OK && e->layers[layer].kept[input])
         status = gac_error_set(err, GAC_USAGE, "%s of layer %d is replaced already",
                                gac_projection_name(projection), layer);

@@ -312,7 +312,10 @@ static gac_status take_modules(gac_model *m, const builder *b, gac_error *err)
     if (b->n_modules)
         memcpy(m->modules, b->modules, (size_t)b->n_modules * sizeof *m->modules);
     m->n_modules = b->n_modules;
-    return GAC_OK;
+    gac_status status = gac_namemap_init(&m->module_names, err);
+    for (int32_t i = 0, same; i < m->n_modules && status == GAC_OK; i++)
+        status = gac_namemap_add(&m->module_names, m->modules[i].name, i, &same, err);
+    return status;
 }
 
 static gac_status take_all(gac_model *m, builder *b, gac_error *err)
@@ -446,6 +449,7 @@ void gac_model_free(gac_model *m)
     if (!m)
         return;
     gac_namemap_dispose(&m->dim_names);
+    gac_namemap_dispose(&m->module_names);
     gac_arena_free(&m->arena);
     free(m);
 }

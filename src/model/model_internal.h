@@ -117,7 +117,7 @@ struct gac_model {
     int32_t n_unexplained;
     const char **notes;
     int32_t n_notes;
-    gac_namemap dim_names;
+    gac_namemap dim_names, module_names;
 };
 
 /* Returns the index of the tensor with this name, or -1. */

@@ -1,6 +1,4 @@
 /* Queries on a finished model. */
-#include <string.h>
-
 #include "model/model_internal.h"
 
 static bool is_index(int32_t index, int32_t n)
@@ -65,10 +63,8 @@ const gac_op *gac_model_op(const gac_model *m, int32_t index)
 
 const gac_module *gac_model_find_module(const gac_model *m, const char *name)
 {
-    for (int32_t i = 0; i < m->n_modules; i++)
-        if (strcmp(m->modules[i].name, name) == 0)
-            return &m->modules[i];
-    return NULL;
+    int32_t index = gac_namemap_find(&m->module_names, name);
+    return index >= 0 ? &m->modules[index] : NULL;
 }
 
 const struct json_t *gac_model_config(const gac_model *m)

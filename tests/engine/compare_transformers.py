@@ -21,6 +21,7 @@ import tempfile
 
 # BF16 has three bits less than F16; these models, of large random weights, amplify.
 LIMITS = {"reference": 1e-5, "cpu": 1e-5, "cuda F16": 2e-2, "cuda BF16": 1.6e-1}
+BATCH = 3  # sequences side by side
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
@@ -51,7 +52,59 @@ def variants():
             "llama-longrope": ("LlamaConfig", {"rope_parameters": LONGROPE}),
             "mistral": ("MistralConfig", {"sliding_window": None}),
             "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
-            "qwen3": ("Qwen3Config", {"rms_norm_eps": 1e-5})}
+            "qwen3": ("Qwen3Config", {"rms_norm_eps": 1e-5}),
+            **families()}
+
+
+def families():
+    """What differs from Llama. Windows are shorter than the tests' sequences."""
+    window = {"sliding_window": 9}
+    experts = {"moe_intermediate_size": 12, "num_experts": 6, "num_experts_per_tok": 2}
+    stablelm = {"head_dim": None, "partial_rotary_factor": 0.5}
+    gpt2 = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 24}
+    opt = {"ffn_dim": 24, "word_embed_proj_dim": 16, "num_key_value_heads": None}
+    return {"mistral-window": ("MistralConfig", window),
+            "qwen2-window": ("Qwen2Config", {**window, "use_sliding_window": True,
+                                             "max_window_layers": 1}),
+            "gemma": ("GemmaConfig", {}),
+            "gemma2": ("Gemma2Config", {**window, "query_pre_attn_scalar": 20,
+                                        "attn_logit_softcapping": 2.0,
+                                        "final_logit_softcapping": 3.0}),
+            "gemma3": ("Gemma3TextConfig", {**window, "query_pre_attn_scalar": 20,
+                                            "num_hidden_layers": 3,
+                                            "layer_types": ["sliding_attention",
+                                                            "full_attention",
+                                                            "sliding_attention"]}),
+            "gemma3-linear": ("Gemma3TextConfig", {
+                **window, "num_hidden_layers": 7, "rope_theta": 50000.0,
+                "rope_local_base_freq": 3000.0,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+            "gemma2-plain": ("Gemma2Config", {**window, "tie_word_embeddings": False}),
+            "phi3": ("Phi3Config", {**window, "pad_token_id": 0}),
+            "phi3-longrope": ("Phi3Config", {
+                "pad_token_id": 0, "head_dim": 4, "original_max_position_embeddings": 256,
+                "rope_parameters": {**LONGROPE, "short_factor": [1.0, 2.0],
+                                    "long_factor": [1.0, 2.0]}}),
+            "phi3-partial": ("Phi3Config", {"pad_token_id": 0, "partial_rotary_factor": 0.5,
+                                            "head_dim": 4}),
+            "olmo2": ("Olmo2Config", {}),
+            "granite": ("GraniteConfig", {"embedding_multiplier": 6.0, "residual_multiplier": 0.4,
+                                          "attention_multiplier": 0.2, "logits_scaling": 3.0}),
+            "stablelm": ("StableLmConfig", {**stablelm, "use_qkv_bias": True}),
+            "stablelm-parallel": ("StableLmConfig", {**stablelm, "use_parallel_residual": True}),
+            "cohere": ("CohereConfig", {"logit_scale": 0.3}),
+            "cohere-untied": ("CohereConfig", {"tie_word_embeddings": False,
+                                               "attention_bias": True}),
+            "smollm3-usual": ("SmolLM3Config", {"pad_token_id": 0, "num_hidden_layers": 5}),
+            "smollm3": ("SmolLM3Config", {"pad_token_id": 0, "no_rope_layers": [1, 0]}),
+            "gpt2": ("GPT2Config", gpt2),
+            "opt": ("OPTConfig", opt),
+            "mixtral": ("MixtralConfig", {"num_local_experts": 6, "sliding_window": 9}),
+            "qwen2-moe": ("Qwen2MoeConfig", {**experts, "shared_expert_intermediate_size": 20,
+                                             "head_dim": 4, "norm_topk_prob": False}),
+            "qwen3-moe": ("Qwen3MoeConfig", {**experts, "norm_topk_prob": True,
+                                             "mlp_only_layers": [1],
+                                             "num_hidden_layers": 3})}
 
 
 def make(name, folder):
@@ -61,23 +114,28 @@ def make(name, folder):
     torch.manual_seed(sum(name.encode()))
     if kind == "Qwen2Config":  # whose heads are hidden / heads
         more = {**more, "head_dim": 4}
-    config = getattr(transformers, kind)(**{**SMALL, **more})
-    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    settings = {key: value for key, value in {**SMALL, **more}.items() if value is not None}
+    if kind == "GPT2Config":  # whose keys are others
+        settings = {**more, "vocab_size": SMALL["vocab_size"], "initializer_range": 0.3}
+    config = getattr(transformers, kind)(**settings)
+    # The other implementations leave out the bound on scores.
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if "norm" in key or key.endswith("bias"):
+            if "norm" in key or "ln_" in key or key.endswith("bias"):
                 p.add_(0.3 * torch.randn_like(p))
     model.save_pretrained(folder)
     return model
 
 
-def ours(args, folder, device, dtype, per_pass, ids, vocab):
+def ours(args, folder, device, dtype, per_pass, ids, vocab, batch=1):
     import numpy
     with tempfile.TemporaryDirectory() as scratch:
         source, target = pathlib.Path(scratch) / "ids", pathlib.Path(scratch) / "logits"
         numpy.asarray(ids, dtype=numpy.int32).tofile(source)
-        subprocess.run([args.dump, folder, device, dtype, str(per_pass), source, target],
-                       check=True)
+        subprocess.run([args.dump, folder, device, dtype, str(per_pass), source, target,
+                        str(batch)], check=True)
         return numpy.fromfile(target, dtype=numpy.float32).reshape(len(ids), vocab)
 
 
@@ -103,7 +161,24 @@ def compare(args, name, folder, model, ids, rows):
                          "ok": error < LIMITS[label]})
             print(f"{name:16s} {label:10s} {len(ids):4d} tokens, "
                   f"{'all at once' if per_pass == 0 else 'one by one '}: {error:.2e}", flush=True)
+        compare_batch(args, name, folder, model, ids[:BATCH * 24], label, device, dtype, rows)
     return theirs
+
+
+def compare_batch(args, name, folder, model, ids, label, device, dtype, rows):
+    """Sequences side by side: a first part, then token by token from the cache."""
+    import torch
+    with torch.no_grad():
+        theirs = model(torch.tensor(ids).reshape(BATCH, -1)).logits.float().numpy()
+    theirs = theirs.reshape(len(ids), -1)
+    for per_pass in (0, 5, 1):
+        mine = ours(args, folder, device, dtype, per_pass, ids, theirs.shape[1], BATCH)
+        error = worst_error(mine, theirs)
+        rows.append({"model": name, "device": label, "tokens": len(ids), "batch": BATCH,
+                     "per_pass": per_pass, "error": error, "limit": LIMITS[label],
+                     "ok": error < LIMITS[label]})
+        print(f"{name:16s} {label:10s} {BATCH} sequences, {per_pass or 'all'} at a time: "
+              f"{error:.2e}", flush=True)
 
 
 def continuation(args, folder, model, ids, rows):
@@ -168,6 +243,7 @@ def main():
     parser.add_argument("--dump", required=True, help="the program tests/dump_logits")
     parser.add_argument("--gac", help="with --model: compare greedy continuations too")
     parser.add_argument("--model", help="a directory with a real model")
+    parser.add_argument("--only", help="small models whose names begin so")
     parser.add_argument("--model-only", action="store_true", help="without the small models")
     parser.add_argument("--devices", default="reference,cpu")
     parser.add_argument("--out", required=True)
@@ -182,6 +258,8 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for name in [] if args.model_only else variants():
+            if not name.startswith(args.only or ""):
+                continue
             folder = pathlib.Path(scratch) / name
             model = make(name, folder)
             torch.manual_seed(7)

@@ -201,6 +201,48 @@ def merged_bytes(text):
     return made
 
 
+def gemma(text):
+    """Llama-2's, cut at spaces; a text has no space in front."""
+    made = sentencepiece(text)
+    made["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    made["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "},
+                             "behavior": "MergedWithPrevious", "invert": False}
+    made["decoder"] = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+        {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    t = Tokenizer.from_str(json.dumps(made))
+    t.add_tokens([AddedToken("<start_of_turn>", normalized=False),
+                  AddedToken("\n\n\n", normalized=False)])
+    return t
+
+
+def cohere(text):
+    t = byte_level(text, pre.Sequence([pre.Digits(individual_digits=True),
+                                       pre.ByteLevel(add_prefix_space=False, use_regex=True)]),
+                   ["<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>"], normalizer=normalizers.NFC())
+    t.post_processor = processors.TemplateProcessing(
+        single="<BOS_TOKEN> $A", pair="<BOS_TOKEN> $A <BOS_TOKEN>:1 $B:1",
+        special_tokens=[("<BOS_TOKEN>", t.token_to_id("<BOS_TOKEN>"))])
+    return t
+
+
+def opt(text):
+    """GPT-2's with a token in front."""
+    t = byte_level(text, pre.ByteLevel(add_prefix_space=False), ["</s>", "<pad>"])
+    t.post_processor = processors.TemplateProcessing(
+        single="</s> $A", pair="</s> $A </s>:1 $B:1",
+        special_tokens=[("</s>", t.token_to_id("</s>"))])
+    return t
+
+
+def phi3(text):
+    """Llama-2's, whose added tokens take the white space behind them."""
+    t = Tokenizer.from_str(json.dumps(sentencepiece(text)))
+    t.add_tokens([AddedToken(name, rstrip=True, normalized=False)
+                  for name in ("<|end|>", "<|user|>", "<|assistant|>")])
+    return t
+
+
 def split_behavior(behavior, invert, pattern):
     def make(text):
         t = gpt2(text)
@@ -217,7 +259,7 @@ def no_decoder(text):
 
 
 styles = {f.__name__: f for f in (
-    gpt2, gpt2_prefix, llama3, llama3_holes, qwen2, o200k, smollm, digits_together, llama2, llama2_added,
+    gpt2, gpt2_prefix, gemma, cohere, opt, phi3, llama3, llama3_holes, qwen2, o200k, smollm, digits_together, llama2, llama2_added,
     llama2_metaspace, metaspace_split, unknown_fused, unknown_apart, half_the_bytes, merged_bytes,
     no_decoder)}
 for _behavior in ("isolated", "removed", "contiguous", "merged_with_previous", "merged_with_next"):

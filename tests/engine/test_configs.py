@@ -157,7 +157,7 @@ class Rotary(ConfigCase):
 class Layout(ConfigCase):
     def test_family_not_known(self):
         """Names of tensors do not tell what is computed between them."""
-        for kind in ("granite", "smollm3", "stablelm"):
+        for kind in ("olmo", "nemotron", "minicpm"):
             self.make("llama", lambda c, k=kind: c.update(model_type=k))
             self.refused(f'model_type "{kind}" is not supported')
 
@@ -186,16 +186,21 @@ class Layout(ConfigCase):
         self.runs()
 
     def test_window_of_mistral(self):
-        """4096 where nothing is said, as transformers has it."""
-        def long(config):
-            config["max_position_embeddings"] = 8192
-            config.pop("sliding_window")
-        self.make("mistral", long)
-        self.refused("the model allows 4096", self.gac("eval", self.folder, "--prefill", "1x4097"),
-                     2)
-        self.make("mistral", lambda c: c.update(max_position_embeddings=8192))
-        self.refused("the model allows 8192", self.gac("eval", self.folder, "--prefill", "1x8193"),
-                     2)
+        """4096 where nothing is said, as transformers has it; null is none."""
+        def stated(folder, change):
+            self.make("mistral", lambda c: (c.update(max_position_embeddings=8192), change(c)))
+            shutil.move(self.folder, self.folder + folder)
+        stated("-unsaid", lambda c: c.pop("sliding_window"))
+        stated("-4096", lambda c: c.update(sliding_window=4096))
+        stated("-none", lambda c: c.update(sliding_window=None))
+        for other, says in (("-4096", "the same bits"), ("-none", "other bits")):
+            result = self.gac("verify", self.folder + "-unsaid", self.folder + other, "--forward",
+                              "--n-tokens", 4100, "--device", "cpu", "--json", "-q")
+            found = json.loads(result.stdout)["forward"]
+            self.assertEqual(found["n_tokens"], 4100)
+            self.assertEqual("the same bits" if found["bit_exact"] else "other bits", says)
+        self.refused("the model allows 8192",
+                     self.gac("eval", self.folder + "-none", "--prefill", "1x8193"), 2)
 
     def test_layer_without_a_block(self):
         recipe = os.path.join(ROOT, "tools", "make_checkpoint.py")
@@ -219,6 +224,94 @@ class Layout(ConfigCase):
             self.refused(f'"{full}" is missing')
         self.make("llama", None, lambda t: t.update({full: ("F32", [8], bytes(32))}))
         self.refused(f'"{full}": family llama has no such tensor')
+
+
+class Families(ConfigCase):
+    def says(self, model, key, value, says):
+        with self.subTest(model=model, key=key, value=value):
+            self.make(model, lambda c: c.update({key: value}))
+            self.refused(says)
+
+    def test_what_is_not_computed(self):
+        for model, key, value, says in (
+                ("gpt2", "scale_attn_by_inverse_layer_idx", True, "is true, which is not supp"),
+                ("gpt2", "activation_function", "quick_gelu", '"quick_gelu" is not supported'),
+                ("gpt2", "layer_norm_epsilon", "1", "layer_norm_epsilon is not a small number"),
+                ("opt", "do_layer_norm_before", False, "is false, which is not supported"),
+                ("opt", "word_embed_proj_dim", 8, "differs from hidden_size"),
+                ("stablelm", "qk_layernorm", True, "is true, which is not supported"),
+                ("stablelm", "partial_rotary_factor", "1", "is not a number"),
+                ("gemma2", "attn_logit_softcapping", -1, "is not a positive number"),
+                ("gemma2", "query_pre_attn_scalar", 0, "is not a positive number"),
+                ("gemma3", "use_bidirectional_attention", True, "which is not supported"),
+                ("gemma3", "layer_types", ["full_attention"], "too few"),
+                ("gemma3", "layer_types", ["chunked_attention"] * 3, "other entries"),
+                ("granite", "logits_scaling", 0, "is not a positive number"),
+                ("granite", "residual_multiplier", [], "is not a number"),
+                ("smollm3", "no_rope_layers", [1], "with a number for each layer"),
+                ("cohere", "use_qk_norm", True, "q_norm"),
+                ("mixtral", "num_experts_per_tok", 9, "6 experts, of which 9 are chosen"),
+                ("mixtral", "num_experts_per_tok", 0, "num_experts_per_tok"),
+                ("qwen2-moe", "norm_topk_prob", 1, "is neither true nor false")):
+            self.says(model, key, value, says)
+        self.make("phi3", lambda c: c["rope_parameters"].update(rope_type="linear", factor=2.0))
+        self.refused('type "linear" is not known in this family')
+        self.make("phi3-partial", lambda c: c["rope_parameters"].update(
+            partial_rotary_factor=0.8))
+        self.refused("3 of 4 numbers of a head would be rotated")
+
+    def test_tensors_that_the_family_lacks_or_needs(self):
+        for model, name in (("gemma2", "pre_feedforward_layernorm"), ("olmo2", "self_attn.q_norm"),
+                            ("mixtral", "block_sparse_moe.experts.3.w2"),
+                            ("qwen2-moe", "mlp.shared_expert_gate")):
+            full = f"model.layers.1.{name}.weight"
+            self.make(model, None, lambda t, n=full: t.pop(n))
+            self.refused(f"{name}")
+        self.make("opt", None, lambda t: t.pop("model.decoder.layers.0.final_layer_norm.bias"))
+        self.refused("final_layer_norm.bias\" is missing")
+        full = "model.layers.0.input_layernorm.bias"
+        self.make("cohere", None, lambda t: t.update({full: ("F32", [16], bytes(64))}))
+        self.refused(f'"{full}": family cohere has no such tensor')
+
+    def test_settings_of_older_files(self):
+        """As transformers wrote them before version 5; Gemma has two rotations."""
+        def older(config):
+            ropes = config.pop("rope_parameters")
+            full, local = ropes["full_attention"], ropes["sliding_attention"]
+            config.update(rope_theta=full.pop("rope_theta"), rope_scaling=full,
+                          rope_local_base_freq=local["rope_theta"], sliding_window_pattern=6)
+            config.pop("layer_types")
+        self.make("gemma3-linear", older)
+        result = self.gac("verify", os.path.join(MODELS, "gemma3-linear"), self.folder, "--forward",
+                          "--json", "-q")
+        self.assertTrue(json.loads(result.stdout)["forward"]["bit_exact"], result.stderr)
+        self.make("gemma3-linear", lambda c: (older(c), c["rope_scaling"].update(factor=2.0)))
+        result = self.gac("verify", os.path.join(MODELS, "gemma3-linear"), self.folder, "--forward",
+                          "--json", "-q")
+        self.assertFalse(json.loads(result.stdout)["forward"]["bit_exact"])
+
+    def test_repaired(self):
+        """Widths of 24 become 32; the same bits on reference."""
+        for model in ("gemma2", "gemma3", "phi3", "olmo2", "granite", "stablelm", "cohere",
+                      "smollm3", "gpt2", "opt", "mixtral", "qwen2-moe", "qwen3-moe"):
+            with self.subTest(model=model):
+                out = self.folder + "-" + model
+                source = os.path.join(MODELS, model)
+                result = self.gac("repair", source, "-o", out, "--set", "*.width=32", "-q")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                result = self.gac("verify", source, out, "--forward", "--json", "-q")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertTrue(json.loads(result.stdout)["forward"]["bit_exact"])
+
+    def test_compress_is_for_others(self):
+        for model in ("gemma", "phi3", "gpt2", "mixtral", "smollm3"):
+            self.make(os.path.join(ROOT, "models", "tiny"))
+            for name in ("config.json", "model.safetensors"):
+                shutil.copy(os.path.join(MODELS, model, name), self.folder)
+            text = os.path.join(ROOT, "models", "tiny", "heldout.txt")
+            self.refused("can be run, but not compressed", self.gac(
+                "compress", self.folder, "-o", self.folder + "-out", "--text", text, "--ratio", 0.5,
+                "-q"))
 
 
 class Texts(ConfigCase):

@@ -208,6 +208,71 @@ class Generate(EngineCase):
         self.assertEqual(texts[0], texts[1])
         self.assertNotEqual(texts[0], texts[2])
 
+    CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+              "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+              "{{ '<|im_start|>assistant\\n' }}")
+
+    def chat_model(self, name, template=CHATML):
+        folder = self.variant(name, lambda tensors, config: None)
+        with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as file:
+            file.write(template)
+        return folder
+
+    def test_chat(self):
+        folder = self.chat_model("chat")
+        text = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello\n<|im_end|>\n" \
+               "<|im_start|>assistant\n"
+        found = self.json("generate", folder, "Hello\n", "--chat", "--system", "Be kind.")
+        encode = self.judge.tokenizer.encode
+        self.assertEqual(found["chat"], "chatml")
+        self.assertEqual(found["prompt_ids"], encode(text, add_special_tokens=False).ids)
+
+    def test_chat_ends_with_the_turn(self):
+        """The tokenizer's " the" is made the token that ends a turn."""
+        folder = self.chat_model("turn")
+        end = self.judge.tokenizer.encode(" the", add_special_tokens=False).ids
+        self.assertEqual(len(end), 1)
+        path = os.path.join(folder, "tokenizer.json")
+        with open(path, encoding="utf-8") as file:
+            tokenizer = json.load(file)
+        model = tokenizer["model"]
+        piece = self.judge.tokenizer.id_to_token(end[0])
+        pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+        model["merges"] = [[a, b] for a, b in pairs if piece not in (a, b, a + b)]
+        model["vocab"]["<|im_end|>"] = model["vocab"].pop(piece)
+        tokenizer["added_tokens"].append(
+            {"id": end[0], "content": "<|im_end|>", "single_word": False, "lstrip": False,
+             "rstrip": False, "normalized": False, "special": True})
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(tokenizer, file)
+        for seed in range(40):  # until the model says so
+            draw = ("--temperature", 2, "--seed", seed, "--max-tokens", 60)
+            chat = self.json("generate", folder, "The file system is", "--chat", *draw)
+            ids = ",".join(map(str, chat["prompt_ids"]))
+            plain = self.json("generate", folder, "--ids", ids, *draw)
+            self.assertEqual((chat["chat"], plain["chat"]), ("chatml", None))
+            if end[0] in plain["ids"]:
+                break
+        self.assertEqual(chat["ids"], plain["ids"][:plain["ids"].index(end[0])])
+        self.assertEqual(chat["stop"], "eos")
+
+    def test_chat_hint(self):
+        hint = "hint: this model has a chat template (chatml); --chat puts the prompt into it"
+        for folder, args, told in ((self.chat_model("hint"), (), True), (self.model, (), False),
+                                   (self.chat_model("hint-chat"), ("--chat",), False),
+                                   (self.chat_model("hint-no", "{{ messages }}"), (), False)):
+            result = self.gac("generate", folder, "Hi", "--max-tokens", 2, *args)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(hint in result.stderr, told, result.stderr)
+
+    def test_chat_refused(self):
+        other = self.chat_model("other", "{{ messages }}")
+        self.refused(3, ["its chat template is not known; chatml, "], "generate", other, "Hi",
+                     "--chat")
+        self.refused(3, ["it has no chat template"], "generate", self.model, "Hi", "--chat")
+        self.refused(2, ["--system goes with --chat"], "generate", other, "Hi", "--system", "a")
+        self.refused(2, ["not with --ids"], "generate", other, "--ids", "1", "--chat")
+
     def test_full_context(self):
         ids = [5 + i % 50 for i in range(self.judge.limit - 2)]
         found = self.json("generate", self.model, "--ids", ",".join(map(str, ids)), "--max-tokens",

@@ -132,9 +132,18 @@ static gac_status run_linear(bench *b, const linear_case *c, const char *name, g
     round_trip t;
     char line[200];
     gac_status status = open_trip(b, &t, c, err);
-    gac_linear_call there = { t.there, t.s.rows, t.norm,
-                              EPS,     t.rows,   c->gated ? GAC_LINEAR_GATED : GAC_LINEAR_SET };
-    gac_linear_call home = { t.home, t.rows, NULL, 0, t.s.rows, GAC_LINEAR_ADD };
+    gac_linear_call there = { .matrix = t.there,
+                              .x = t.s.rows,
+                              .norm = t.norm,
+                              .eps = EPS,
+                              .out = t.rows,
+                              .mode = c->gated ? GAC_LINEAR_GATED : GAC_LINEAR_SET };
+    gac_linear_call home = { .matrix = t.home,
+                             .x = t.rows,
+                             .norm = NULL,
+                             .eps = 0,
+                             .out = t.s.rows,
+                             .mode = GAC_LINEAR_ADD };
     if (status == GAC_OK)
         status = b->ops->linear(b->state, &there, err);
     if (status == GAC_OK)

@@ -128,8 +128,12 @@ static gac_status run_pass(bench *b, attention *a, gac_attention_call *call, gac
     gac_status status = open_stream(b, a->hidden, c->batch, n_new, &s, err);
     if (status == GAC_OK)
         status = b->ops->begin(b->state, s.ids, c->batch, n_new, n_past, err);
-    gac_linear_call linear = { matrix,        s.rows, NULL, 0, (gac_rows *)(uintptr_t)call->qkv,
-                               GAC_LINEAR_SET };
+    gac_linear_call linear = { .matrix = matrix,
+                               .x = s.rows,
+                               .norm = NULL,
+                               .eps = 0,
+                               .out = (gac_rows *)(uintptr_t)call->qkv,
+                               .mode = GAC_LINEAR_SET };
     if (status == GAC_OK)
         status = b->ops->linear(b->state, &linear, err);
     if (status == GAC_OK)
@@ -191,21 +195,21 @@ static gac_status run_attention(bench *b, const attention_case *c, const char *n
     if (status == GAC_OK)
         status = b->ops->cache_create(b->state, c->batch, a.capacity, c->n_kv_heads, a.qk_stored,
                                       a.v_stored, &cache, err);
-    gac_attention_call call = { cache,
-                                qkv,
-                                out,
-                                c->n_q_heads,
-                                c->n_kv_heads,
-                                c->qk,
-                                a.qk_stored,
-                                c->v,
-                                a.v_stored,
-                                c->norm ? vectors[2] : NULL,
-                                c->norm ? vectors[3] : NULL,
-                                EPS,
-                                c->rope ? vectors[0] : NULL,
-                                c->rope ? vectors[1] : NULL,
-                                1 / sqrt((double)c->qk) };
+    gac_attention_call call = { .cache = cache,
+                                .qkv = qkv,
+                                .out = out,
+                                .n_q_heads = c->n_q_heads,
+                                .n_kv_heads = c->n_kv_heads,
+                                .qk_size = c->qk,
+                                .qk_stored = a.qk_stored,
+                                .v_size = c->v,
+                                .v_stored = a.v_stored,
+                                .q_norm = c->norm ? vectors[2] : NULL,
+                                .k_norm = c->norm ? vectors[3] : NULL,
+                                .eps = EPS,
+                                .cosines = c->rope ? vectors[0] : NULL,
+                                .sines = c->rope ? vectors[1] : NULL,
+                                .scale = 1 / sqrt((double)c->qk) };
     for (int i = 0; i < 6 && c->passes[i] && status == GAC_OK; i++) {
         char line[200];
         snprintf(line, sizeof line, "%s %lld after %lld", name, (long long)c->passes[i],

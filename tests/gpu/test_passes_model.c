@@ -134,17 +134,49 @@ static void close_model(bench *b, model *m)
 static gac_status run_layers(bench *b, model *m, int64_t n_new, gac_error *err)
 {
     gac_rows *x = m->s.rows;
-    gac_status status = b->ops->embed(b->state, m->s.embedding, x, err);
+    const gac_embed_call embed = { .table = m->s.embedding, .out = x };
+    gac_status status = b->ops->embed(b->state, &embed, err);
     for (int i = 0; i < LAYERS && status == GAC_OK; i++) {
-        gac_attention_call attention = { m->cache[i], m->heads, m->attention,  HEADS,
-                                         KV_HEADS,    HEAD,     m->stored,     HEAD,
-                                         m->stored,   NULL,     NULL,          EPS,
-                                         m->cosines,  m->sines, 1 / sqrt(HEAD) };
+        gac_attention_call attention = { .cache = m->cache[i],
+                                         .qkv = m->heads,
+                                         .out = m->attention,
+                                         .n_q_heads = HEADS,
+                                         .n_kv_heads = KV_HEADS,
+                                         .qk_size = HEAD,
+                                         .qk_stored = m->stored,
+                                         .v_size = HEAD,
+                                         .v_stored = m->stored,
+                                         .q_norm = NULL,
+                                         .k_norm = NULL,
+                                         .eps = EPS,
+                                         .cosines = m->cosines,
+                                         .sines = m->sines,
+                                         .scale = 1 / sqrt(HEAD) };
         gac_linear_call calls[4] = {
-            { m->qkv[i], x, m->norm, EPS, m->heads, GAC_LINEAR_SET },
-            { m->o[i], m->attention, NULL, 0, x, GAC_LINEAR_ADD },
-            { m->gate_up[i], x, m->norm, EPS, m->mlp, GAC_LINEAR_GATED },
-            { m->down[i], m->mlp, NULL, 0, x, GAC_LINEAR_ADD },
+            { .matrix = m->qkv[i],
+              .x = x,
+              .norm = m->norm,
+              .eps = EPS,
+              .out = m->heads,
+              .mode = GAC_LINEAR_SET },
+            { .matrix = m->o[i],
+              .x = m->attention,
+              .norm = NULL,
+              .eps = 0,
+              .out = x,
+              .mode = GAC_LINEAR_ADD },
+            { .matrix = m->gate_up[i],
+              .x = x,
+              .norm = m->norm,
+              .eps = EPS,
+              .out = m->mlp,
+              .mode = GAC_LINEAR_GATED },
+            { .matrix = m->down[i],
+              .x = m->mlp,
+              .norm = NULL,
+              .eps = 0,
+              .out = x,
+              .mode = GAC_LINEAR_ADD },
         };
         for (int j = 0; j < 4 && status == GAC_OK; j++) {
             status = b->ops->linear(b->state, &calls[j], err);
@@ -152,7 +184,9 @@ static gac_status run_layers(bench *b, model *m, int64_t n_new, gac_error *err)
                 status = b->ops->attend(b->state, &attention, err);
         }
     }
-    gac_linear_call last = { m->head, x, m->norm, EPS, NULL, GAC_LINEAR_SET };
+    gac_linear_call last = {
+        .matrix = m->head, .x = x, .norm = m->norm, .eps = EPS, .out = NULL, .mode = GAC_LINEAR_SET
+    };
     if (status == GAC_OK)
         status = b->ops->logits(b->state, &last, n_new - 1, n_new, m->batch, err);
     return status;

@@ -157,18 +157,50 @@ enum { QKV = 1, ATTEND = 2, O = 4, GATE_UP = 8, DOWN = 16, LAYER = 31, LOGITS = 
 
 static gac_status run_pass(bench *b, layers *l, int ops, gac_error *err)
 {
-    gac_status status = b->ops->embed(b->state, l->head, l->x, err);
+    const gac_embed_call embed = { .table = l->head, .out = l->x };
+    gac_status status = b->ops->embed(b->state, &embed, err);
     for (int i = 0; i < LAYERS && status == GAC_OK; i++) {
-        gac_attention_call attention = { l->cache[i], l->heads, l->attention,  HEADS,
-                                         KV_HEADS,    HEAD,     HEAD,          HEAD,
-                                         HEAD,        NULL,     NULL,          EPS,
-                                         l->cosines,  l->sines, 1 / sqrt(HEAD) };
+        gac_attention_call attention = { .cache = l->cache[i],
+                                         .qkv = l->heads,
+                                         .out = l->attention,
+                                         .n_q_heads = HEADS,
+                                         .n_kv_heads = KV_HEADS,
+                                         .qk_size = HEAD,
+                                         .qk_stored = HEAD,
+                                         .v_size = HEAD,
+                                         .v_stored = HEAD,
+                                         .q_norm = NULL,
+                                         .k_norm = NULL,
+                                         .eps = EPS,
+                                         .cosines = l->cosines,
+                                         .sines = l->sines,
+                                         .scale = 1 / sqrt(HEAD) };
         gac_linear_call calls[5] = {
-            { l->qkv[i], l->x, l->norm, EPS, l->heads, GAC_LINEAR_SET },
+            { .matrix = l->qkv[i],
+              .x = l->x,
+              .norm = l->norm,
+              .eps = EPS,
+              .out = l->heads,
+              .mode = GAC_LINEAR_SET },
             { 0 },
-            { l->o[i], l->attention, NULL, 0, l->x, GAC_LINEAR_ADD },
-            { l->gate_up[i], l->x, l->norm, EPS, l->mlp, GAC_LINEAR_GATED },
-            { l->down[i], l->mlp, NULL, 0, l->x, GAC_LINEAR_ADD },
+            { .matrix = l->o[i],
+              .x = l->attention,
+              .norm = NULL,
+              .eps = 0,
+              .out = l->x,
+              .mode = GAC_LINEAR_ADD },
+            { .matrix = l->gate_up[i],
+              .x = l->x,
+              .norm = l->norm,
+              .eps = EPS,
+              .out = l->mlp,
+              .mode = GAC_LINEAR_GATED },
+            { .matrix = l->down[i],
+              .x = l->mlp,
+              .norm = NULL,
+              .eps = 0,
+              .out = l->x,
+              .mode = GAC_LINEAR_ADD },
         };
         for (int j = 0; j < 5 && status == GAC_OK; j++) {
             if (!(ops & 1 << j))
@@ -177,7 +209,12 @@ static gac_status run_pass(bench *b, layers *l, int ops, gac_error *err)
                             : b->ops->linear(b->state, &calls[j], err);
         }
     }
-    gac_linear_call last = { l->head, l->x, l->norm, EPS, NULL, GAC_LINEAR_SET };
+    gac_linear_call last = { .matrix = l->head,
+                             .x = l->x,
+                             .norm = l->norm,
+                             .eps = EPS,
+                             .out = NULL,
+                             .mode = GAC_LINEAR_SET };
     if (status == GAC_OK && ops & LOGITS)
         status = b->ops->logits(b->state, &last, 0, 1, 1, err);
     return status;

@@ -244,8 +244,9 @@ gac_status open_stream(bench *b, int64_t hidden, int64_t batch, int64_t n_new, s
         status = b->ops->rows_create(b->state, hidden, true, &s->rows, err);
     if (status == GAC_OK)
         status = b->ops->begin(b->state, s->ids, batch, n_new, 0, err);
+    const gac_embed_call embed = { .table = s->embedding, .out = s->rows };
     if (status == GAC_OK)
-        status = b->ops->embed(b->state, s->embedding, s->rows, err);
+        status = b->ops->embed(b->state, &embed, err);
     if (status == GAC_OK)
         status = b->ops->rows_read(b->state, s->rows, 0, n, s->values, err);
     return status;

@@ -144,7 +144,8 @@ static inline gac_rows *lab_rows(lab *l, gac_axis axis, const float *data, int64
     LAB_OK(l, ops->matrix_create(state, axis, &module, 1, &table, &l->err));
     LAB_OK(l, ops->rows_create(state, axis.n_slices * axis.stored, true, &rows, &l->err));
     LAB_OK(l, ops->begin(state, ids, batch, n_new, n_past, &l->err));
-    LAB_OK(l, ops->embed(state, table, rows, &l->err));
+    const gac_embed_call embed = { .table = table, .out = rows };
+    LAB_OK(l, ops->embed(state, &embed, &l->err));
     ops->matrix_free(state, table);
     return rows;
 }

@@ -332,6 +332,12 @@ static void null_tokenizer(void **state)
     (void)state;
     NEEDS(gac_tokenizer_open, directory, NULL, SOME, err);
     NEEDS(gac_tokenizer_open, out, SOME, NULL, err);
+    NEEDS(gac_chat_open, directory, NULL, SOME, err);
+    NEEDS(gac_chat_open, out, SOME, NULL, err);
+    NEEDS(gac_chat_prompt, chat, NULL, SOME, NULL, SOME, SOME, err);
+    NEEDS(gac_chat_prompt, tokenizer, SOME, NULL, NULL, SOME, SOME, err);
+    NEEDS(gac_chat_prompt, user, SOME, SOME, NULL, NULL, SOME, err);
+    NEEDS(gac_chat_prompt, out, SOME, SOME, NULL, SOME, NULL, err);
     NEEDS(gac_tokenizer_encode, tokenizer, NULL, SOME, 1, false, SOME, SOME, err);
     NEEDS(gac_tokenizer_encode, out, SOME, SOME, 1, false, NULL, SOME, err);
     NEEDS(gac_tokenizer_encode, n_ids, SOME, SOME, 1, false, SOME, NULL, err);
@@ -378,6 +384,7 @@ static void null_engine(void **state)
     NEEDS(gac_engine_losses, ids, SOME, NULL, 1, SOME, err);
     NEEDS(gac_engine_losses, losses, SOME, SOME, 1, NULL, err);
     NEEDS(gac_engine_model_context, model, NULL, SOME, err);
+    NEEDS(gac_engine_check_stages, model, NULL, err);
     NEEDS(gac_engine_model_context, n_tokens, SOME, NULL, err);
     NEEDS(gac_engine_perplexity, engine, NULL, SOME, 1, SOME, SOME, err);
     NEEDS(gac_engine_perplexity, ids, SOME, NULL, 1, SOME, SOME, err);

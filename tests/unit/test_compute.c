@@ -88,7 +88,9 @@ static float *run_into(lab *l, const linear_case *c, gac_rows *out)
     gac_rows *x = lab_rows(l, c->in, c->x, 1, c->n_rows, 0);
     gac_vector *norm = c->norm ? lab_vector(l, c->norm, numbers(c->in)) : NULL;
     LAB_OK(l, ops->matrix_create(state, c->in, c->modules, c->n_modules, &matrix, &l->err));
-    gac_linear_call call = { matrix, x, norm, 1e-5, out, c->mode };
+    gac_linear_call call = {
+        .matrix = matrix, .x = x, .norm = norm, .eps = 1e-5, .out = out, .mode = c->mode
+    };
     LAB_OK(l, ops->linear(state, &call, &l->err));
     LAB_OK(l, ops->finish(state, &l->err));
     LAB_OK(l, ops->rows_read(state, out, 0, c->n_rows, result, &l->err));
@@ -360,7 +362,9 @@ static void check_logits(const char *name, const linear_case *c, int64_t first, 
     gac_rows *x = lab_rows(&l, c->in, c->x, 1, c->n_rows, 0);
     gac_vector *norm = lab_vector(&l, c->norm, numbers(c->in));
     LAB_OK(&l, ops->matrix_create(state, c->in, c->modules, 1, &matrix, &l.err));
-    gac_linear_call call = { matrix, x, norm, 1e-5, NULL, GAC_LINEAR_SET };
+    gac_linear_call call = {
+        .matrix = matrix, .x = x, .norm = norm, .eps = 1e-5, .out = NULL, .mode = GAC_LINEAR_SET
+    };
     LAB_OK(&l, ops->logits(state, &call, first, step, n, &l.err));
     LAB_OK(&l, ops->logits_read(state, logits, &l.err));
     for (int64_t i = 0; i < n; i++)
@@ -399,6 +403,25 @@ static void logits_and_losses(void **state)
 
 /* Kernels. */
 
+/* With a factor and without one. */
+static void gelus_are_close(const gac_cpu_kernels *kernels)
+{
+    for (int64_t n = 1; n < 70; n++) {
+        float *x = lab_floats(n), *y = lab_floats(n), *z = lab_alloc(n, sizeof *z);
+        for (int64_t j = 0; j < n; j++)
+            x[j] *= (float)lab_int(1, 25);
+        for (int with = 0; with < 2; with++) {
+            kernels->gelu_tanh(x, with ? y : NULL, n, z);
+            for (int64_t j = 0; j < n; j++) {
+                double v = (double)x[j];
+                double e = 0.5 * v * (1 + tanh(0.79788456080286536 * (v + 0.044715 * v * v * v)));
+                e *= with ? (double)y[j] : 1;
+                assert_true(fabs((double)z[j] - e) <= 1e-6 * fabs(e) + 1e-7);
+            }
+        }
+    }
+}
+
 static void exps_are_close(void **state)
 {
     (void)state;
@@ -428,6 +451,7 @@ static void exps_are_close(void **state)
                 assert_true(fabs((double)z[j] - e) <= 1e-6 * fabs(e) + 1e-36);
             }
         }
+        gelus_are_close(kernels);
         float odd[3] = { NAN, 1, -INFINITY };
         kernels->exps(odd, 3, 1);
         assert_true(isnan(odd[0]) && odd[1] == 1 && odd[2] < 1e-37F);

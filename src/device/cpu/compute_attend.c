@@ -2,6 +2,7 @@
  * handles a block of queries that share one kv head. */
 #include "device/cpu/compute_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #define ROWS_PER_ITEM 16
@@ -9,24 +10,48 @@
 #define FAST_ROWS 192         /* most queries per block, cpu */
 #define FAST_SCORES (1 << 18) /* most scores per block, so that they fit the L2 cache */
 
-/* Applies the norm and the rotary embedding to one head: x (qk_size) to out (qk_size). */
-static void prepare_head(const gac_cpu_attention *attention, const float *x, const gac_vector *norm,
-                         int64_t position, float *out)
+/* Applies the norm of n_heads heads together, x (n_heads, qk_stored), to one of them. */
+static void norm_whole(const gac_cpu_attention *attention, const float *x, int64_t n_heads,
+                       int64_t head, const gac_vector *norm, float *out)
 {
     const gac_attention_call *call = attention->call;
-    const int64_t size = call->qk_size, half = size / 2;
-    if (norm)
-        gac_cpu_norm(attention->compute, x, norm->data, call->eps, size, out);
-    else
-        memcpy(out, x, (size_t)size * sizeof *out);
+    const int64_t size = call->qk_size, stride = call->qk_stored;
+    double squares = 0;
+    for (int64_t h = 0; h < n_heads; h++)
+        squares += gac_cpu_squares(attention->compute, x + h * stride, 0, size);
+    double factor = 1 / sqrt(squares / (double)(n_heads * size) + call->eps);
+    for (int64_t i = 0; i < size; i++)
+        out[i] =
+            (float)((double)x[head * stride + i] * factor * (double)norm->data[head * size + i]);
+}
+
+/* Applies the norm and the rotary embedding to one of n_heads heads x (n_heads, qk_stored);
+ * out (qk_size). */
+static void prepare_head(const gac_cpu_attention *attention, const float *x, int64_t n_heads,
+                         int64_t head, const gac_vector *norm, int64_t position, float *out)
+{
+    const gac_attention_call *call = attention->call;
+    const int64_t size = call->qk_size;
+    const int64_t half = (call->rotary_size > 0 ? call->rotary_size : size) / 2;
+    const int64_t step = call->interleaved ? 2 : 1, other = call->interleaved ? 1 : half;
+    if (norm && call->norm_whole) {
+        norm_whole(attention, x, n_heads, head, norm, out);
+    } else if (norm) {
+        const float *weights = norm->data + (norm->n > size ? head * size : 0);
+        const gac_cpu_norm_args args = { weights, NULL, call->eps, call->norm_centred };
+        gac_cpu_norm(attention->compute, &args, x + head * call->qk_stored, size, out);
+    } else {
+        memcpy(out, x + head * call->qk_stored, (size_t)size * sizeof *out);
+    }
     if (!call->cosines)
         return;
     const float *cosines = call->cosines->data + position * half;
     const float *sines = call->sines->data + position * half;
     for (int64_t i = 0; i < half; i++) {
-        double a = (double)out[i], b = (double)out[i + half];
-        out[i] = (float)(a * (double)cosines[i] - b * (double)sines[i]);
-        out[i + half] = (float)(b * (double)cosines[i] + a * (double)sines[i]);
+        float *first = out + step * i, *second = first + other;
+        double a = (double)*first, b = (double)*second;
+        *first = (float)(a * (double)cosines[i] - b * (double)sines[i]);
+        *second = (float)(b * (double)cosines[i] + a * (double)sines[i]);
     }
 }
 
@@ -48,7 +73,7 @@ static void fill_cache(void *data, int64_t item, int thread)
         for (int64_t h = 0; h < call->n_kv_heads; h++) {
             int64_t place =
                 (row / compute->n_new * cache->n_kv_heads + h) * cache->capacity + position;
-            prepare_head(attention, keys + h * call->qk_stored, call->k_norm, position,
+            prepare_head(attention, keys, call->n_kv_heads, h, call->k_norm, position,
                          cache->keys + place * cache->qk_stored);
             memcpy(cache->values + place * cache->v_stored, values + h * call->v_stored,
                    (size_t)call->v_size * sizeof *values);
@@ -76,7 +101,7 @@ static void attend_item(void *data, int64_t item, int thread)
         int64_t token = first + r / group, head = kv_head * group + r % group;
         const float *row =
             call->qkv->data + (sequence * compute->n_new + token) * call->qkv->stride;
-        prepare_head(attention, row + head * call->qk_stored, call->q_norm, compute->n_past + token,
+        prepare_head(attention, row, call->n_q_heads, head, call->q_norm, compute->n_past + token,
                      q + r * call->qk_size);
     }
     compute->arithmetic->attend(attention, q, sequence, kv_head, first, n_rows, out + used, out);
@@ -107,7 +132,11 @@ static gac_status check_call(const gac_cpu_compute *compute, const gac_attention
                              (long long)call->n_q_heads, (long long)call->qk_size,
                              (long long)call->v_size, (long long)cache->n_kv_heads,
                              (long long)cache->qk_stored, (long long)cache->v_stored);
-    if (call->cosines && call->cosines->n / n_keys < call->qk_size / 2)
+    if (call->rotary_size < 0 || call->rotary_size > call->qk_size || call->window < 0 ||
+        (call->norm_whole && call->norm_centred))
+        return gac_error_set(err, GAC_USAGE, "attention with sizes that make no sense");
+    int64_t n_rotated = call->rotary_size > 0 ? call->rotary_size : call->qk_size;
+    if (call->cosines && call->cosines->n / n_keys < n_rotated / 2)
         return gac_error_set(err, GAC_USAGE, "position %lld is beyond the table of angles",
                              (long long)n_keys - 1);
     return GAC_OK;
@@ -125,6 +154,22 @@ static gac_status reserve_work(gac_cpu_compute *compute, const gac_attention_cal
         !gac_add_i64(heads, 64, &heads) || __builtin_add_overflow(bytes, (size_t)heads, &bytes))
         return gac_error_no_memory(err);
     return gac_scratch_reserve(compute, bytes, err);
+}
+
+gac_key_range gac_cpu_seen(const gac_cpu_attention *attention, int64_t first, int64_t n_rows)
+{
+    const gac_attention_call *call = attention->call;
+    int64_t position = attention->compute->n_past + first;
+    int64_t end = position + (n_rows - 1) / attention->group + 1;
+    int64_t start = call->window > 0 && position >= call->window ? position + 1 - call->window : 0;
+    return (gac_key_range){ start, end - start, position - start };
+}
+
+int64_t gac_cpu_first_seen(const gac_cpu_attention *attention, gac_key_range range, int64_t r)
+{
+    const int64_t window = attention->call->window;
+    int64_t n_seen = range.n_past + r / attention->group + 1;
+    return window > 0 && n_seen > window ? n_seen - window : 0;
 }
 
 gac_status gac_cpu_attend(void *state, const gac_attention_call *call, gac_error *err)

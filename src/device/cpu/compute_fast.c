@@ -135,27 +135,34 @@ static bool attend_bytes(const gac_attention_call *call, int64_t n_rows, int64_t
     return true;
 }
 
-/* Turns scores (n_rows, n_keys) into softmax weights without their normalisation, which
- * goes to factors (n_rows). Row r sees the first n_past + r / group + 1 keys. The other
- * weights become 0. */
-static void softmax(const gac_cpu_attention *attention, int64_t n_past, int64_t n_rows,
-                    int64_t n_keys, float *scores, float *factors)
+/* Turns scores (n_rows, keys of the range) into softmax weights without their
+ * normalisation, which goes to factors (n_rows). Row r sees the keys from
+ * gac_cpu_first_seen to n_past + r / group. The other weights become 0. */
+static void softmax(const gac_cpu_attention *attention, gac_key_range range, int64_t n_rows,
+                    float *scores, float *factors)
 {
     const gac_cpu_kernels *kernels = attention->compute->kernels;
-    for (int64_t r = 0; r < n_rows; r++, scores += n_keys) {
-        int64_t n_seen = n_past + r / attention->group + 1;
-        factors[r] = 1 / kernels->exps(scores, n_seen, kernels->largest(scores, n_seen));
-        memset(scores + n_seen, 0, (size_t)(n_keys - n_seen) * sizeof *scores);
+    const double softcap = attention->call->softcap;
+    for (int64_t r = 0; r < n_rows; r++, scores += range.n) {
+        int64_t end = range.n_past + r / attention->group + 1;
+        int64_t first = gac_cpu_first_seen(attention, range, r), n_seen = end - first;
+        if (softcap > 0)
+            gac_cpu_bound(0, softcap, n_seen, scores + first);
+        factors[r] =
+            1 / kernels->exps(scores + first, n_seen, kernels->largest(scores + first, n_seen));
+        memset(scores, 0, (size_t)first * sizeof *scores);
+        memset(scores + end, 0, (size_t)(range.n - end) * sizeof *scores);
     }
 }
 
 /* Attention by dot products, for few rows. */
 static void attend_few(const gac_cpu_attention *attention, const float *q, const float *keys,
-                       const float *values, int64_t n_past, int64_t n_rows, int64_t n_keys,
-                       float *scores, float *factors, float *out)
+                       const float *values, gac_key_range range, int64_t n_rows, float *scores,
+                       float *factors, float *out)
 {
     const gac_attention_call *call = attention->call;
     const gac_cpu_kernels *kernels = attention->compute->kernels;
+    const int64_t n_keys = range.n;
     for (int64_t j = 0; j < n_keys; j++) {
         float sums[FEW_QUERIES];
         kernels->dots(q, call->qk_size, (int)n_rows, keys + j * call->cache->qk_stored,
@@ -163,7 +170,7 @@ static void attend_few(const gac_cpu_attention *attention, const float *q, const
         for (int64_t r = 0; r < n_rows; r++)
             scores[r * n_keys + j] = sums[r] * (float)call->scale;
     }
-    softmax(attention, n_past, n_rows, n_keys, scores, factors);
+    softmax(attention, range, n_rows, scores, factors);
     for (int64_t r = 0; r < n_rows; r++)
         kernels->mix(scores + r * n_keys, values, call->cache->v_stored, n_keys, call->v_size,
                      out + r * call->v_size);
@@ -175,18 +182,17 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     const gac_attention_call *call = attention->call;
     const gac_cache *cache = call->cache;
     const int64_t head = (sequence * cache->n_kv_heads + kv_head) * cache->capacity;
-    const int64_t n_past = attention->compute->n_past + first;
-    const int64_t n_keys = n_past + (n_rows - 1) / attention->group + 1;
-    const int64_t qk_size = call->qk_size, v_size = call->v_size;
-    const float *keys = cache->keys + head * cache->qk_stored;
-    const float *values = cache->values + head * cache->v_stored;
+    const gac_key_range range = gac_cpu_seen(attention, first, n_rows);
+    const int64_t n_keys = range.n, qk_size = call->qk_size, v_size = call->v_size;
+    const float *keys = cache->keys + (head + range.start) * cache->qk_stored;
+    const float *values = cache->values + (head + range.start) * cache->v_stored;
     float *factors = scratch, *scores = factors + n_rows; /* (n_rows) and (n_rows, n_keys) */
     if (n_rows <= FEW_QUERIES) {
-        attend_few(attention, q, keys, values, n_past, n_rows, n_keys, scores, factors, out);
+        attend_few(attention, q, keys, values, range, n_rows, scores, factors, out);
     } else {
         gac_blas_gemm(true, n_rows, n_keys, qk_size, (float)call->scale, q, qk_size, keys,
                       cache->qk_stored, 0, scores, n_keys);
-        softmax(attention, n_past, n_rows, n_keys, scores, factors);
+        softmax(attention, range, n_rows, scores, factors);
         gac_blas_gemm(false, n_rows, v_size, n_keys, 1, scores, n_keys, values, cache->v_stored, 0,
                       out, v_size);
     }

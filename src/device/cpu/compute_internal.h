@@ -43,6 +43,12 @@ typedef struct gac_cpu_attention {
     int64_t n_blocks; /* blocks of n_tokens in a sequence */
 } gac_cpu_attention;
 
+/* The keys that some rows of a block see: n keys from start on. n_past of them come before
+ * the block's first token. */
+typedef struct gac_key_range {
+    int64_t start, n, n_past;
+} gac_key_range;
+
 typedef struct gac_cpu_arithmetic {
     bool exact; /* sums in FP64, in index order */
     gac_status (*multiply)(gac_cpu_compute *compute, const gac_product *products, int n_products,
@@ -78,6 +84,15 @@ struct gac_cpu_compute {
 struct gac_vector {
     int64_t n;
     float data[];
+};
+
+struct gac_routing {
+    int64_t max_experts, n_experts, n_chosen; /* n_experts: of the last router */
+    int64_t *starts; /* (max_experts + 1): an expert's entries of rows and weights */
+    int32_t *rows;   /* (max_rows * n_chosen) */
+    float *weights;  /* (max_rows * n_chosen) */
+    int32_t *chosen; /* (max_rows, n_chosen), experts of a row */
+    float *shares;   /* (max_rows, n_chosen), their weights */
 };
 
 struct gac_rows {
@@ -136,6 +151,17 @@ gac_status gac_cpu_linear(void *state, const gac_linear_call *call, gac_error *e
 gac_status gac_cpu_logits(void *state, const gac_linear_call *call, int64_t first, int64_t step,
                           int64_t n, gac_error *err);
 gac_status gac_cpu_losses(void *state, const int32_t *targets, double *out, gac_error *err);
+/* Returns the keys that n_rows rows from token first on may see. */
+gac_key_range gac_cpu_seen(const gac_cpu_attention *attention, int64_t first, int64_t n_rows);
+/* Returns the first key of the range that row r of the block sees. It is 0 without a
+ * window. */
+int64_t gac_cpu_first_seen(const gac_cpu_attention *attention, gac_key_range range, int64_t r);
+
+/* In compute_route.c. */
+gac_status gac_cpu_routing_create(void *state, int64_t n_experts, int64_t n_chosen,
+                                  gac_routing **out, gac_error *err);
+void gac_cpu_routing_free(void *state, gac_routing *routing);
+gac_status gac_cpu_route(void *state, const gac_route_call *call, gac_error *err);
 gac_status gac_cpu_attend(void *state, const gac_attention_call *call, gac_error *err);
 /* In gram.c and algebra.c; only `cpu` has them. */
 gac_status gac_cpu_gram_create(void *state, int64_t n, gac_gram **out, gac_error *err);
@@ -146,8 +172,28 @@ gac_status gac_cpu_gram_read(void *state, const gac_gram *gram, double *matrix, 
                              gac_error *err);
 gac_status gac_cpu_factor(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
 
-/* out (n) = x (n) / rms(x) * weights (n). out may be x. */
-void gac_cpu_norm(const gac_cpu_compute *compute, const float *x, const float *weights, double eps,
+/* In compute_rows.c. */
+
+/* A norm of n numbers: out = x / rms(x) * weights + bias. centred: x minus its mean stands
+ * for x. bias may be NULL, and out may be x. */
+typedef struct gac_cpu_norm_args {
+    const float *weights, *bias; /* (n) */
+    double eps;
+    bool centred;
+} gac_cpu_norm_args;
+void gac_cpu_norm(const gac_cpu_compute *compute, const gac_cpu_norm_args *args, const float *x,
                   int64_t n, float *out);
+/* The norm that a linear call asks for, before its matrix. */
+gac_cpu_norm_args gac_cpu_norm_of(const gac_linear_call *call);
+
+/* Returns the sum of the squares of x (n) minus mean. */
+double gac_cpu_squares(const gac_cpu_compute *compute, const float *x, double mean, int64_t n);
+
+/* out (n) = activation(x) * factor; factor NULL is 1. */
+void gac_cpu_activate(const gac_cpu_compute *compute, gac_activation activation, const float *x,
+                      const float *factor, int64_t n, float *out);
+
+/* x (n) = softcap(x * scale); each is ignored where it is 0. */
+void gac_cpu_bound(double scale, double softcap, int64_t n, float *x);
 
 #endif

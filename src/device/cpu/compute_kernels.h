@@ -35,6 +35,8 @@ typedef struct gac_cpu_kernels {
     double (*exp_sum)(const float *row, int64_t n, float largest);
     /* out = silu(gate) * up */
     void (*silu)(const float *gate, const float *up, int64_t n, float *out);
+    /* out = gelu(x) * factor, with gelu's approximation by tanh; factor NULL is 1 */
+    void (*gelu_tanh)(const float *x, const float *factor, int64_t n, float *out);
 } gac_cpu_kernels;
 
 extern const gac_cpu_kernels gac_cpu_kernels_base;

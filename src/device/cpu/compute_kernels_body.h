@@ -297,6 +297,29 @@ static void silu(const float *gate, const float *up, int64_t n, float *out)
     memcpy(out + i, &g, (size_t)(n - i) * sizeof *out);
 }
 
+/* x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3), which is
+ * x (1 + tanh(...)) / 2. */
+ALWAYS_INLINE floats gelu_tanh_of(floats x)
+{
+    return x / (exp_of(x * (x * x * -0.0713548163F - 1.59576912F)) + 1.0F);
+}
+
+static void gelu_tanh(const float *x, const float *factor, int64_t n, float *out)
+{
+    const floats zero = { 0 }, one = zero + 1.0F;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        floats f = factor ? *(const floats *)(factor + i) : one;
+        *(floats *)(out + i) = gelu_tanh_of(*(const floats *)(x + i)) * f;
+    }
+    floats rest = zero, f = one;
+    memcpy(&rest, x + i, (size_t)(n - i) * sizeof *x);
+    if (factor)
+        memcpy(&f, factor + i, (size_t)(n - i) * sizeof *factor);
+    rest = gelu_tanh_of(rest) * f;
+    memcpy(out + i, &rest, (size_t)(n - i) * sizeof *out);
+}
+
 static bool usable(void)
 {
     return KERNELS_USABLE;
@@ -314,4 +337,5 @@ const gac_cpu_kernels KERNELS = {
     .exps = exps,
     .exp_sum = exp_sum,
     .silu = silu,
+    .gelu_tanh = gelu_tanh,
 };

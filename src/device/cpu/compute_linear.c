@@ -8,35 +8,15 @@
 
 #define ROWS_PER_ITEM 16
 
-static double sum_of_squares(const float *x, int64_t n, bool exact)
-{
-    double sums[8] = { 0 };
-    int64_t i = 0;
-    for (; !exact && i + 8 <= n; i += 8) {
-        for (int lane = 0; lane < 8; lane++)
-            sums[lane] += (double)x[i + lane] * (double)x[i + lane];
-    }
-    for (; i < n; i++)
-        sums[0] += (double)x[i] * (double)x[i];
-    return ((sums[0] + sums[4]) + (sums[1] + sums[5])) +
-           ((sums[2] + sums[6]) + (sums[3] + sums[7]));
-}
-
-void gac_cpu_norm(const gac_cpu_compute *compute, const float *x, const float *weights, double eps,
-                  int64_t n, float *out)
-{
-    double mean = sum_of_squares(x, n, compute->arithmetic->exact) / (double)n;
-    double factor = 1 / sqrt(mean + eps);
-    for (int64_t i = 0; i < n; i++)
-        out[i] = (float)((double)x[i] * factor * (double)weights[i]);
-}
-
 /* State of one linear call, which processes its rows in chunks. */
 typedef struct linear_run {
     gac_cpu_compute *compute;
     const gac_linear_call *call;
     const gac_matrix *matrix;
-    int64_t first, step;    /* row i of the call is row first + i * step of x */
+    int64_t first, step;   /* row i of the call is row first + i * step of x */
+    const int32_t *routed; /* (n) rows of an expert, or NULL */
+    const float *shares;   /* (n), what their outputs are multiplied by */
+    gac_cpu_norm_args norm;
     int64_t n_in, n_latent; /* numbers per row, without padding */
     int64_t n_out;
     float *logits;       /* (rows, n_out), or NULL to write to call->out */
@@ -47,6 +27,17 @@ typedef struct linear_run {
     int n_products;
 } linear_run;
 
+/* An expert reads the rows that chose it, except in its last matrix, which adds to them. */
+static bool gathers(const linear_run *run)
+{
+    return run->routed && run->call->mode != GAC_LINEAR_ADD;
+}
+
+static int64_t row_of(const linear_run *run, int64_t i)
+{
+    return gathers(run) ? run->routed[run->row + i] : run->first + (run->row + i) * run->step;
+}
+
 static void prepare_rows(void *data, int64_t item, int thread)
 {
     linear_run *run = data;
@@ -56,7 +47,7 @@ static void prepare_rows(void *data, int64_t item, int thread)
         (item + 1) * ROWS_PER_ITEM < run->n_rows ? (item + 1) * ROWS_PER_ITEM : run->n_rows;
     (void)thread;
     for (int64_t i = item * ROWS_PER_ITEM; i < end; i++) {
-        const float *from = x->data + (run->first + (run->row + i) * run->step) * x->stride;
+        const float *from = x->data + row_of(run, i) * x->stride;
         float *to = (float *)run->compute->input.data + i * gac_row_stride(run->n_in);
         if (in.stored != in.size || !run->call->norm) {
             for (int64_t s = 0; s < in.n_slices; s++)
@@ -64,16 +55,16 @@ static void prepare_rows(void *data, int64_t item, int thread)
             from = to;
         }
         if (run->call->norm)
-            gac_cpu_norm(run->compute, from, run->call->norm->data, run->call->eps, run->n_in, to);
+            gac_cpu_norm(run->compute, &run->norm, from, run->n_in, to);
     }
 }
 
-/* Sets run->input. It points at the rows themselves if they need no norm and no
- * compaction. */
+/* Sets run->input. It points at the rows themselves if they need no norm, no compaction
+ * and no gathering. */
 static gac_status prepare_input(linear_run *run, gac_error *err)
 {
     const gac_rows *x = run->call->x;
-    if (!run->call->norm && run->matrix->in.stored == run->matrix->in.size) {
+    if (!run->call->norm && run->matrix->in.stored == run->matrix->in.size && !gathers(run)) {
         run->input = x->data + (run->first + run->row * run->step) * x->stride;
         run->input_stride = run->step * x->stride;
         return GAC_OK;
@@ -142,35 +133,27 @@ static gac_status multiply_parts(linear_run *run, float *y, int64_t stride, bool
     return multiply(run, err);
 }
 
-static void gate(const gac_cpu_compute *compute, const float *a, const float *b, int64_t n,
-                 float *out)
+/* Copies one row of contiguous outputs y to out, where every slice is padded to its stored
+ * size. y may be overwritten. */
+static void place_row(const linear_run *run, float *y, float share, float *out)
 {
-    if (!compute->arithmetic->exact) {
-        compute->kernels->silu(a, b, n, out);
-        return;
+    const gac_linear_call *call = run->call;
+    const bool gated = call->mode == GAC_LINEAR_GATED;
+    if (call->out_norm) {
+        gac_cpu_norm_args norm = { call->out_norm->data, NULL, call->eps, call->centred };
+        gac_cpu_norm(run->compute, &norm, y, run->n_out, y);
     }
-    for (int64_t i = 0; i < n; i++) {
-        double x = (double)a[i];
-        float silu = (float)(x / (1 + exp(-x)));
-        out[i] = silu * b[i];
-    }
-}
-
-/* Copies one row of contiguous outputs to out, where every slice is padded to its stored
- * size. */
-static void place_row(const linear_run *run, const float *y, float *out)
-{
-    const bool gated = run->call->mode == GAC_LINEAR_GATED;
     for (int i = 0; i < (gated ? 1 : run->matrix->n_modules); i++) {
         const gac_axis axis = run->matrix->modules[i].out;
         for (int64_t s = 0; s < axis.n_slices; s++, y += axis.size, out += axis.stored) {
-            if (run->call->mode == GAC_LINEAR_ADD) {
+            if (call->mode == GAC_LINEAR_ADD) {
                 for (int64_t k = 0; k < axis.size; k++)
-                    out[k] += y[k];
+                    out[k] += share * y[k];
                 continue;
             }
-            if (gated)
-                gate(run->compute, y, y + axis.n_slices * axis.size, axis.size, out);
+            if (gated || call->mode == GAC_LINEAR_ACTIVATED)
+                gac_cpu_activate(run->compute, call->activation, y,
+                                 gated ? y + axis.n_slices * axis.size : NULL, axis.size, out);
             else
                 memcpy(out, y, (size_t)axis.size * sizeof *out);
             memset(out + axis.size, 0, (size_t)(axis.stored - axis.size) * sizeof *out);
@@ -181,20 +164,28 @@ static void place_row(const linear_run *run, const float *y, float *out)
 static void place_rows(void *data, int64_t item, int thread)
 {
     const linear_run *run = data;
-    const float *y = run->compute->outputs.data;
+    float *y = run->compute->outputs.data;
     const gac_rows *out = run->call->out;
+    const bool scatters = run->routed && run->call->mode == GAC_LINEAR_ADD;
+    const float scale = run->call->scale != 0 ? (float)run->call->scale : 1;
     int64_t end =
         (item + 1) * ROWS_PER_ITEM < run->n_rows ? (item + 1) * ROWS_PER_ITEM : run->n_rows;
     (void)thread;
-    for (int64_t i = item * ROWS_PER_ITEM; i < end; i++)
+    for (int64_t i = item * ROWS_PER_ITEM; i < end; i++) {
+        int64_t row = scatters ? run->routed[run->row + i] : run->row + i;
         place_row(run, y + i * gac_row_stride(run->n_out),
-                  out->data + (run->row + i) * out->stride);
+                  scatters ? scale * run->shares[run->row + i] : scale,
+                  out->data + row * out->stride);
+    }
 }
 
-/* Returns whether call->out has the layout of the products: no gate and no padding. */
+/* Returns whether the products can go to call->out as they are: nothing is computed of
+ * them, and nothing is padded. */
 static bool is_plain(const linear_run *run)
 {
-    if (run->call->mode == GAC_LINEAR_GATED)
+    const gac_linear_call *call = run->call;
+    if (call->mode == GAC_LINEAR_GATED || call->mode == GAC_LINEAR_ACTIVATED || call->out_norm ||
+        call->scale != 0 || (run->routed && call->mode == GAC_LINEAR_ADD))
         return false;
     for (int i = 0; i < run->matrix->n_modules; i++) {
         if (run->matrix->modules[i].out.stored != run->matrix->modules[i].out.size)
@@ -235,6 +226,7 @@ static gac_status run_linear(linear_run *run, int64_t n, gac_error *err)
     gac_status status = GAC_OK;
     int n_products = 0;
     run->matrix = run->call->matrix;
+    run->norm = gac_cpu_norm_of(run->call);
     run->n_in = run->matrix->in.n_slices * run->matrix->in.size;
     for (int i = 0; i < run->matrix->n_modules; i++) {
         const gac_cpu_module *module = &run->matrix->modules[i];
@@ -257,7 +249,12 @@ gac_status gac_cpu_linear(void *state, const gac_linear_call *call, gac_error *e
 {
     gac_cpu_compute *compute = state;
     linear_run run = { .compute = compute, .call = call, .step = 1 };
-    return run_linear(&run, compute->batch * compute->n_new, err);
+    if (!call->routing)
+        return run_linear(&run, compute->batch * compute->n_new, err);
+    const int64_t first = call->routing->starts[call->expert];
+    run.routed = call->routing->rows + first;
+    run.shares = call->routing->weights + first;
+    return run_linear(&run, call->routing->starts[call->expert + 1] - first, err);
 }
 
 gac_status gac_cpu_logits(void *state, const gac_linear_call *call, int64_t first, int64_t step,
@@ -284,6 +281,9 @@ gac_status gac_cpu_logits(void *state, const gac_linear_call *call, int64_t firs
     status = run_linear(&run, n, err);
     if (status != GAC_OK)
         return status;
+    for (int64_t i = 0; i < n && (call->scale != 0 || call->softcap > 0); i++)
+        gac_cpu_bound(call->scale, call->softcap, n_vocab,
+                      (float *)compute->logits.data + i * gac_row_stride(n_vocab));
     compute->n_logits = n;
     compute->n_vocab = n_vocab;
     return GAC_OK;

@@ -185,20 +185,23 @@ static void score(const gac_cpu_attention *attention, const float *q, const floa
                 scores[row * n_keys + j + i] = (float)(sums[r * GAC_PANEL + i] * call->scale);
         }
     }
+    if (call->softcap > 0)
+        gac_cpu_bound(0, call->softcap, n_rows * n_keys, scores);
 }
 
 /* Writes the softmax weights of one row to weights[j * stride] and returns their sum.
- * Keys from n_seen on weigh 0. Weights are rounded to float so that their products with
- * values are exact. */
-static double softmax(const float *scores, int64_t n_seen, int64_t n_keys, int stride,
+ * Keys before first and from end on weigh 0. Weights are rounded to float so that their
+ * products with values are exact. */
+static double softmax(const float *scores, int64_t first, int64_t end, int64_t n_keys, int stride,
                       double *weights)
 {
-    float most = scores[0];
+    float most = scores[first];
     double total = 0;
-    for (int64_t j = 1; j < n_seen; j++)
+    for (int64_t j = first + 1; j < end; j++)
         most = scores[j] > most ? scores[j] : most;
     for (int64_t j = 0; j < n_keys; j++) {
-        double weight = j < n_seen ? (double)(float)exp((double)scores[j] - (double)most) : 0;
+        bool seen = j >= first && j < end;
+        double weight = seen ? (double)(float)exp((double)scores[j] - (double)most) : 0;
         weights[j * stride] = weight;
         total += weight;
     }
@@ -236,25 +239,26 @@ static void attend(const gac_cpu_attention *attention, const float *q, int64_t s
     const gac_attention_call *call = attention->call;
     const gac_cache *cache = call->cache;
     const int64_t head = (sequence * cache->n_kv_heads + kv_head) * cache->capacity;
-    const int64_t n_past = attention->compute->n_past + first;
-    const int64_t n_all = n_past + (n_rows - 1) / attention->group + 1;
+    const gac_key_range range = gac_cpu_seen(attention, first, n_rows);
+    const int64_t n_all = range.n;
     double *weights = scratch;                            /* (n_keys, rows per tile) */
     double *panel = weights + n_all * GAC_TILE_ROWS;      /* (n_keys, GAC_PANEL) */
     float *scores = (float *)(panel + n_all * GAC_PANEL); /* (n_rows, n_all) */
     double *work = (double *)scores + n_all * n_rows;     /* work memory of score */
-    score(attention, q, cache->keys + head * cache->qk_stored, n_rows, n_all, work, scores);
+    score(attention, q, cache->keys + (head + range.start) * cache->qk_stored, n_rows, n_all, work,
+          scores);
     for (int64_t row = 0; row < n_rows; row += GAC_TILE_ROWS) {
         int64_t n = gac_min_i64(n_rows - row, GAC_TILE_ROWS);
-        int64_t n_keys = n_past + (row + n - 1) / attention->group + 1;
+        int64_t n_keys = range.n_past + (row + n - 1) / attention->group + 1;
         double totals[GAC_TILE_ROWS];
         if (n < tile_rows(n))
             memset(weights, 0, (size_t)(n_keys * tile_rows(n)) * sizeof *weights);
         for (int64_t r = 0; r < n; r++)
-            totals[r] =
-                softmax(scores + (row + r) * n_all, n_past + (row + r) / attention->group + 1,
-                        n_keys, tile_rows(n), weights + r);
-        mix(attention, weights, cache->values + head * cache->v_stored, n, n_keys, totals, panel,
-            out + row * call->v_size);
+            totals[r] = softmax(
+                scores + (row + r) * n_all, gac_cpu_first_seen(attention, range, row + r),
+                range.n_past + (row + r) / attention->group + 1, n_keys, tile_rows(n), weights + r);
+        mix(attention, weights, cache->values + (head + range.start) * cache->v_stored, n, n_keys,
+            totals, panel, out + row * call->v_size);
     }
 }
 

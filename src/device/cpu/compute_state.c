@@ -323,24 +323,54 @@ static gac_status begin(void *state, const int32_t *ids, int64_t batch, int64_t 
     return GAC_OK;
 }
 
-static gac_status embed(void *state, const gac_matrix *table, gac_rows *out, gac_error *err)
+/* Copies one row of a table to a row of out. */
+static gac_status read_table(const gac_cpu_compute *compute, const gac_matrix *table, int64_t index,
+                             int64_t row, float *to, gac_error *err)
 {
-    gac_cpu_compute *compute = state;
     const gac_host_tensor *weight = &table->modules[0].parts[0].weight;
     const int64_t size = table->in.size, bytes = gac_dtype_bits(weight->dtype) / 8;
-    for (int64_t row = 0; row < compute->batch * compute->n_new; row++) {
-        int32_t id = compute->ids[row];
-        float *to = out->data + row * out->stride;
-        if (id < 0 || id >= weight->n_rows)
-            return gac_error_set(err, GAC_BAD_INPUT, "token %d of row %lld: %s has %lld rows", id,
-                                 (long long)row, weight->name, (long long)weight->n_rows);
-        const char *from = (const char *)weight->data + id * weight->n_cols * bytes;
-        memset(to, 0, (size_t)out->width * sizeof *to);
-        for (int64_t s = 0; s < table->in.n_slices; s++)
-            compute->kernels->to_float(from + s * size * bytes, weight->dtype, size,
-                                       to + s * table->in.stored);
-    }
+    if (index < 0 || index >= weight->n_rows)
+        return gac_error_set(err, GAC_BAD_INPUT, "token %lld of row %lld: %s has %lld rows",
+                             (long long)index, (long long)row, weight->name,
+                             (long long)weight->n_rows);
+    const char *from = (const char *)weight->data + index * weight->n_cols * bytes;
+    for (int64_t s = 0; s < table->in.n_slices; s++)
+        compute->kernels->to_float(from + s * size * bytes, weight->dtype, size,
+                                   to + s * table->in.stored);
     return GAC_OK;
+}
+
+/* Adds the row of the table of positions that belongs to a row of the pass. work (width). */
+static gac_status add_position(const gac_cpu_compute *compute, const gac_embed_call *call,
+                               int64_t row, float *work, float *to, gac_error *err)
+{
+    int64_t position = call->first_position + compute->n_past + row % compute->n_new;
+    gac_status status = read_table(compute, call->positions, position, row, work, err);
+    for (int64_t i = 0; i < call->out->width && status == GAC_OK; i++)
+        to[i] += work[i];
+    return status;
+}
+
+static gac_status embed(void *state, const gac_embed_call *call, gac_error *err)
+{
+    gac_cpu_compute *compute = state;
+    const gac_rows *out = call->out;
+    gac_status status = GAC_OK;
+    if (call->positions)
+        status = gac_buffer_reserve(&compute->input, 1, out->width, sizeof(float), err);
+    float *work = compute->input.data;
+    if (status == GAC_OK && call->positions)
+        memset(work, 0, (size_t)out->width * sizeof *work);
+    for (int64_t row = 0; row < compute->batch * compute->n_new && status == GAC_OK; row++) {
+        float *to = out->data + row * out->stride;
+        memset(to, 0, (size_t)out->width * sizeof *to);
+        status = read_table(compute, call->table, compute->ids[row], row, to, err);
+        for (int64_t i = 0; call->scale != 0 && i < out->width && status == GAC_OK; i++)
+            to[i] = (float)((double)to[i] * call->scale);
+        if (status == GAC_OK && call->positions)
+            status = add_position(compute, call, row, work, to, err);
+    }
+    return status;
 }
 
 static gac_status logits_read(void *state, float *out, gac_error *err)
@@ -369,7 +399,9 @@ static gac_status finish(void *state, gac_error *err)
     .rows_write = rows_write, .cache_create = cache_create, .cache_shape = cache_shape, \
     .cache_free = cache_free, .begin = begin, .embed = embed, .linear = gac_cpu_linear, \
     .attend = gac_cpu_attend, .logits = gac_cpu_logits, .logits_read = logits_read, \
-    .losses = gac_cpu_losses, .finish = finish
+    .losses = gac_cpu_losses, .finish = finish, .variations = GAC_VARIATION_ALL, \
+    .routing_create = gac_cpu_routing_create, .routing_free = gac_cpu_routing_free, \
+    .route = gac_cpu_route
 
 const gac_compute_ops gac_compute_reference_ops = { .name = "reference",
                                                     .open = open_reference,

@@ -84,6 +84,7 @@ gac_status gac_cpu_gram_add(void *state, const gac_linear_call *call, gac_gram *
     const gac_axis in = call->matrix->in;
     const int64_t n = in.n_slices * in.size, n_rows = compute->batch * compute->n_new;
     gac_lapack lapack;
+    const gac_cpu_norm_args norm = gac_cpu_norm_of(call);
     gram_run run = { .lapack = &lapack,
                      .n_blocks = (n + GRAM_BLOCK - 1) / GRAM_BLOCK,
                      .gram = gram };
@@ -101,7 +102,7 @@ gac_status gac_cpu_gram_add(void *state, const gac_linear_call *call, gac_gram *
             for (int64_t s = 0; s < in.n_slices; s++)
                 memcpy(row + s * in.size, from + s * in.stored, (size_t)in.size * sizeof *row);
             if (call->norm)
-                gac_cpu_norm(compute, row, call->norm->data, call->eps, n, row);
+                gac_cpu_norm(compute, &norm, row, n, row);
             for (int64_t i = 0; i < n; i++)
                 rows[r * n + i] = (double)row[i];
         }

@@ -1,9 +1,11 @@
 /* Both ends of a model: tokens to rows, and rows to logits and losses. */
 #include "pass_internal.h"
 
-gac_status gac_compute_embed(void *state, const gac_matrix *table, gac_rows *out, gac_error *err)
+gac_status gac_compute_embed(void *state, const gac_embed_call *call, gac_error *err)
 {
     gac_cuda_compute *c = state;
+    const gac_matrix *table = call->table;
+    gac_rows *out = call->out;
     if (table->n_direct != 1 || table->first.n || !out->residual || out->ld != table->width)
         return gac_error_set(err, GAC_USAGE, "an embedding is one dense table, to residual rows");
     gac_status status = gac_compute_launch_pending(c, err);

@@ -178,7 +178,7 @@ gac_status gac_compute_matrix_create(void *state, gac_axis in, const gac_linear_
 void gac_compute_matrix_free(void *state, gac_matrix *matrix);
 gac_status gac_compute_linear(void *state, const gac_linear_call *call, gac_error *err);
 gac_status gac_compute_attend(void *state, const gac_attention_call *call, gac_error *err);
-gac_status gac_compute_embed(void *state, const gac_matrix *table, gac_rows *out, gac_error *err);
+gac_status gac_compute_embed(void *state, const gac_embed_call *call, gac_error *err);
 gac_status gac_compute_logits(void *state, const gac_linear_call *call, int64_t first, int64_t step,
                               int64_t n, gac_error *err);
 gac_status gac_compute_logits_read(void *state, float *out, gac_error *err);
