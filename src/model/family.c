@@ -142,6 +142,22 @@ void family_scan_names(builder *b, const char *layers)
         }
 }
 
+/* SliceGPT turns the residual stream and gives it another size in every block. */
+static gac_status refuse_sliced(const builder *b, gac_error *err)
+{
+    for (int32_t i = 0; i < gac_checkpoint_n_tensors(b->checkpoint); i++) {
+        char q[120], qp[200];
+        const char *name = gac_checkpoint_tensor(b->checkpoint, i)->name;
+        if (strstr(name, ".attn_shortcut_Q") || strstr(name, ".mlp_shortcut_Q"))
+            return gac_error_set(err, GAC_BAD_INPUT,
+                                 "%s: tensor \"%s\": SliceGPT's models are not supported: every "
+                                 "block has a residual stream of its own",
+                                 gac_quote(qp, sizeof qp, gac_checkpoint_path(b->checkpoint)),
+                                 gac_quote(q, sizeof q, name));
+    }
+    return GAC_OK;
+}
+
 gac_status family_choose(builder *b, const family **out, gac_error *err)
 {
     char q[80], qp[200];
@@ -161,6 +177,8 @@ gac_status family_choose(builder *b, const family **out, gac_error *err)
         return gac_error_set(err, GAC_BAD_INPUT,
                              "%s: model_type \"%s\" is not supported: it has %s", qp,
                              gac_quote(q, sizeof q, name), refusal);
+    if (refuse_sliced(b, err) != GAC_OK)
+        return GAC_BAD_INPUT;
     *out = family_by_type(name);
     b->family_known = *out != NULL || !name;
     if (!*out)

@@ -605,6 +605,13 @@ class Behaviour(InspectCase):
             self.assertIn(model_type, run.stderr)
             self.assertIn(why, run.stderr)
 
+    def test_slicegpt_is_refused_by_name(self):
+        ck = mk.build("llama")
+        ck.add("model.layers.0.attn_shortcut_Q", 64, 48)
+        run = self.run_inspect(ck)
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("SliceGPT", run.stderr)
+
     def test_widths_of_one_key_are_tied(self):
         """All experts have one key; so have the layers of a family without modelling code."""
         for name, role, leader in (("mixtral", "expert_width",
