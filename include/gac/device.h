@@ -401,6 +401,53 @@ typedef struct gac_factor_job {
     const char *name;     /* for messages */
 } gac_factor_job;
 
+/* ---- Gradients ----------------------------------------------------------- */
+
+/* A linear module y = x W^T + bias. gram, if not NULL, adds g g^T for the gradients g by y. */
+typedef struct gac_backward_linear {
+    gac_host_tensor weight; /* (n_out, n_in) */
+    const float *bias;      /* (n_out), or NULL */
+    gac_gram *gram;
+} gac_backward_linear;
+
+enum {
+    GAC_BACKWARD_Q,
+    GAC_BACKWARD_K,
+    GAC_BACKWARD_V,
+    GAC_BACKWARD_O,
+    GAC_BACKWARD_GATE,
+    GAC_BACKWARD_UP,
+    GAC_BACKWARD_DOWN,
+    GAC_BACKWARD_COUNT
+};
+
+/* One layer as Llama's, for sequences that start at position 0. What runs forward in it is
+ * computed again from x. */
+typedef struct gac_backward_layer {
+    int64_t n_sequences, n_tokens, hidden, n_q_heads, n_kv_heads, qk_size, v_size;
+    gac_backward_linear linear[GAC_BACKWARD_COUNT];
+    const float *attention_norm, *mlp_norm; /* (hidden) */
+    const float *q_norm, *k_norm;           /* (qk_size), or NULL */
+    const float *cosines, *sines;           /* (n_tokens, qk_size / 2) */
+    double eps, scale;                      /* of the norms, and of the softmax */
+    const float *x;                         /* (n_sequences, n_tokens, hidden), what goes in */
+    float *gradient;                        /* as x: by what comes out; replaced by that by x */
+} gac_backward_layer;
+
+/* The end of a model: a norm and an output head. The loss is -log of the probability of one
+ * token for each row, which is drawn from the output itself. */
+typedef struct gac_backward_head {
+    int64_t n_rows, hidden, vocab;
+    gac_host_tensor weight; /* (vocab, hidden) */
+    const float *norm;      /* (hidden) */
+    double eps;
+    const float *x;         /* (n_rows, hidden), what the norm gets */
+    float *logits;          /* (n_rows, vocab); replaced by the gradient by them */
+    const double *log_sums; /* (n_rows): log of the sum of the exponentials of a row */
+    const double *draws;    /* (n_rows), from 0 to 1: choose the tokens */
+    float *gradient;        /* (n_rows, hidden), by x: an output */
+} gac_backward_head;
+
 typedef struct gac_compute_memory {
     int64_t weight_bytes; /* on the device, vectors too; on the CPUs what is mapped */
     int64_t cache_bytes;
@@ -499,6 +546,10 @@ typedef struct gac_compute_ops {
     /* Does all jobs. GAC_BAD_INPUT, with the job's name, where a weight or a Gram matrix
      * has numbers that are not finite; GAC_FAILED where a decomposition does not converge. */
     gac_status (*factor)(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
+    /* Passes gradients back through a layer and through the end of a model. NULL where the
+     * device has neither; `cpu` has both. */
+    gac_status (*backward_layer)(void *state, const gac_backward_layer *job, gac_error *err);
+    gac_status (*backward_head)(void *state, const gac_backward_head *job, gac_error *err);
 } gac_compute_ops;
 
 #define GAC_MAX_LOGIT_ROWS 256

@@ -221,6 +221,22 @@ void gac_engine_restore(gac_engine *engine, int32_t layer, gac_projection projec
 gac_status gac_engine_factor(gac_engine *engine, const gac_factor_job *jobs, int n_jobs,
                              gac_error *err);
 
+/* ---- Gradients ------------------------------------------------------------
+ *
+ * The loss is -log of the probability of a token that the model's own output draws, summed over
+ * all tokens. Gradients are computed in F32 on the CPU, wherever the model runs. */
+
+/* Sets gradient (n, hidden) to that by the residual stream behind the last layer, through which
+ * the last sequence was run. The seed draws the tokens. */
+gac_status gac_engine_backward_head(gac_engine *engine, uint64_t seed, float *gradient,
+                                    gac_error *err);
+/* x is the residual stream before a layer, (n_sequences, n_tokens, hidden). Replaces gradient, by
+ * the stream behind the layer, by that by x. sums[projection], if not NULL, is set to the sum of
+ * g g^T (n_out, n_out) over the gradients g by what that projection gives. */
+gac_status gac_engine_backward_layer(gac_engine *engine, int32_t layer, int64_t n_sequences,
+                                     int64_t n_tokens, const float *x, float *gradient,
+                                     double *const sums[GAC_PROJECTION_COUNT], gac_error *err);
+
 /* ---- Perplexity ---------------------------------------------------------- */
 
 typedef struct gac_perplexity_options {

@@ -32,18 +32,23 @@ float gac_bf16_to_float(uint16_t code)
     return float_of_bits((uint32_t)code << 16);
 }
 
+static uint16_t code_at(const void *codes, int64_t i)
+{
+    uint16_t code;
+    memcpy(&code, (const char *)codes + 2 * i, sizeof code);
+    return code;
+}
+
 void gac_floats_from_f16(const void *codes, int64_t n, float *out)
 {
-    const uint16_t *from = codes;
     for (int64_t i = 0; i < n; i++)
-        out[i] = gac_f16_to_float(from[i]);
+        out[i] = gac_f16_to_float(code_at(codes, i));
 }
 
 void gac_floats_from_bf16(const void *codes, int64_t n, float *out)
 {
-    const uint16_t *from = codes;
     for (int64_t i = 0; i < n; i++)
-        out[i] = gac_bf16_to_float(from[i]);
+        out[i] = gac_bf16_to_float(code_at(codes, i));
 }
 
 uint16_t gac_f16_from_float(float value)

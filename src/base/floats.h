@@ -7,7 +7,7 @@
 
 float gac_f16_to_float(uint16_t code);
 float gac_bf16_to_float(uint16_t code);
-/* Many at once. */
+/* Many at once, at any address. */
 void gac_floats_from_f16(const void *codes, int64_t n, float *out);
 void gac_floats_from_bf16(const void *codes, int64_t n, float *out);
 

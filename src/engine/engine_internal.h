@@ -51,6 +51,7 @@ typedef struct loaded_rows {
 struct gac_engine {
     net net;
     gac_compute compute;
+    gac_compute host; /* passes gradients back where compute does not; opened when needed */
     gac_engine_options options;
     gac_matrix *embedding, *head; /* head NULL: the embedding serves as head */
     gac_matrix *positions;        /* or NULL */
@@ -79,6 +80,10 @@ struct gac_engine {
 
 /* Maps a tensor of the checkpoint. Index -1 means none. */
 gac_status gac_engine_map(const net *n, int32_t index, gac_host_tensor *out, gac_error *err);
+/* Reads a vector as floats plus offset; the caller frees it. GAC_BAD_INPUT for numbers that are
+ * not finite. */
+gac_status gac_engine_read_vector(const gac_engine *engine, int32_t tensor, double offset,
+                                  float **out, gac_error *err);
 /* Puts the checkpoint's path in front of an error: a device knows no files. */
 gac_status gac_engine_name_file(const net *n, gac_status status, gac_error *err);
 

@@ -32,17 +32,14 @@ static float float_at(const gac_host_tensor *t, int64_t i)
     return t->dtype == GAC_DTYPE_F16 ? gac_f16_to_float(code) : gac_bf16_to_float(code);
 }
 
-/* Loads the numbers of a tensor, each plus offset. */
-static gac_status load_vector(gac_engine *e, int32_t tensor, double offset, gac_vector **out,
-                              gac_error *err)
+gac_status gac_engine_read_vector(const gac_engine *e, int32_t tensor, double offset, float **out,
+                                  gac_error *err)
 {
     char q[256], qt[160];
     gac_host_tensor t;
-    if (tensor < 0)
-        return GAC_OK;
     gac_status status = gac_engine_map(&e->net, tensor, &t, err);
     const int64_t n = status == GAC_OK ? t.n_rows * t.n_cols : 0;
-    float *data = status == GAC_OK ? malloc((size_t)n * sizeof *data + 1) : NULL;
+    float *data = *out = status == GAC_OK ? malloc((size_t)n * sizeof *data + 1) : NULL;
     if (status == GAC_OK && !data)
         status = gac_error_no_memory(err);
     for (int64_t i = 0; i < n && status == GAC_OK; i++) {
@@ -53,8 +50,23 @@ static gac_status load_vector(gac_engine *e, int32_t tensor, double offset, gac_
                                    gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)),
                                    gac_quote(qt, sizeof qt, t.name), (long long)i);
     }
+    return status;
+}
+
+/* Loads the numbers of a tensor, each plus offset. */
+static gac_status load_vector(gac_engine *e, int32_t tensor, double offset, gac_vector **out,
+                              gac_error *err)
+{
+    gac_host_tensor t;
+    float *data = NULL;
+    if (tensor < 0)
+        return GAC_OK;
+    gac_status status = gac_engine_map(&e->net, tensor, &t, err);
     if (status == GAC_OK)
-        status = e->compute.ops->vector_create(e->compute.state, data, n, out, err);
+        status = gac_engine_read_vector(e, tensor, offset, &data, err);
+    if (status == GAC_OK)
+        status =
+            e->compute.ops->vector_create(e->compute.state, data, t.n_rows * t.n_cols, out, err);
     free(data);
     return status;
 }

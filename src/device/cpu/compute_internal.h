@@ -171,6 +171,12 @@ gac_status gac_cpu_gram_add(void *state, const gac_linear_call *call, gac_gram *
 gac_status gac_cpu_gram_read(void *state, const gac_gram *gram, double *matrix, double *magnitude,
                              gac_error *err);
 gac_status gac_cpu_factor(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
+/* Adds rows (n_rows, n of the gram). */
+gac_status gac_cpu_gram_add_rows(gac_cpu_compute *compute, const float *rows, int64_t n_rows,
+                                 gac_gram *gram, gac_error *err);
+/* In backward.c and backward_attention.c; only `cpu` has them. */
+gac_status gac_cpu_backward_layer(void *state, const gac_backward_layer *job, gac_error *err);
+gac_status gac_cpu_backward_head(void *state, const gac_backward_head *job, gac_error *err);
 
 /* In compute_rows.c. */
 

@@ -413,4 +413,6 @@ const gac_compute_ops gac_compute_cpu_ops = { .name = "cpu",
                                               .gram_free = gac_cpu_gram_free,
                                               .gram_add = gac_cpu_gram_add,
                                               .gram_read = gac_cpu_gram_read,
-                                              .factor = gac_cpu_factor };
+                                              .factor = gac_cpu_factor,
+                                              .backward_layer = gac_cpu_backward_layer,
+                                              .backward_head = gac_cpu_backward_head };

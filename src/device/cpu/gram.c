@@ -77,6 +77,18 @@ static void add_rows(gac_cpu_compute *compute, gram_run *run)
     gac_pool_run(compute->pool, run->n_blocks * (run->n_blocks + 1) / 2, add_block, run);
 }
 
+/* Starts adding rows; the caller frees *rows, which has room for GAC_ROW_CHUNK of them. */
+static gac_status start_run(gac_gram *gram, gac_lapack *lapack, gram_run *run, double **rows,
+                            gac_error *err)
+{
+    *rows = calloc((size_t)GAC_ROW_CHUNK * (size_t)gram->n, sizeof **rows);
+    *run = (gram_run){ .lapack = lapack,
+                       .rows = *rows,
+                       .n_blocks = (gram->n + GRAM_BLOCK - 1) / GRAM_BLOCK,
+                       .gram = gram };
+    return *rows ? gac_lapack_find(lapack, err) : gac_error_no_memory(err);
+}
+
 gac_status gac_cpu_gram_add(void *state, const gac_linear_call *call, gac_gram *gram,
                             gac_error *err)
 {
@@ -85,16 +97,13 @@ gac_status gac_cpu_gram_add(void *state, const gac_linear_call *call, gac_gram *
     const int64_t n = in.n_slices * in.size, n_rows = compute->batch * compute->n_new;
     gac_lapack lapack;
     const gac_cpu_norm_args norm = gac_cpu_norm_of(call);
-    gram_run run = { .lapack = &lapack,
-                     .n_blocks = (n + GRAM_BLOCK - 1) / GRAM_BLOCK,
-                     .gram = gram };
+    gram_run run;
+    double *rows = NULL;
     if (n != gram->n)
         return gac_error_set(err, GAC_USAGE, "a Gram matrix of %lld inputs, but there are %lld",
                              (long long)gram->n, (long long)n);
-    double *rows = calloc((size_t)GAC_ROW_CHUNK * (size_t)n, sizeof *rows);
     float *row = calloc((size_t)n, sizeof *row);
-    gac_status status = rows && row ? gac_lapack_find(&lapack, err) : gac_error_no_memory(err);
-    run.rows = rows;
+    gac_status status = row ? start_run(gram, &lapack, &run, &rows, err) : gac_error_no_memory(err);
     for (int64_t first = 0; first < n_rows && status == GAC_OK; first += GAC_ROW_CHUNK) {
         run.n_rows = n_rows - first < GAC_ROW_CHUNK ? n_rows - first : GAC_ROW_CHUNK;
         for (int64_t r = 0; r < run.n_rows; r++) {
@@ -110,6 +119,23 @@ gac_status gac_cpu_gram_add(void *state, const gac_linear_call *call, gac_gram *
     }
     free(rows);
     free(row);
+    return status;
+}
+
+gac_status gac_cpu_gram_add_rows(gac_cpu_compute *compute, const float *from, int64_t n_rows,
+                                 gac_gram *gram, gac_error *err)
+{
+    gac_lapack lapack;
+    gram_run run;
+    double *rows = NULL;
+    gac_status status = start_run(gram, &lapack, &run, &rows, err);
+    for (int64_t first = 0; first < n_rows && status == GAC_OK; first += GAC_ROW_CHUNK) {
+        run.n_rows = n_rows - first < GAC_ROW_CHUNK ? n_rows - first : GAC_ROW_CHUNK;
+        for (int64_t i = 0; i < run.n_rows * gram->n; i++)
+            rows[i] = (double)from[first * gram->n + i];
+        add_rows(compute, &run);
+    }
+    free(rows);
     return status;
 }
 
