@@ -66,6 +66,7 @@ typedef struct gac_compress_options {
     const int32_t *ids;            /* (n_ids), the text for calibration */
     size_t n_ids;
     int64_t n_tokens;           /* of the text to use; 0: 131072, or all if there are fewer */
+    bool no_gradients;          /* all outputs of a module count alike: less exact, and faster */
     uint64_t seed;              /* draws the windows of the text; 0: the first ones */
     const char *device;         /* "cpu", "cuda" */
     int n_threads;              /* 0: one for each core */
@@ -84,7 +85,8 @@ typedef struct gac_compress_options {
 #define GAC_COMPRESS_OPTIONS_INIT \
     { \
         GAC_COMPRESS_GAC, GAC_ALIGN_CONTRACT, 0, NULL, 0, 0, 0, NULL, GAC_CHOOSE_ALL, NULL, 0, 0, \
-            0, NULL, 0, 0, 0, "cpu", 0, NULL, false, false, false, false, NULL, NULL, NULL, NULL \
+            0, NULL, 0, 0, false, 0, "cpu", 0, NULL, false, false, false, false, NULL, NULL, NULL, \
+            NULL \
     }
 
 typedef enum gac_compress_choice {

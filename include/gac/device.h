@@ -428,10 +428,11 @@ typedef struct gac_backward_layer {
     gac_backward_linear linear[GAC_BACKWARD_COUNT];
     const float *attention_norm, *mlp_norm; /* (hidden) */
     const float *q_norm, *k_norm;           /* (qk_size), or NULL */
-    const float *cosines, *sines;           /* (n_tokens, qk_size / 2) */
-    double eps, scale;                      /* of the norms, and of the softmax */
-    const float *x;                         /* (n_sequences, n_tokens, hidden), what goes in */
-    float *gradient;                        /* as x: by what comes out; replaced by that by x */
+    const float *cosines, *sines;           /* (n_tokens, qk_size / 2), or NULL: not rotated */
+    int64_t window;    /* a token sees so many tokens, its own included; 0: all */
+    double eps, scale; /* of the norms, and of the softmax */
+    const float *x;    /* (n_sequences, n_tokens, hidden), what goes in */
+    float *gradient;   /* as x: by what comes out; replaced by that by x */
 } gac_backward_layer;
 
 /* The end of a model: a norm and an output head. The loss is -log of the probability of one

@@ -195,6 +195,7 @@ gac_status compress_choose_windows(compression *c)
         return status;
     deal_windows(c);
     choose_samples(c);
+    compress_choose_gradients(c);
     status = order_windows(c);
     return status == GAC_OK
                ? gac_engine_check_text(c->engine, c->options->ids, c->options->n_ids, c->err)
@@ -284,13 +285,18 @@ typedef struct job_list {
     int n;
     float *weights[MAX_JOBS];
     int n_weights;
+    output_weights outputs[GAC_PROJECTION_COUNT];
 } job_list;
 
-static gac_status add_weight(const compression *c, const matrix_stats *m, job_list *list,
-                             float **weight)
+static gac_status add_weight(const compression *c, const matrix_stats *m, int projection,
+                             job_list *list, const float **weight)
 {
-    gac_status status = compress_read_weight(c, m, weight);
-    list->weights[list->n_weights++] = *weight;
+    float *read = NULL;
+    *weight = list->outputs[projection].weighed;
+    if (*weight)
+        return GAC_OK;
+    gac_status status = compress_read_weight(c, m, &read);
+    *weight = list->weights[list->n_weights++] = read;
     return status;
 }
 
@@ -298,11 +304,11 @@ static gac_status add_spectrum(compression *c, matrix_stats *m, gac_projection p
                                const double *gram, job_list *list)
 {
     const int64_t n_rows = m->n_out / m->n_parts;
-    float *weight = NULL;
+    const float *weight = NULL;
     m->energy = calloc((size_t)(m->n_parts * m->n), sizeof *m->energy);
     m->basis = malloc((size_t)(m->n_out * m->n) * sizeof *m->basis);
-    gac_status status =
-        m->energy && m->basis ? add_weight(c, m, list, &weight) : gac_error_no_memory(c->err);
+    gac_status status = m->energy && m->basis ? add_weight(c, m, (int)projection, list, &weight)
+                                              : gac_error_no_memory(c->err);
     for (int64_t i = 0; i < m->n_parts && status == GAC_OK; i++)
         list->jobs[list->n++] = (gac_factor_job){ .kind = GAC_FACTOR_SPECTRUM,
                                                   .n_out = n_rows,
@@ -316,13 +322,13 @@ static gac_status add_spectrum(compression *c, matrix_stats *m, gac_projection p
 }
 
 static gac_status add_channels(compression *c, channel_stats *s, const matrix_stats *m,
-                               const input_sums *sums, const char *name, job_list *list)
+                               gac_projection projection, const input_sums *sums, job_list *list)
 {
-    float *weight = NULL;
+    const float *weight = NULL;
     s->order = calloc((size_t)s->n_groups, sizeof *s->order);
     s->loss = calloc((size_t)s->n_groups + 1, sizeof *s->loss);
-    gac_status status =
-        s->order && s->loss ? add_weight(c, m, list, &weight) : gac_error_no_memory(c->err);
+    gac_status status = s->order && s->loss ? add_weight(c, m, (int)projection, list, &weight)
+                                            : gac_error_no_memory(c->err);
     list->jobs[list->n++] = (gac_factor_job){ .kind = GAC_FACTOR_CHANNELS,
                                               .n_out = m->n_out,
                                               .n_in = m->n_in,
@@ -331,7 +337,7 @@ static gac_status add_channels(compression *c, channel_stats *s, const matrix_st
                                               .block = s->block,
                                               .order = s->order,
                                               .loss = s->loss,
-                                              .name = name };
+                                              .name = gac_projection_name(projection) };
     return status;
 }
 
@@ -396,18 +402,31 @@ static gac_status share_jobs(compression *c, const gac_factor_job *jobs, int n_j
 /* The projection through which the channels of a kind go out. */
 static const gac_projection through[CHANNELS_COUNT] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
 
-/* Does the jobs of a layer. */
-static gac_status factor_layer(compression *c, int32_t layer, const input_sums *sums)
+/* Weighs the outputs of the modules that may be cut. */
+static gac_status weigh_outputs(compression *c, int32_t layer, output_weights *outputs)
 {
-    static const char *const names[] = { "mlp", "self_attn" };
+    gac_status status = GAC_OK;
+    for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
+        bool wanted = compress_may_factor(c, layer, (gac_projection)p);
+        for (int kind = 0; kind < CHANNELS_COUNT; kind++)
+            wanted = wanted || (p == (int)through[kind] && compress_may_cut(c, layer, kind));
+        if (wanted && compress_weighs(c, p))
+            status = compress_weigh(c, layer, p, &outputs[p]);
+    }
+    return status;
+}
+
+/* Lists the jobs of a layer. made gets what is to be freed after them. */
+static gac_status list_jobs(compression *c, int32_t layer, const input_sums *sums,
+                            double *made[GAC_PROJECTION_COUNT], job_list *list)
+{
     layer_stats *l = &c->layers[layer];
-    job_list list = { 0 };
-    double *made[GAC_PROJECTION_COUNT] = { NULL };
     gac_status status = GAC_OK;
     for (int kind = 0; kind < CHANNELS_COUNT && status == GAC_OK; kind++) {
+        const gac_projection p = through[kind];
         if (compress_may_cut(c, layer, kind))
-            status = add_channels(c, &l->channels[kind], &l->matrix[through[kind]],
-                                  &sums[gac_projection_input(through[kind])], names[kind], &list);
+            status = add_channels(c, &l->channels[kind], &l->matrix[p], p,
+                                  &sums[gac_projection_input(p)], list);
     }
     for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
         const double *gram;
@@ -416,16 +435,34 @@ static gac_status factor_layer(compression *c, int32_t layer, const input_sums *
         status = method_gram(c, &sums[gac_projection_input((gac_projection)p)], l->matrix[p].n_in,
                              &made[p], &gram);
         if (status == GAC_OK)
-            status = add_spectrum(c, &l->matrix[p], (gac_projection)p, gram, &list);
+            status = add_spectrum(c, &l->matrix[p], (gac_projection)p, gram, list);
     }
+    return status;
+}
+
+/* Does the jobs of a layer. */
+static gac_status factor_layer(compression *c, int32_t layer, const input_sums *sums)
+{
+    layer_stats *l = &c->layers[layer];
+    job_list list = { 0 };
+    double *made[GAC_PROJECTION_COUNT] = { NULL };
+    gac_status status = weigh_outputs(c, layer, list.outputs);
+    if (status == GAC_OK)
+        status = list_jobs(c, layer, sums, made, &list);
     if (status == GAC_OK)
         status = share_jobs(c, list.jobs, list.n);
+    for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
+        matrix_stats *m = &l->matrix[p];
+        if (m->basis)
+            trim_basis(m);
+        if (m->basis && list.outputs[p].weighed)
+            status = compress_unweigh(c, m, &list.outputs[p]);
+    }
     for (int i = 0; i < list.n_weights; i++)
         free(list.weights[i]);
     for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
         free(made[p]);
-        if (status == GAC_OK && l->matrix[p].basis)
-            trim_basis(&l->matrix[p]);
+        compress_free_weights(&list.outputs[p]);
     }
     return status;
 }

@@ -265,6 +265,8 @@ static gac_status measure_missing(compression *c, bool *found)
         end = found[l] ? end : l + 1;
     }
     if (status == GAC_OK && end > 0)
+        status = compress_measure_gradients(c);
+    if (status == GAC_OK && end > 0)
         status = compress_start_calibration(c);
     c->n_steps = count_steps(c, found, end);
     gac_progress_start(c->options->progress, "measuring layers", "passes", c->n_steps);
@@ -369,6 +371,7 @@ static void dispose(compression *c, bool keep_work)
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
             free(c->layers[l].matrix[p].energy);
             free(c->layers[l].matrix[p].basis);
+            free(c->layers[l].matrix[p].second);
         }
         for (int k = 0; k < CHANNELS_COUNT; k++) {
             free(c->layers[l].channels[k].order);

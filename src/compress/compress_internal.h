@@ -17,8 +17,10 @@ typedef struct matrix_stats {
     int64_t n;              /* the smaller of the rows of a part and n_in */
     int64_t n_basis;        /* columns of the basis that are kept: no choice has more */
     double *energy;         /* (n_parts, n): a rank r loses the sum from r on; NULL: not computed */
-    float *basis;           /* (n_out, n_basis), of each part its own columns; NULL once it is in
-                             * the work folder */
+    float *basis;           /* (n_out, n_basis), of each part its own columns: basis^T W is the
+                             * first factor. NULL once it is in the work folder */
+    float *second;          /* likewise: the second factor, where outputs are weighed; NULL: that is
+                             * basis */
     double total;           /* sum of energy */
     double scale;           /* nats that the model's output changes by, per relative loss; 1 where
                              * that is not measured */
@@ -64,8 +66,9 @@ typedef struct compression {
     layer_stats *layers;   /* (n_layers) */
     layer_choice *choices; /* (n_layers) */
     int64_t window, n_windows, n_trial_windows;
-    int64_t first_own, n_own; /* windows that this process runs; all run the trial windows */
-    int64_t *order;           /* (all windows of the text): those that are used come first */
+    int64_t first_own, n_own;   /* windows that this process runs; all run the trial windows */
+    int64_t n_gradient_windows; /* of those; 0: outputs are not weighed */
+    int64_t *order;             /* (all windows of the text): those that are used come first */
     float *residual; /* (n_own + n_trial_windows, window, hidden), before the layer at work */
     /* The dense model's output at sampled positions of the trial windows: */
     int64_t first_sample, sample_step, n_samples; /* in each window */
@@ -108,6 +111,26 @@ gac_status compress_pass_layer(compression *c, int32_t layer);
  * layer on. */
 gac_status compress_divergence(compression *c, int32_t layer, double *out);
 
+/* ---- gradients.c ---- */
+
+/* How the outputs of a projection are weighed by H = R^T R. */
+typedef struct output_weights {
+    float *root, *inverse; /* (n_out, n_out): R, and the transpose of its inverse */
+    float *weighed;        /* (n_out, n_in): R W */
+} output_weights;
+
+/* Whether the outputs of a projection are weighed by gradients. */
+bool compress_weighs(const compression *c, int projection);
+/* Chooses how many windows gradients are measured with. */
+void compress_choose_gradients(compression *c);
+/* Measures the gradients of all layers, unless the work folder has them. */
+gac_status compress_measure_gradients(compression *c);
+/* Fills *out, to be freed by compress_free_weights, also after an error. */
+gac_status compress_weigh(compression *c, int32_t layer, int projection, output_weights *out);
+/* Makes the basis that was found for R W serve W, and sets second. */
+gac_status compress_unweigh(compression *c, matrix_stats *m, const output_weights *weights);
+void compress_free_weights(output_weights *weights);
+
 /* ---- effects.c ---- */
 
 /* Measures the scale of every curve of a layer. */
@@ -135,6 +158,12 @@ gac_status compress_save_layer(compression *c, int32_t layer);
 gac_status compress_load_layer(compression *c, int32_t layer, bool *found);
 /* Opens the folder of a layer, to map its large parts. */
 gac_status compress_open_layer(const compression *c, int32_t layer, gac_checkpoint **out);
+/* The same for the gradients of a layer: sums of g g^T for the projections that are weighed. Saving
+ * frees them. */
+gac_status compress_save_gradients(compression *c, int32_t layer, double **sums);
+gac_status compress_load_gradients(compression *c, int32_t layer, int projection, double *sums);
+/* Whether the work folder has those of all layers. */
+bool compress_have_gradients(const compression *c);
 gac_status compress_start_work(compression *c, const char *out);
 /* Removes the work folder, unless it was given to stay. */
 gac_status compress_clear_work(const compression *c);

@@ -96,13 +96,14 @@ static gac_status try_rank(compression *c, int32_t layer, gac_projection project
     const matrix_stats *m = &c->layers[layer].matrix[projection];
     const int64_t n_rows = m->n_out / m->n_parts;
     const int64_t width = m->n_parts * rank;
+    const float *columns = m->second ? m->second : m->basis;
     float *first = malloc((size_t)(width * m->n_in) * sizeof *first);
     float *second = calloc((size_t)(m->n_out * width), sizeof *second);
     gac_status status = first && second ? compress_project(c, m, m->basis, rank,
                                                            gac_projection_name(projection), first)
                                         : gac_error_no_memory(c->err);
     for (int64_t row = 0; status == GAC_OK && row < m->n_out; row++)
-        memcpy(second + row * width + row / n_rows * rank, m->basis + row * m->n_basis,
+        memcpy(second + row * width + row / n_rows * rank, columns + row * m->n_basis,
                (size_t)rank * sizeof *second);
     const gac_host_tensor a = { first, GAC_DTYPE_F32, width, m->n_in, "a first factor" };
     const gac_host_tensor b = { second, GAC_DTYPE_F32, m->n_out, width, "a second factor" };

@@ -21,12 +21,17 @@ enum {
     N_SCALES = FIRST_TRIED + GAC_PROJECTION_COUNT * N_SHARES
 };
 #define FILE_NAME "model.safetensors"
-#define FINGERPRINT "gac_compress_4" /* a number for each format or rule */
+#define FINGERPRINT "gac_compress_5" /* a number for each format or rule */
 
-static void layer_path(const compression *c, int32_t layer, const char *file, char *out,
+/* The folders of a layer: its curves, and its gradients. */
+static const char *const kinds[] = { "layer", "gradients" };
+enum { KIND_LAYER, KIND_GRADIENTS, KIND_COUNT };
+
+static void layer_path(const compression *c, int kind, int32_t layer, const char *file, char *out,
                        size_t size)
 {
-    snprintf(out, size, "%s/layer-%03d%s%s", c->work, layer, file ? "/" : "", file ? file : "");
+    snprintf(out, size, "%s/%s-%03d%s%s", c->work, kinds[kind], layer, file ? "/" : "",
+             file ? file : "");
 }
 
 /* Adds the model's config to a hash: the same tensors may make another model. */
@@ -70,23 +75,24 @@ static gac_status find_fingerprint(compression *c)
         status = hash_config(c, &hash);
     for (int32_t i = 0; i < o->n_exclude; i++)
         hash = hash * 31 + gac_hash_bytes(o->exclude[i], strlen(o->exclude[i]));
-    snprintf(text, sizeof text, "%016llx %d %u %d %d %llu %lld %lld %lld %s %s",
+    snprintf(text, sizeof text, "%016llx %d %u %d %d %llu %lld %lld %lld %lld %s %s",
              (unsigned long long)hash, (int)o->method, o->choices, o->first_layer, o->n_layers,
              (unsigned long long)o->seed, (long long)c->window, (long long)c->n_windows,
-             (long long)c->n_trial_windows, o->device, GAC_VERSION);
+             (long long)c->n_trial_windows, (long long)c->n_gradient_windows, o->device,
+             GAC_VERSION);
     snprintf(c->fingerprint, sizeof c->fingerprint, "%016llx",
              (unsigned long long)gac_hash_bytes(text, strlen(text)));
     return status;
 }
 
-/* Removes a layer's folder. Returns false if it is there and cannot be removed. */
-static bool remove_layer(const compression *c, int32_t layer)
+/* Removes a folder of a layer. Returns false if it is there and cannot be removed. */
+static bool remove_layer(const compression *c, int kind, int32_t layer)
 {
     char path[4096];
-    layer_path(c, layer, FILE_NAME, path, sizeof path);
+    layer_path(c, kind, layer, FILE_NAME, path, sizeof path);
     if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR)
         return false;
-    layer_path(c, layer, NULL, path, sizeof path);
+    layer_path(c, kind, layer, NULL, path, sizeof path);
     return rmdir(path) == 0 || errno == ENOENT || errno == ENOTDIR;
 }
 
@@ -96,7 +102,8 @@ static bool remove_work(const compression *c)
 {
     bool removed = true;
     for (int32_t i = 0; i < c->n_layers; i++)
-        removed = remove_layer(c, i) && removed;
+        for (int kind = 0; kind < KIND_COUNT; kind++)
+            removed = remove_layer(c, kind, i) && removed;
     return (rmdir(c->work) == 0 || errno == ENOENT || errno == ENOTEMPTY) && removed;
 }
 
@@ -182,7 +189,7 @@ typedef struct part {
     const void *data;
 } part;
 
-enum { MAX_PARTS = 2 * GAC_PROJECTION_COUNT + 3 * CHANNELS_COUNT + 1 };
+enum { MAX_PARTS = 3 * GAC_PROJECTION_COUNT + 3 * CHANNELS_COUNT + 1 };
 
 static void add_part(part *parts, int *n, const char *kind, int index, gac_dtype dtype,
                      int64_t n_rows, int64_t n_cols, const void *data)
@@ -192,7 +199,7 @@ static void add_part(part *parts, int *n, const char *kind, int index, gac_dtype
     snprintf(p->name, sizeof p->name, "%s.%d", kind, index);
 }
 
-/* A Gram matrix in F32; its own memory is freed. NULL: no memory. */
+/* A square matrix in F32; its own memory is freed. NULL: no memory. */
 static float *narrow(double **gram, int64_t n)
 {
     float *out = malloc((size_t)(n * n) * sizeof *out);
@@ -213,6 +220,8 @@ static int list_parts(const layer_stats *l, const double *scales, float *const *
             continue;
         add_part(parts, &n, "energy", p, GAC_DTYPE_F64, m->n_parts, m->n, m->energy);
         add_part(parts, &n, "basis", p, GAC_DTYPE_F32, m->n_out, m->n_basis, m->basis);
+        if (m->second)
+            add_part(parts, &n, "second", p, GAC_DTYPE_F32, m->n_out, m->n_basis, m->second);
     }
     for (int k = 0; k < CHANNELS_COUNT; k++) {
         const channel_stats *s = &l->channels[k];
@@ -226,38 +235,20 @@ static int list_parts(const layer_stats *l, const double *scales, float *const *
     return n;
 }
 
-static gac_status write_layer(compression *c, int32_t layer)
+static gac_status write_parts(compression *c, int kind, int32_t layer, const part *parts, int n)
 {
-    layer_stats *l = &c->layers[layer];
-    char path[4096];
-    double scales[N_SCALES];
-    part parts[MAX_PARTS];
+    char path[4096], of[LABEL_BYTES];
     gac_writer *writer = NULL;
     gac_writer_options how = GAC_WRITER_OPTIONS_INIT;
-    char of[LABEL_BYTES];
     label(c, layer, of);
     json_t *metadata = json_pack("{s:s}", FINGERPRINT, of);
-    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
-        scales[p] = l->matrix[p].scale;
-        memcpy(&scales[FIRST_TRIED + p * N_SHARES], l->matrix[p].tried, sizeof l->matrix[p].tried);
-    }
-    for (int k = 0; k < CHANNELS_COUNT; k++)
-        scales[GAC_PROJECTION_COUNT + k] = l->channels[k].scale;
-    float *grams[CHANNELS_COUNT] = { NULL };
-    bool have_grams = true;
-    for (int k = 0; k < CHANNELS_COUNT; k++)
-        if (l->channels[k].order) {
-            grams[k] = narrow(&l->channels[k].gram, l->channels[k].n_groups * l->channels[k].block);
-            have_grams = have_grams && grams[k];
-        }
-    const int n = list_parts(l, scales, grams, parts);
     how.max_shard_bytes = UINT64_MAX / 2;
     how.no_sync = c->options->no_sync || !c->keeps_work;
     how.replace = true;
     how.metadata = metadata;
-    layer_path(c, layer, NULL, path, sizeof path);
-    gac_status status = metadata && have_grams ? gac_writer_create(path, &how, &writer, c->err)
-                                               : gac_error_no_memory(c->err);
+    layer_path(c, kind, layer, NULL, path, sizeof path);
+    gac_status status =
+        metadata ? gac_writer_create(path, &how, &writer, c->err) : gac_error_no_memory(c->err);
     for (int i = 0; i < n && status == GAC_OK; i++)
         status =
             gac_writer_add(writer, parts[i].name, parts[i].dtype, 2, parts[i].shape, NULL, c->err);
@@ -273,8 +264,53 @@ static gac_status write_layer(compression *c, int32_t layer)
     else
         gac_writer_discard(writer);
     json_decref(metadata);
+    return status;
+}
+
+static gac_status write_layer(compression *c, int32_t layer)
+{
+    layer_stats *l = &c->layers[layer];
+    double scales[N_SCALES];
+    part parts[MAX_PARTS];
+    float *grams[CHANNELS_COUNT] = { NULL };
+    bool have_grams = true;
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+        scales[p] = l->matrix[p].scale;
+        memcpy(&scales[FIRST_TRIED + p * N_SHARES], l->matrix[p].tried, sizeof l->matrix[p].tried);
+    }
+    for (int k = 0; k < CHANNELS_COUNT; k++)
+        scales[GAC_PROJECTION_COUNT + k] = l->channels[k].scale;
+    for (int k = 0; k < CHANNELS_COUNT; k++)
+        if (l->channels[k].order) {
+            grams[k] = narrow(&l->channels[k].gram, l->channels[k].n_groups * l->channels[k].block);
+            have_grams = have_grams && grams[k];
+        }
+    const int n = list_parts(l, scales, grams, parts);
+    gac_status status =
+        have_grams ? write_parts(c, KIND_LAYER, layer, parts, n) : gac_error_no_memory(c->err);
     for (int k = 0; k < CHANNELS_COUNT; k++)
         free(grams[k]);
+    return status;
+}
+
+gac_status compress_save_gradients(compression *c, int32_t layer, double **sums)
+{
+    part parts[GAC_PROJECTION_COUNT];
+    float *narrowed[GAC_PROJECTION_COUNT] = { NULL };
+    gac_status status = GAC_OK;
+    int n = 0;
+    for (int p = 0; p < GAC_PROJECTION_COUNT && status == GAC_OK; p++) {
+        const int64_t n_out = c->layers[layer].matrix[p].n_out;
+        if (!sums[p])
+            continue;
+        narrowed[p] = narrow(&sums[p], n_out);
+        add_part(parts, &n, "sums", p, GAC_DTYPE_F32, n_out, n_out, narrowed[p]);
+        status = narrowed[p] ? GAC_OK : gac_error_no_memory(c->err);
+    }
+    if (status == GAC_OK)
+        status = write_parts(c, KIND_GRADIENTS, layer, parts, n);
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+        free(narrowed[p]);
     return status;
 }
 
@@ -284,7 +320,8 @@ gac_status compress_save_layer(compression *c, int32_t layer)
     gac_status status = gac_team_is_first(c->options->team) ? write_layer(c, layer) : GAC_OK;
     for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
         free(l->matrix[p].basis);
-        l->matrix[p].basis = NULL;
+        free(l->matrix[p].second);
+        l->matrix[p].basis = l->matrix[p].second = NULL;
     }
     for (int k = 0; k < CHANNELS_COUNT; k++) {
         free(l->channels[k].gram);
@@ -296,7 +333,7 @@ gac_status compress_save_layer(compression *c, int32_t layer)
 gac_status compress_open_layer(const compression *c, int32_t layer, gac_checkpoint **out)
 {
     char path[4096];
-    layer_path(c, layer, FILE_NAME, path, sizeof path);
+    layer_path(c, KIND_LAYER, layer, FILE_NAME, path, sizeof path);
     return gac_checkpoint_open(path, NULL, out, c->err);
 }
 
@@ -327,24 +364,78 @@ static bool is_of(const compression *c, int32_t layer, const gac_checkpoint *fil
     return stated && strcmp(stated, wanted) == 0;
 }
 
+/* Opens a folder of a layer if it is of this job; *out is NULL if there is none. */
+static gac_status open_measured(const compression *c, int kind, int32_t layer, gac_checkpoint **out)
+{
+    char path[4096];
+    *out = NULL;
+    layer_path(c, kind, layer, FILE_NAME, path, sizeof path);
+    if (access(path, R_OK) != 0)
+        return GAC_OK;
+    gac_status status = gac_checkpoint_open(path, NULL, out, c->err);
+    if (status == GAC_BAD_INPUT) { /* damaged: measured anew */
+        remove_layer(c, kind, layer);
+        return GAC_OK;
+    }
+    if (status == GAC_OK && !is_of(c, layer, *out)) {
+        gac_checkpoint_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* The sums of one projection in an open file, as a copy, or NULL. */
+static float *copy_sums(const compression *c, const gac_checkpoint *file, int32_t layer,
+                        int projection)
+{
+    const int64_t n = c->layers[layer].matrix[projection].n_out;
+    return copy_part(file, "sums", projection, n * n, GAC_DTYPE_F32);
+}
+
+bool compress_have_gradients(const compression *c)
+{
+    bool have = c->keeps_work;
+    for (int32_t l = 0; l < c->n_layers && have; l++) {
+        gac_checkpoint *file = NULL;
+        have = open_measured(c, KIND_GRADIENTS, l, &file) == GAC_OK && file;
+        for (int p = 0; p < GAC_PROJECTION_COUNT && have; p++) {
+            float *sums = compress_weighs(c, p) ? copy_sums(c, file, l, p) : NULL;
+            have = sums || !compress_weighs(c, p);
+            free(sums);
+        }
+        gac_checkpoint_close(file);
+    }
+    return have;
+}
+
+gac_status compress_load_gradients(compression *c, int32_t layer, int projection, double *sums)
+{
+    const int64_t n = c->layers[layer].matrix[projection].n_out;
+    gac_checkpoint *file = NULL;
+    char path[4096], q[256];
+    gac_status status = open_measured(c, KIND_GRADIENTS, layer, &file);
+    float *copy = status == GAC_OK && file ? copy_sums(c, file, layer, projection) : NULL;
+    layer_path(c, KIND_GRADIENTS, layer, NULL, path, sizeof path);
+    if (status == GAC_OK && !copy)
+        status = gac_error_set(c->err, GAC_FAILED, "%s: the gradients cannot be read",
+                               gac_quote(q, sizeof q, path));
+    for (int64_t i = 0; copy && i < n * n; i++)
+        sums[i] = (double)copy[i];
+    free(copy);
+    gac_checkpoint_close(file);
+    return status;
+}
+
 static gac_status load_layer(compression *c, int32_t layer, bool *found)
 {
     layer_stats *l = &c->layers[layer];
-    char path[4096];
     gac_checkpoint *file = NULL;
     *found = false;
-    layer_path(c, layer, FILE_NAME, path, sizeof path);
-    if (!c->keeps_work || access(path, R_OK) != 0)
+    if (!c->keeps_work)
         return GAC_OK;
-    gac_status status = gac_checkpoint_open(path, NULL, &file, c->err);
-    if (status == GAC_BAD_INPUT) { /* damaged: measured anew */
-        remove_layer(c, layer);
-        return GAC_OK;
-    }
-    if (status != GAC_OK || !is_of(c, layer, file)) {
-        gac_checkpoint_close(file);
+    gac_status status = open_measured(c, KIND_LAYER, layer, &file);
+    if (status != GAC_OK || !file)
         return status;
-    }
     double *scales = copy_part(file, "scales", 0, N_SCALES, GAC_DTYPE_F64);
     for (int p = 0; p < GAC_PROJECTION_COUNT && scales; p++) {
         matrix_stats *m = &l->matrix[p];

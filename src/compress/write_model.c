@@ -220,16 +220,20 @@ static gac_status write_factors(writing *w, const gac_checkpoint *file, const ga
     const matrix_stats *m = &w->c->layers[plan->layer].matrix[plan->projection];
     const int64_t rank = plan->size, n_first = m->n_parts * rank * m->n_in;
     const int64_t n_second = m->n_out / m->n_parts * rank; /* of a part */
-    const float *basis = NULL;
+    const float *basis = NULL, *columns = NULL;
     float *first = malloc((size_t)n_first * sizeof *first);
     float *second = malloc((size_t)(m->n_out * rank) * sizeof *second);
     gac_status status = first && second ? map_part(w->c, file, "basis", (int)plan->projection,
                                                    m->n_out * m->n_basis, &basis)
                                         : gac_error_no_memory(w->c->err);
+    columns = basis;
+    if (status == GAC_OK && compress_weighs(w->c, (int)plan->projection))
+        status =
+            map_part(w->c, file, "second", (int)plan->projection, m->n_out * m->n_basis, &columns);
     if (status == GAC_OK)
         status = compress_project(w->c, m, basis, rank, t->name, first);
     for (int64_t i = 0; i < m->n_out * rank && status == GAC_OK; i++)
-        second[i] = basis[i / rank * m->n_basis + i % rank];
+        second[i] = columns[i / rank * m->n_basis + i % rank];
     if (status == GAC_OK)
         status = put_floats(w, t, plan->written, first, n_first);
     for (int32_t i = 0; i < m->n_parts && status == GAC_OK; i++)

@@ -74,7 +74,7 @@ static gac_status describe_layer(const gac_engine *e, int32_t layer, float_list 
     }
     for (int i = 0; i < 4 && status == GAC_OK; i++)
         status = read_vector(e, norms[i], list, to[i], err);
-    if (status == GAC_OK) {
+    if (status == GAC_OK && n->rotated) {
         float *cosines = NULL, *sines = NULL;
         status = gac_rope_tables(&e->net, n->local_rope, n->qk_size, job->n_tokens, &cosines,
                                  &sines, err);
@@ -86,6 +86,7 @@ static gac_status describe_layer(const gac_engine *e, int32_t layer, float_list 
     job->n_kv_heads = n->n_kv_heads;
     job->qk_size = n->qk_size;
     job->v_size = n->v_size;
+    job->window = n->window;
     job->eps = e->net.eps;
     job->scale = 1 / sqrt((double)n->qk_size);
     return status;

@@ -349,7 +349,8 @@ gac_status gac_net_read(const gac_model *model, net *out, gac_error *err)
               .config = gac_model_config(model),
               .n_layers = gac_model_n_layers(model) };
     if (gac_model_is_adapter(model))
-        return gac_net_refuse(&n, err, "an adapter runs with the model that it is added to, not alone");
+        return gac_net_refuse(&n, err,
+                              "an adapter runs with the model that it is added to, not alone");
     gac_status status = read_type(&n, err);
     if (status == GAC_OK)
         status = gac_net_read_family(&n, err);

@@ -20,7 +20,7 @@ typedef struct small_layer {
     double added[GAC_BACKWARD_COUNT][T * 64];
 } small_layer;
 
-static void fill_layer(small_layer *s, bool with_biases, bool with_norms)
+static void fill_layer(small_layer *s, bool with_biases, bool with_norms, int64_t window)
 {
     gac_backward_layer *job = &s->job;
     float *cosines = lab_floats(T * QK / 2), *sines = lab_floats(T * QK / 2);
@@ -37,6 +37,7 @@ static void fill_layer(small_layer *s, bool with_biases, bool with_norms)
                                  .k_norm = with_norms ? lab_floats(QK) : NULL,
                                  .cosines = cosines,
                                  .sines = sines,
+                                 .window = window,
                                  .eps = 1e-3,
                                  .scale = 0.6 };
     for (int i = 0; i < GAC_BACKWARD_COUNT; i++) {
@@ -91,13 +92,14 @@ static void turn_head(const small_layer *s, const float *norm, int t, double *he
     }
 }
 
-/* Attention of token t, after all keys and values up to it. */
+/* Attention of token t over the keys and values that it sees. */
 static void attend(const small_layer *s, int t, const double *q, const double *k, const double *v,
                    double *out)
 {
     for (int h = 0; h < HEADS; h++) {
-        double shares[T], sum = 0;
-        for (int j = 0; j <= t; j++) {
+        double shares[T] = { 0 }, sum = 0;
+        const int64_t n_seen = s->job.window > 0 ? s->job.window : T;
+        for (int j = t - n_seen + 1 < 0 ? 0 : (int)(t - n_seen + 1); j <= t; j++) {
             double score = 0;
             for (int i = 0; i < QK; i++)
                 score += q[h * QK + i] * k[(j * KV + h / GROUP) * QK + i];
@@ -177,11 +179,11 @@ static void check_sums(small_layer *s, int which, const double *sums)
         }
 }
 
-static void check_layer(gac_compute *compute, bool with_biases, bool with_norms)
+static void check_layer(gac_compute *compute, bool with_biases, bool with_norms, int64_t window)
 {
     small_layer *s = lab_alloc(1, sizeof *s);
     gac_error err = GAC_ERROR_INIT;
-    fill_layer(s, with_biases, with_norms);
+    fill_layer(s, with_biases, with_norms, window);
     for (int i = 0; i < GAC_BACKWARD_COUNT; i++)
         assert_int_equal(
             compute->ops->gram_create(compute->state, shapes[i][0], &s->job.linear[i].gram, &err),
@@ -215,7 +217,7 @@ static void test_layer(void **state)
     (void)state;
     for (int i = 0; i < 8; i++) {
         gac_compute compute = open_cpu(1 + i % 3);
-        check_layer(&compute, i & 1, i & 2);
+        check_layer(&compute, i & 1, i & 2, i & 4 ? 3 : 0);
         gac_compute_close(&compute);
     }
 }

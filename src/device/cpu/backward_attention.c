@@ -95,16 +95,18 @@ static void fill_shares(const gac_backward_layer *job, const query_block *b, flo
                   b->k_stride, 0, shares, b->n_keys);
     for (int64_t r = 0; r < b->n; r++) {
         float *row = shares + r * b->n_keys;
-        const int64_t n_seen = b->first + r + 1;
-        float largest = row[0];
+        const int64_t end = b->first + r + 1;
+        const int64_t first = job->window > 0 ? gac_max_i64(end - job->window, 0) : 0;
+        float largest = row[first];
         double sum = 0;
-        for (int64_t i = 1; i < n_seen; i++)
+        for (int64_t i = first; i < end; i++)
             largest = fmaxf(largest, row[i]);
-        for (int64_t i = 0; i < n_seen; i++)
+        for (int64_t i = first; i < end; i++)
             sum += (double)(row[i] = expf(row[i] - largest));
-        for (int64_t i = 0; i < n_seen; i++)
+        for (int64_t i = first; i < end; i++)
             row[i] *= (float)(1 / sum);
-        memset(row + n_seen, 0, (size_t)(b->n_keys - n_seen) * sizeof *row);
+        memset(row, 0, (size_t)first * sizeof *row);
+        memset(row + end, 0, (size_t)(b->n_keys - end) * sizeof *row);
     }
 }
 
