@@ -98,9 +98,9 @@ class Team(unittest.TestCase):
 
     def assert_same(self, one, other):
         self.assertEqual(choices(other[0]), choices(one[0]))
-        self.assertAlmostEqual(other[0]["objective"], one[0]["objective"], delta=2e-9)
+        self.assertAlmostEqual(other[0]["objective"], one[0]["objective"], delta=1e-7)
         for a, b in zip(one[0]["modules"], other[0]["modules"]):
-            self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-9)
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-7)
         self.assertEqual(other[1], one[1])
         self.assertLess(abs(other[2] / one[2] - 1), 1e-5)
 
@@ -187,7 +187,7 @@ class Team(unittest.TestCase):
         os.rename(self.folder / "out.work", work)  # to look at it afterwards
         self.assert_same(one, self.compress(2, "--work", work))
         self.assertEqual((work / "layer-000" / "model.safetensors").stat().st_ino, inode)
-        self.assertEqual(len(os.listdir(work)), 8)
+        self.assertEqual(len(os.listdir(work)), 16)
         self.assert_same(one, self.compress(1, "--work", work))
         self.assert_same(one, self.compress(3, "--work", work))
 

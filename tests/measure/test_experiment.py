@@ -168,7 +168,7 @@ class Native(Case):
     def test_all_twelve(self):
         out, _ = self.gac("all", "-o", "results/")
         files = sorted(p.name for p in (self.folder / "results").iterdir())
-        self.assertEqual(files, sorted(f"{i}.native.json" for i in IDS))
+        self.assertEqual(files, sorted([f"{i}.native.json" for i in IDS] + ["report.html"]))
         for id_ in IDS:
             result = json.loads((self.folder / "results" / f"{id_}.native.json").read_text())
             self.assertEqual((result["schema"], result["id"], result["stack"]),

@@ -380,6 +380,12 @@ static void null_engine(void **state)
     NEEDS(gac_engine_replace, second, SOME, 0, GAC_PROJECTION_O, NULL, NULL, err);
     NEEDS(gac_engine_factor, engine, NULL, SOME, 1, err);
     NEEDS(gac_engine_factor, jobs, SOME, NULL, 1, err);
+    NEEDS(gac_engine_backward_head, engine, NULL, 0, SOME, err);
+    NEEDS(gac_engine_backward_head, gradient, SOME, 0, NULL, err);
+    NEEDS(gac_engine_backward_layer, engine, NULL, 0, 1, 1, SOME, SOME, SOME, err);
+    NEEDS(gac_engine_backward_layer, x, SOME, 0, 1, 1, NULL, SOME, SOME, err);
+    NEEDS(gac_engine_backward_layer, gradient, SOME, 0, 1, 1, SOME, NULL, SOME, err);
+    NEEDS(gac_engine_backward_layer, sums, SOME, 0, 1, 1, SOME, SOME, NULL, err);
     NEEDS(gac_engine_losses, engine, NULL, SOME, 1, SOME, err);
     NEEDS(gac_engine_losses, ids, SOME, NULL, 1, SOME, err);
     NEEDS(gac_engine_losses, losses, SOME, SOME, 1, NULL, err);

@@ -1,5 +1,6 @@
 /* Runs a small model on the CPU. Tests what must not change its logits and
- * losses, and the limits of its context. */
+ * losses, the limits of its context, and gradients. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -152,12 +153,89 @@ static void longrope_ends_with_its_short_factors(void **state)
     }
 }
 
+/* The model's loss with given tokens, for a residual stream before its layer. */
+static double loss_from(gac_engine *engine, const float *stream, const int64_t *tokens)
+{
+    float logits[N_IDS * VOCAB];
+    double log_sums[N_IDS], loss = 0;
+    assert_ok(gac_engine_write_residual(engine, stream, N_IDS, err));
+    assert_ok(gac_engine_run_layers(engine, 0, 1, err));
+    assert_ok(gac_engine_sample_logits(engine, 0, 1, N_IDS, logits, log_sums, err));
+    for (int t = 0; t < N_IDS; t++)
+        loss += log_sums[t] - (double)logits[t * VOCAB + tokens[t]];
+    return loss;
+}
+
+/* The tokens that a seed draws from the output of the last pass. */
+static void draw_tokens(gac_engine *engine, uint64_t seed, int64_t *tokens)
+{
+    float logits[N_IDS * VOCAB];
+    double log_sums[N_IDS];
+    assert_ok(gac_engine_sample_logits(engine, 0, 1, N_IDS, logits, log_sums, err));
+    for (int t = 0; t < N_IDS; t++) {
+        const double draw = (double)(gac_splitmix64(&seed) >> 11) * 0x1p-53;
+        double sum = 0;
+        for (tokens[t] = 0; tokens[t] < VOCAB - 1; tokens[t]++) {
+            sum += exp((double)logits[t * VOCAB + tokens[t]] - log_sums[t]);
+            if (sum > draw)
+                break;
+        }
+    }
+}
+
+/* From the output head through a layer, against differences of the loss. */
+static void gradients_are_slopes(void **state)
+{
+    enum { N = N_IDS * HIDDEN };
+    (void)state;
+    small_model m = make_model("gradients", HEAD, "");
+    gac_engine_options options = GAC_ENGINE_OPTIONS_INIT;
+    gac_engine *engine = NULL;
+    float stream[N], gradient[N], behind[N];
+    double sums_o[HIDDEN * HIDDEN], sums_down[HIDDEN * HIDDEN];
+    double *sums[GAC_PROJECTION_COUNT] = {
+        [GAC_PROJECTION_O] = sums_o, [GAC_PROJECTION_DOWN] = sums_down
+    };
+    int64_t tokens[N_IDS];
+    assert_ok(gac_engine_open(m.model, &options, &engine, err));
+    assert_ok(gac_engine_embed(engine, ids, N_IDS, err));
+    assert_ok(gac_engine_read_residual(engine, stream, err));
+    assert_ok(gac_engine_run_layers(engine, 0, 1, err));
+    draw_tokens(engine, 5, tokens);
+    assert_ok(gac_engine_backward_head(engine, 5, gradient, err));
+    memcpy(behind, gradient, sizeof behind);
+    assert_ok(gac_engine_backward_layer(engine, 0, 1, N_IDS, stream, gradient, sums, err));
+    for (int i = 0; i < N; i++) {
+        const float before = stream[i], step = 0x1p-7F;
+        stream[i] = before + step;
+        const double above = loss_from(engine, stream, tokens);
+        stream[i] = before - step;
+        const double slope = (above - loss_from(engine, stream, tokens)) / (2 * (double)step);
+        stream[i] = before;
+        if (!(fabs((double)gradient[i] - slope) <= 5e-3 * (1 + fabs(slope))))
+            fail_msg("gradient %d is %g, by differences %g", i, (double)gradient[i], slope);
+    }
+    for (int i = 0; i < HIDDEN * HIDDEN; i++) {
+        double sum = 0;
+        for (int t = 0; t < N_IDS; t++)
+            sum +=
+                (double)behind[t * HIDDEN + i / HIDDEN] * (double)behind[t * HIDDEN + i % HIDDEN];
+        assert_true(fabs(sums_down[i] - sum) <= 1e-9 * (1 + fabs(sum)));
+    }
+    assert_true(memcmp(sums_o, sums_down, sizeof sums_o) != 0);
+    assert_int_equal(gac_engine_backward_layer(engine, 1, 1, N_IDS, stream, gradient, sums, NULL),
+                     GAC_USAGE);
+    gac_engine_close(engine);
+    small_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_have_sizes_of_their_own),
         cmocka_unit_test(passes_remember_the_past),
         cmocka_unit_test(longrope_ends_with_its_short_factors),
+        cmocka_unit_test(gradients_are_slopes),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }
