@@ -170,13 +170,14 @@ void gac_new_file_discard(gac_new_file *file);
 gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, struct json_t **out,
                           gac_error *err);
 
-/* The same, but integers beyond 64 bits keep their digits. gac_json_parse turns
- * them into real numbers. This function turns each into a string of a NUL and
- * its digits. No other string has a NUL, and gac_json_text writes these strings
- * as integers again. */
+/* The same, but integers beyond 64 bits keep their digits, and real numbers
+ * their spelling: 1e-05 stays 1e-05. gac_json_parse turns both into real
+ * numbers. This function turns each into a string of a NUL and its text. No
+ * other string has a NUL, and gac_json_text writes these strings as numbers
+ * again. */
 gac_status gac_json_parse_exact(const char *text, size_t n_bytes, const char *source,
                                 struct json_t **out, gac_error *err);
-/* Returns the digits of such an integer, or NULL for any other value. */
+/* Returns the text of such a number, or NULL for any other value. */
 const char *gac_json_digits(const struct json_t *value);
 /* Returns what gac_json_parse would have returned for the same text. The caller
  * owns it. NULL if memory is short. */

@@ -219,6 +219,10 @@ gac_status gac_model_list_modules(const gac_model *model, const int64_t *sizes,
 gac_status gac_model_add_code(const char *stated, struct json_t *modules, struct json_t *config,
                               char **code, gac_error *err);
 
+/* Returns what a config's per_layer_config has for a layer, or NULL. The config owns it. Layer
+ * numbers may have leading zeros, as transformers writes them for models of ten layers or more. */
+struct json_t *gac_config_layer(const struct json_t *config, int32_t layer);
+
 /* Returns whether a config names the modelling code of gac. */
 bool gac_config_has_our_code(const struct json_t *config);
 

@@ -113,7 +113,7 @@ struct json_t *gac_json_rounded(const struct json_t *exact)
     json_t *child, *same = (json_t *)(uintptr_t)exact;
     const char *digits = gac_json_digits(exact);
     if (digits)
-        return json_real(strtod(digits, NULL));
+        return json_real(gac_json_digits_value(digits));
     if (!json_is_object(exact) && !json_is_array(exact))
         return json_incref(same);
     json_t *copy = json_is_object(exact) ? json_object() : json_array();
@@ -165,7 +165,7 @@ static int append(const char *bytes, size_t n_bytes, void *user)
     return 0;
 }
 
-/* Turns strings of a NUL and digits into the integers that they stand for. */
+/* Turns strings of a NUL and digits into the numbers that they stand for. */
 static void put_digits(growing_text *t)
 {
     static const char mark[] = "\"\\u0000";

@@ -243,22 +243,36 @@ static gac_status scan_number(gac_json_source *t, bool *real, gac_error *err)
     return status;
 }
 
+double gac_json_digits_value(const char *digits)
+{
+    char *end;
+    double value = strtod(digits, &end);
+    if (*end != '.') /* strtod expects the locale's decimal point */
+        return value;
+    char *copy = strdup(digits);
+    if (!copy) {
+        gac_memory_lost();
+        return value;
+    }
+    copy[end - digits] = *localeconv()->decimal_point;
+    value = strtod(copy, NULL);
+    free(copy);
+    return value;
+}
+
 /* Returns the value of a number. Its text stands in room after one free byte,
- * which becomes the NUL of an exact integer. */
+ * which becomes the NUL of an exact number. */
 static json_t *number_value(char *room, size_t n_bytes, bool real, bool exact)
 {
-    char *digits = room + 1;
+    const char *digits = room + 1;
     errno = 0;
     long long whole = real ? 0 : strtoll(digits, NULL, 10);
     if (!real && errno != ERANGE)
         return json_integer(whole);
+    double value = gac_json_digits_value(digits);
     room[0] = 0;
-    if (!real && exact && isfinite(strtod(digits, NULL)))
-        return json_stringn_nocheck(room, n_bytes + 1);
-    char *point = strchr(digits, '.');
-    if (point)
-        *point = *localeconv()->decimal_point; /* strtod expects the locale's decimal point */
-    return json_real(strtod(digits, NULL));    /* NULL for infinity */
+    return exact && isfinite(value) ? json_stringn_nocheck(room, n_bytes + 1)
+                                    : json_real(value); /* NULL for infinity */
 }
 
 static gac_status take_number(gac_json_source *t, json_t **out, gac_error *err)

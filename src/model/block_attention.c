@@ -139,7 +139,7 @@ static gac_status resolve_all(builder *b, const attention_spec *spec, projection
     }
     /* Heads need all four projections. A single shard may hold only some. */
     for (int i = 0; i < 4 && status == GAC_OK && n_present && n_present < n_wanted; i++)
-        if (names[i] && !linears[i]->present)
+        if (names[i] && !linears[i]->present && !(spec->shares_kv && (i == 1 || i == 2)))
             status = builder_note(b, err, "%s.%s is missing", spec->module, names[i]);
     return status;
 }
@@ -263,6 +263,7 @@ static gac_status bind_heads(builder *b, const attention_spec *spec, const proje
                              const head_layout *h, int32_t dims[2], gac_error *err)
 {
     gac_repeat repeat = spec->rotary ? GAC_REPEAT_HALF : GAC_REPEAT_HEAD;
+    int64_t n_slices = spec->gated_queries ? 2 * h->n_q : h->n_q;
     int64_t k_start = p->fused ? h->n_q * h->qk_size : 0;
     int64_t v_start = p->fused ? (h->n_q + h->n_kv) * h->qk_size : 0;
     const linear *k = p->fused ? &p->q : &p->k, *v = p->fused ? &p->q : &p->v;
@@ -276,7 +277,7 @@ static gac_status bind_heads(builder *b, const attention_spec *spec, const proje
     if (status == GAC_OK && p->fused && spec->layout == QKV_BY_GROUP) {
         status = bind_groups(b, &p->q, h, repeat, dims, err);
     } else if (status == GAC_OK) {
-        status = linear_bind(b, &p->q, SIDE_OUT, dims[0], 0, h->n_q, repeat, err);
+        status = linear_bind(b, &p->q, SIDE_OUT, dims[0], 0, n_slices, repeat, err);
         if (status == GAC_OK)
             status = linear_bind(b, k, SIDE_OUT, dims[0], k_start, h->n_kv, repeat, err);
         if (status == GAC_OK)
@@ -363,6 +364,8 @@ gac_status attention_add_op(builder *b, int64_t n_q, int64_t n_kv, int32_t qk_di
 static head_rows take_rows(const attention_spec *spec, const projections *p)
 {
     head_rows rows = { p->q.n_out, p->k.n_out, p->v.n_out, p->o.n_in, 0 };
+    if (spec->gated_queries && rows.q % 2 == 0)
+        rows.q /= 2;
     if (!p->fused)
         return rows;
     int64_t n_all = spec->n_heads + 2 * spec->n_kv_heads;

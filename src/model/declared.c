@@ -1,14 +1,20 @@
 /* What a config states about the sizes of one layer. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/model_internal.h"
 
-/* Returns the layer's object in per_layer_config, or NULL. */
-static const json_t *layer_overrides(const builder *b, int32_t layer)
+json_t *gac_config_layer(const json_t *config, int32_t layer)
 {
-    char key[16];
-    snprintf(key, sizeof key, "%d", layer);
-    return json_object_get(json_object_get(b->config, "per_layer_config"), key);
+    const char *number;
+    json_t *own;
+    json_object_foreach(json_object_get(config, "per_layer_config"), number, own) {
+        char *end;
+        long n = strtol(number, &end, 10);
+        if (*number >= '0' && *number <= '9' && *end == '\0' && n == layer)
+            return own;
+    }
+    return NULL;
 }
 
 static const json_t *block_config(const builder *b, int32_t layer, const char *key)
@@ -42,7 +48,7 @@ gac_status declared_width(builder *b, int32_t layer, const char *key, int64_t *w
                           gac_error *err)
 {
     const json_t *stated = json_object_get(b->config, key);
-    const json_t *overrides = layer_overrides(b, layer);
+    const json_t *overrides = gac_config_layer(b->config, layer);
     const json_t *ffn = block_config(b, layer, "ffn");
     gac_status status = GAC_OK;
     *chosen = false;
@@ -86,7 +92,7 @@ static gac_status common_heads(builder *b, attention_spec *spec, gac_error *err)
 gac_status declared_heads(builder *b, int32_t layer, attention_spec *spec, gac_error *err)
 {
     static const char *const hidden_keys[] = { "hidden_size", "n_embd", "d_model", NULL };
-    const json_t *overrides = layer_overrides(b, layer);
+    const json_t *overrides = gac_config_layer(b->config, layer);
     const json_t *attention = block_config(b, layer, "attention");
     int64_t hidden = -1, per_group = -1;
     gac_status status = config_size_of(b, hidden_keys, &hidden, err);

@@ -13,8 +13,9 @@ static gac_status dense_mlp(builder *b, int32_t layer, const decoder *d, gac_err
     char module[GAC_MAX_NAME_BYTES], name[GAC_MAX_NAME_BYTES + 16];
     int64_t declared = -1;
     bool chosen = false;
+    bool stated = d->width_key && (!d->width_is_stated || d->width_is_stated(b));
     gac_status status = GAC_OK;
-    if (d->width_key)
+    if (stated)
         status = declared_width(b, layer, d->width_key, &declared, &chosen, err);
     if (status != GAC_OK)
         return status;
@@ -27,8 +28,8 @@ static gac_status dense_mlp(builder *b, int32_t layer, const decoder *d, gac_err
                       .norm = d->mlp_norm,
                       .name = name,
                       .role = GAC_ROLE_MLP_WIDTH,
-                      .config_key = d->width_key,
-                      .refused = d->width_refused,
+                      .config_key = stated ? d->width_key : NULL,
+                      .refused = stated && d->width_is_stated ? NULL : d->width_refused,
                       .declared = declared,
                       .chosen = chosen,
                       .share = 1 };
@@ -50,6 +51,8 @@ static gac_status attention(builder *b, int32_t layer, const decoder *d, gac_err
                             .n_kv_heads = -1,
                             .head_dim = -1,
                             .rotary = d->rotary,
+                            .shares_kv = d->shares_kv,
+                            .gated_queries = d->gated_queries,
                             .head_is_fixed = d->head_is_fixed,
                             .refused = d->heads_refused };
     gac_status status = declared_heads(b, layer, &spec, err);
@@ -92,6 +95,32 @@ static void explain_constants(builder *b, int32_t layer, const decoder *d)
     }
 }
 
+/* Marks the tensors whose names start with path. */
+static gac_status expect(builder *b, const char *path, gac_error *err)
+{
+    int32_t first, n;
+    gac_status status = builder_find_prefix(b, path, &first, &n, err);
+    for (int32_t i = 0; i < n && status == GAC_OK; i++)
+        b->expected[b->sorted[first + i]] = true;
+    return status;
+}
+
+static gac_status expect_unread(builder *b, const decoder *d, gac_error *err)
+{
+    char path[GAC_MAX_NAME_BYTES];
+    gac_status status = GAC_OK;
+    for (int i = 0; d->unread_outside[i] && status == GAC_OK; i++) {
+        snprintf(path, sizeof path, "%s%s", b->prefix, d->unread_outside[i]);
+        status = expect(b, path, err);
+    }
+    for (int32_t layer = 0; layer < b->n_layers; layer++)
+        for (int i = 0; d->unread[i] && status == GAC_OK; i++) {
+            layer_path(b, layer, d->unread[i], path, sizeof path);
+            status = expect(b, path, err);
+        }
+    return status;
+}
+
 static gac_status one_layer(builder *b, int32_t layer, const decoder *d, gac_error *err)
 {
     static const char *const stand_ins[] = { "self_attn.linear_attn", "mlp.linear_mlp", NULL };
@@ -131,7 +160,7 @@ static gac_status note_added_biases(builder *b, const decoder *d, gac_error *err
     }
     if (n == 0)
         return GAC_OK;
-    b->found |= FOUND_PRUNED;
+    b->found |= FOUND_PRUNED | FOUND_BIASES;
     return builder_note(b, err,
                         "%d o_proj and down_proj biases that the config does not state, as FLAP "
                         "adds: stock loaders drop them",
@@ -175,6 +204,8 @@ gac_status decoder_build(builder *b, const family *self, gac_error *err)
         b->hidden_reason = d->hidden_refused;
     }
     gac_status status = outside(b, d, err);
+    if (status == GAC_OK)
+        status = expect_unread(b, d, err);
     for (int32_t i = 0; i < b->n_layers && status == GAC_OK; i++)
         status = one_layer(b, i, d, err);
     return status == GAC_OK ? note_added_biases(b, d, err) : status;

@@ -9,8 +9,8 @@ static const family *const families_other[] = { &family_gpt2, &family_opt, NULL 
 
 /* In the order in which their signatures are tried if there is no config. More
  * specific ones come first. */
-static const family *const *const groups[] = { families_experts, families_gpt, families_other,
-                                               families_llama, NULL };
+static const family *const *const groups[] = { families_hybrid, families_experts, families_gpt,
+                                               families_other,  families_llama,   NULL };
 
 /* Families that are refused by name, because what they compute between the
  * linear modules is not described here. */
@@ -23,24 +23,11 @@ static const struct {
     { "rwkv", "recurrent layers" },
     { "xlstm", "recurrent layers" },
     { "recurrent_gemma", "recurrent blocks between attention" },
-    { "jamba", "state-space layers between attention" },
-    { "bamba", "state-space layers between attention" },
     { "zamba", "state-space layers between attention" },
     { "zamba2", "state-space layers between attention" },
-    { "falcon_h1", "state-space layers beside attention" },
-    { "nemotron_h", "state-space layers between attention" },
-    { "granitemoehybrid", "state-space layers between attention" },
-    { "olmo_hybrid", "linear attention in some layers" },
-    { "qwen3_next", "linear attention in some layers" },
-    { "qwen3_5", "linear attention in some layers" },
-    { "qwen3_5_text", "linear attention in some layers" },
-    { "qwen3_5_moe", "linear attention in some layers" },
-    { "qwen3_5_moe_text", "linear attention in some layers" },
-    { "minimax", "linear attention in some layers" },
     { "kimi_linear", "linear attention in some layers" },
     { "bailing_hybrid", "linear attention in some layers" },
-    { "lfm2", "convolutions in some layers" },
-    { "lfm2_moe", "convolutions in some layers" },
+    { "longcat_flash", "two attentions and two MLPs in each layer" },
     { "jetmoe", "attention heads chosen by a router" },
     { "dbrx", "experts stacked in one axis" },
     { "gemma3n", "layers with several parallel streams" },
@@ -94,6 +81,7 @@ static const char *const prefixes[] = { "model.",
                                         "model.language_model.",
                                         "language_model.model.",
                                         "gpt_neox.",
+                                        "backbone.",
                                         "biogpt.",
                                         NULL };
 

@@ -72,7 +72,7 @@ static const expert_names qwen_experts = { .block = "mlp",
                                            .dense_key = "intermediate_size" };
 static const decoder qwen_moe = { MODULES, .top_norms = { "norm" }, .norms = { NORMS }, QKVO,
                                   DENSE,   .experts = &qwen_experts };
-static const char *const qwen_types[] = { "qwen3_moe", "qwen2_moe", NULL };
+static const char *const qwen_types[] = { "qwen3_moe", "qwen2_moe", "mellum", NULL };
 static const family family_qwen3_moe = { "qwen3-moe",    qwen_types,    "layers",
                                          "mlp.experts.", decoder_build, &qwen_moe };
 
@@ -102,15 +102,17 @@ static const expert_names deepseek_experts = { .block = "mlp",
                                                .n_shared_key = "n_shared_experts",
                                                .dense_key = "intermediate_size" };
 static const decoder deepseek = { MODULES,
+                                  .unread = { "self_attn.indexer." },
                                   .top_norms = { "norm" },
-                                  .norms = { NORMS },
+                                  .norms = { NORMS, "post_mlp_layernorm" },
                                   QKVO,
                                   DENSE,
                                   .hidden_refused = untried_hidden,
                                   .attend = latent_attention,
                                   .experts = &deepseek_experts };
-static const char *const deepseek_types[] = { "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
-                                              "kimi_k2", NULL };
+static const char *const deepseek_types[] = { "deepseek_v2", "deepseek_v3", "deepseek_v32",
+                                              "glm_moe_dsa", "axk1",        "glm4_moe_lite",
+                                              "kimi_k2",     NULL };
 static const family family_deepseek = { "deepseek",    deepseek_types,
                                         "layers",      "self_attn.kv_a_proj_with_mqa",
                                         decoder_build, &deepseek };
@@ -191,6 +193,90 @@ static const char *const hunyuan_moe_types[] = { "hunyuan_v1_moe", NULL };
 static const family family_hunyuan_moe = { "hunyuan-moe", hunyuan_moe_types, "layers",
                                            NULL,          decoder_build,     &hunyuan_moe };
 
+/* ---- Hunyuan 3, Trinity, Laguna and Command with experts -------------------- */
+
+static const expert_names hy_v3_experts = { .block = "mlp",
+                                            .router = "router.gate",
+                                            .list = "experts",
+                                            EXPERT,
+                                            ALL,
+                                            .key = "moe_intermediate_size",
+                                            .shared = "shared_mlp",
+                                            .n_shared_key = "num_shared_experts",
+                                            .dense_key = "intermediate_size" };
+static const decoder hy_v3 = { MODULES,
+                               .top_norms = { "norm" },
+                               .norms = { NORMS },
+                               .constants = { "mlp.expert_bias" },
+                               QKVO,
+                               DENSE,
+                               .hidden_refused = untried_hidden,
+                               .heads_refused = own_rotation,
+                               .experts = &hy_v3_experts };
+static const char *const hy_v3_types[] = { "hy_v3", NULL };
+static const family family_hy_v3 = {
+    "hunyuan-3", hy_v3_types, "layers", NULL, decoder_build, &hy_v3
+};
+
+/* A gate over the outputs of attention is not understood in the next two. */
+static const expert_names afmoe_experts = { .block = "mlp",
+                                            .router = "router.gate",
+                                            .list = "experts",
+                                            EXPERT,
+                                            ALL,
+                                            .key = "moe_intermediate_size",
+                                            .shared = "shared_experts",
+                                            .n_shared_key = "num_shared_experts",
+                                            .dense_key = "intermediate_size" };
+static const decoder afmoe = { MODULES,
+                               .unread = { "self_attn.gate_proj." },
+                               .top_norms = { "norm" },
+                               .norms = { NORMS, "pre_mlp_layernorm", "post_mlp_layernorm" },
+                               .constants = { "mlp.expert_bias" },
+                               QKVO,
+                               DENSE,
+                               .hidden_refused = untried_hidden,
+                               .heads_refused = own_rotation,
+                               .experts = &afmoe_experts };
+static const char *const afmoe_types[] = { "afmoe", NULL };
+static const family family_afmoe = { "afmoe", afmoe_types, "layers", NULL, decoder_build, &afmoe };
+
+static const decoder laguna = { MODULES,
+                                .unread = { "self_attn.g_proj." },
+                                .top_norms = { "norm" },
+                                .norms = { NORMS },
+                                .constants = { "mlp.experts.e_score_correction_bias" },
+                                QKVO,
+                                DENSE,
+                                .hidden_refused = untried_hidden,
+                                .heads_refused = own_rotation,
+                                .experts = &qwen_experts };
+static const char *const laguna_types[] = { "laguna", NULL };
+static const family family_laguna = {
+    "laguna", laguna_types, "layers", NULL, decoder_build, &laguna
+};
+
+static const expert_names cohere_experts = { .block = "mlp",
+                                             .router = "gate",
+                                             .list = "experts",
+                                             EXPERT,
+                                             ALL,
+                                             .key = "intermediate_size",
+                                             .shared = "shared_experts",
+                                             .n_shared_key = "num_shared_experts",
+                                             .dense_key = "prefix_dense_intermediate_size" };
+static const decoder cohere_moe = { MODULES,
+                                    .top_norms = { "norm" },
+                                    .norms = { "input_layernorm" },
+                                    QKVO,
+                                    DENSE,
+                                    .hidden_refused = layer_norm,
+                                    .heads_refused = own_rotation,
+                                    .experts = &cohere_experts };
+static const char *const cohere_moe_types[] = { "cohere2_moe", NULL };
+static const family family_cohere_moe = { "cohere-moe", cohere_moe_types, "layers",
+                                          NULL,         decoder_build,    &cohere_moe };
+
 /* ---- One tensor for all experts ------------------------------------------- */
 
 /* The width of an expert is intermediate_size. Gate and up alternate. */
@@ -266,10 +352,68 @@ static const family family_granite_moe = { "granite-moe", granite_moe_types,
                                            "layers",      "block_sparse_moe.input_linear",
                                            decoder_build, &granite_moe };
 
-const family *const families_experts[] = { &family_granite_moe, &family_mixtral,
-                                           &family_phimoe,      &family_minimax_m2,
-                                           &family_deepseek,    &family_gpt_oss,
-                                           &family_llama4,      &family_qwen3_moe,
-                                           &family_olmoe,       &family_glm4_moe,
-                                           &family_exaone_moe,  &family_ernie_moe,
-                                           &family_hunyuan_moe, NULL };
+static const expert_names granite_swa_experts = { .block = "block_sparse_moe",
+                                                  .router = "router",
+                                                  .list = "experts",
+                                                  ALL,
+                                                  .key = "intermediate_size",
+                                                  .shared = "shared_mlp",
+                                                  .shared_in_layer = true,
+                                                  .shared_in = "input_linear",
+                                                  .shared_out = "output_linear",
+                                                  .shared_key = "shared_intermediate_size" };
+static const decoder granite_moe_swa = { MODULES,
+                                         .top_norms = { "norm" },
+                                         .norms = { NORMS },
+                                         .constants = { "self_attn.sinks" },
+                                         QKVO,
+                                         .mlp = "mlp",
+                                         .hidden_refused = multipliers,
+                                         .heads_refused = stated_scale,
+                                         .experts = &granite_swa_experts };
+static const char *const granite_moe_swa_types[] = { "granitemoe_swa", NULL };
+static const family family_granite_moe_swa = { "granite-moe-swa", granite_moe_swa_types,
+                                               "layers",          NULL,
+                                               decoder_build,     &granite_moe_swa };
+
+/* Gemma 4 may have experts beside the MLP of each layer, which all tokens take. */
+static const expert_names gemma4_experts = { .block = "",
+                                             .router = "router.proj",
+                                             .list = "experts",
+                                             EXPERT,
+                                             ALL,
+                                             .key = "moe_intermediate_size",
+                                             .shared = "mlp",
+                                             .shared_in_layer = true,
+                                             .shared_key = "intermediate_size",
+                                             .shared_may_double = true };
+static const decoder gemma4 = {
+    MODULES,
+    .shares_kv = true,
+    .unread = { "per_layer_input_gate.", "per_layer_projection.", "self_attn.q_norm." },
+    .unread_outside = { "embed_tokens_per_layer.", "per_layer_model_projection.",
+                        "per_layer_projection_norm." },
+    .top_norms = { "norm" },
+    .norms = { NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm",
+               "post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
+               "pre_feedforward_layernorm_2", "post_per_layer_input_norm" },
+    .constants = { "layer_scalar", "router.scale", "router.per_expert_scale" },
+    QKVO,
+    .mlp = "mlp",
+    .hidden_refused = "the embedding is multiplied by the root of the hidden size and shared with "
+                      "the output",
+    .heads_refused = own_rotation,
+    .experts = &gemma4_experts
+};
+static const char *const gemma4_types[] = { "gemma4", "gemma4_text", NULL };
+static const family family_gemma4 = {
+    "gemma4", gemma4_types, "layers", NULL, decoder_build, &gemma4
+};
+
+const family *const families_experts[] = {
+    &family_hy_v3,           &family_afmoe,      &family_laguna,      &family_cohere_moe,
+    &family_granite_moe_swa, &family_gemma4,     &family_granite_moe, &family_mixtral,
+    &family_phimoe,          &family_minimax_m2, &family_deepseek,    &family_gpt_oss,
+    &family_llama4,          &family_qwen3_moe,  &family_olmoe,       &family_glm4_moe,
+    &family_exaone_moe,      &family_ernie_moe,  &family_hunyuan_moe, NULL
+};

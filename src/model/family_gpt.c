@@ -46,6 +46,24 @@ static const decoder gptj = { .embedding = "wte",
 static const char *const gptj_types[] = { "gptj", NULL };
 static const family family_gptj = { "gptj", gptj_types, "h", "mlp.fc_in", decoder_build, &gptj };
 
+/* CodeGen has q, v and k in each of four parts of qkv_proj; its heads cannot change. */
+static const decoder codegen = { .embedding = "wte",
+                                 .head = "lm_head",
+                                 .top_norms = { "ln_f" },
+                                 .norms = { "ln_1" },
+                                 .attention = "attn",
+                                 .q = "qkv_proj",
+                                 .o = "out_proj",
+                                 .head_is_fixed = true,
+                                 .mlp = "mlp",
+                                 .up = "fc_in",
+                                 .down = "fc_out",
+                                 .width_key = "n_inner",
+                                 .hidden_refused = layer_norm };
+static const char *const codegen_types[] = { "codegen", NULL };
+static const family family_codegen = { "codegen",       codegen_types, "h",
+                                       "attn.qkv_proj", decoder_build, &codegen };
+
 static const decoder gpt_neo = { .embedding = "wte",
                                  .positions = "wpe",
                                  .head = "lm_head",
@@ -167,7 +185,14 @@ static const family family_biogpt = {
     "biogpt", biogpt_types, "layers", NULL, decoder_build, &biogpt
 };
 
-const family *const families_gpt[] = {
-    &family_gpt_neox, &family_gptj, &family_gpt_neo, &family_bigcode, &family_bloom,
-    &family_falcon,   &family_mpt,  &family_xglm,    &family_biogpt,  NULL
-};
+const family *const families_gpt[] = { &family_gpt_neox,
+                                       &family_codegen,
+                                       &family_gptj,
+                                       &family_gpt_neo,
+                                       &family_bigcode,
+                                       &family_bloom,
+                                       &family_falcon,
+                                       &family_mpt,
+                                       &family_xglm,
+                                       &family_biogpt,
+                                       NULL };

@@ -100,11 +100,16 @@ static const decoder arcee = {
 };
 static const family family_arcee = { "arcee", arcee_types, "layers", NULL, decoder_build, &arcee };
 
-static const char *const granite_types[] = { "granite", "hyperclovax", NULL };
-static const decoder granite = {
-    MODULES, .top_norms = { "norm" },       .norms = { NORMS },           QKVO, GATED,
-    MLP,     .hidden_refused = multipliers, .heads_refused = stated_scale
-};
+static const char *const granite_types[] = { "granite", "hyperclovax", "granite_swa", NULL };
+static const decoder granite = { MODULES,
+                                 .constants = { "self_attn.sinks" },
+                                 .top_norms = { "norm" },
+                                 .norms = { NORMS, "post_norm1", "post_norm2" },
+                                 QKVO,
+                                 GATED,
+                                 MLP,
+                                 .hidden_refused = multipliers,
+                                 .heads_refused = stated_scale };
 static const family family_granite = { "granite", granite_types, "layers",
                                        NULL,      decoder_build, &granite };
 
@@ -241,6 +246,21 @@ static const decoder glm = { MODULES,
                              .heads_refused = neighbours };
 static const family family_glm = { "glm", glm_types, "layers", NULL, decoder_build, &glm };
 
+/* A part of attention, by which it chooses what to see, is not understood. */
+static const char *const doge_types[] = { "doge", NULL };
+static const decoder doge = { MODULES,
+                              .unread = { "self_attn.dt_proj.", "input_residual",
+                                          "post_attention_residual" },
+                              .top_norms = { "norm" },
+                              .norms = { NORMS },
+                              QKVO,
+                              GATED,
+                              MLP,
+                              .constants = { "self_attn.A" },
+                              .hidden_refused = untried_hidden,
+                              .heads_refused = own_rotation };
+static const family family_doge = { "doge", doge_types, "layers", NULL, decoder_build, &doge };
+
 static const char *const bitnet_types[] = { "bitnet", NULL };
 static const decoder bitnet = { MODULES,
                                 .top_norms = { "norm" },
@@ -317,7 +337,7 @@ static const decoder persimmon = { MODULES,
 static const family family_persimmon = { "persimmon", persimmon_types, "layers",
                                          NULL,        decoder_build,   &persimmon };
 
-static const char *const minicpm3_types[] = { "minicpm3", NULL };
+static const char *const minicpm3_types[] = { "minicpm3", "youtu", NULL };
 static const decoder minicpm3 = { MODULES,
                                   .top_norms = { "norm" },
                                   .norms = { NORMS },
@@ -329,34 +349,13 @@ static const decoder minicpm3 = { MODULES,
 static const family family_minicpm3 = { "minicpm3", minicpm3_types, "layers",
                                         NULL,       decoder_build,  &minicpm3 };
 
-const family *const families_llama[] = { &family_llama,
-                                         &family_mistral,
-                                         &family_qwen2,
-                                         &family_qwen3,
-                                         &family_gemma,
-                                         &family_phi3,
-                                         &family_seed_oss,
-                                         &family_smollm3,
-                                         &family_ministral,
-                                         &family_arcee,
-                                         &family_granite,
-                                         &family_helium,
-                                         &family_ernie4_5,
-                                         &family_hunyuan,
-                                         &family_exaone4,
-                                         &family_cohere,
-                                         &family_olmo,
-                                         &family_olmo2,
-                                         &family_stablelm,
-                                         &family_nemotron,
-                                         &family_jais2,
-                                         &family_nanochat,
-                                         &family_apertus,
-                                         &family_glm,
-                                         &family_bitnet,
-                                         &family_diffllama,
-                                         &family_starcoder2,
-                                         &family_phi,
-                                         &family_persimmon,
-                                         &family_minicpm3,
-                                         NULL };
+const family *const families_llama[] = {
+    &family_llama,     &family_mistral,   &family_qwen2,    &family_qwen3,
+    &family_gemma,     &family_phi3,      &family_seed_oss, &family_smollm3,
+    &family_ministral, &family_arcee,     &family_granite,  &family_helium,
+    &family_ernie4_5,  &family_hunyuan,   &family_exaone4,  &family_cohere,
+    &family_olmo,      &family_olmo2,     &family_stablelm, &family_nemotron,
+    &family_jais2,     &family_nanochat,  &family_apertus,  &family_glm,
+    &family_bitnet,    &family_diffllama, &family_doge,     &family_starcoder2,
+    &family_phi,       &family_persimmon, &family_minicpm3, NULL
+};

@@ -392,16 +392,23 @@ bool gac_config_has_our_code(const struct json_t *config)
     return name && strncmp(name, "modeling_gac.", strlen("modeling_gac.")) == 0;
 }
 
+/* Whether per_layer_config states only what families read from it in their own layers. */
+static bool layers_state_heads(const json_t *config)
+{
+    const char *layer, *key;
+    json_t *own, *value;
+    json_object_foreach(json_object_get(config, "per_layer_config"), layer, own)
+        json_object_foreach(own, key, value)
+            if (strcmp(key, "head_dim") != 0)
+                return false;
+    return true;
+}
+
 /* Whether the config of a family without modelling code states every size. */
 static bool states_all(const gac_model *m)
 {
-    if (strcmp(m->compressor, "dense") != 0 || !m->family_known || m->n_unexplained ||
-        json_object_get(m->config, "per_layer_config") || json_object_get(m->config, "text_config"))
-        return false;
-    for (int32_t i = 0; i < m->n_dims; i++)
-        if (m->dims[i].declared >= 0 && m->dims[i].declared != m->dims[i].size)
-            return false;
-    return true;
+    return m->plain && m->family_known && m->all_expected && !m->stale &&
+           layers_state_heads(m->config) && !json_object_get(m->config, "text_config");
 }
 
 /* A model of a family with modelling code. */

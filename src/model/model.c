@@ -339,6 +339,10 @@ static gac_status take_all(gac_model *m, builder *b, gac_error *err)
     m->n_notes = b->n_notes;
     m->n_layers = b->n_layers;
     m->stale = is_stale(b);
+    m->plain = !(b->found & ~(unsigned)(FOUND_DIRECT | FOUND_PRUNED));
+    m->all_expected = true;
+    for (int32_t i = 0; i < m->n_unexplained; i++)
+        m->all_expected = m->all_expected && b->expected[m->unexplained[i]];
     m->config = b->config;
     m->family = b->family;
     m->family_known = b->family_known;
@@ -360,6 +364,7 @@ static void builder_dispose(builder *b)
     free(b->modules);
     free(b->sorted);
     free(b->explained);
+    free(b->expected);
     gac_namemap_dispose(&b->dim_names);
 }
 
@@ -409,13 +414,14 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
                   .hidden_reason = "RMSNorm averages over the hidden size: its weights and eps "
                                    "must be rescaled, equal up to rounding" };
     b.explained = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *b.explained);
+    b.expected = calloc((size_t)gac_checkpoint_n_tensors(checkpoint) + 1, sizeof *b.expected);
     b.config_path = gac_checkpoint_is_directory(checkpoint)
                         ? gac_arena_printf(&m->arena, "%s/%s", gac_checkpoint_path(checkpoint),
                                            gac_checkpoint_config_name(checkpoint))
                         : gac_checkpoint_config_name(checkpoint);
     const family *chosen = NULL;
     gac_status status = gac_namemap_init(&b.dim_names, err);
-    if (status == GAC_OK && (!b.explained || !b.config_path))
+    if (status == GAC_OK && (!b.explained || !b.expected || !b.config_path))
         status = gac_error_no_memory(err);
     if (status == GAC_OK)
         status = check_config(&b, err);

@@ -39,6 +39,7 @@ enum found {
     FOUND_FP4 = 1 << 14,
     FOUND_FP8 = 1 << 15,
     FOUND_INT8 = 1 << 16,
+    FOUND_BIASES = 1 << 17,
     FOUND_PACKED = FOUND_GPTQ | FOUND_AWQ | FOUND_BITSANDBYTES | FOUND_COMPRESSED_TENSORS |
                    FOUND_FP4 | FOUND_INT8
 };
@@ -80,6 +81,7 @@ typedef struct builder {
     int32_t n_modules, module_capacity;
     int32_t *sorted; /* tensor indices by name, made on first use */
     bool *explained; /* (n_tensors), some dimension has a place in it */
+    bool *expected;  /* (n_tensors), the family has it, understood or not */
     gac_namemap dim_names;
     unsigned found;
     bool has_bases, has_scales; /* some tensor has such a name */
@@ -106,7 +108,9 @@ struct gac_model {
     int32_t n_layers;
     gac_dtype dtype;
     double understood_pct;
-    bool stale; /* the config states other sizes */
+    bool stale;        /* the config states other sizes */
+    bool plain;        /* modules as stock classes have them, apart from sizes */
+    bool all_expected; /* the family has every tensor that was not understood */
     gac_dim *dims;
     int32_t n_dims;
     gac_op *ops;
@@ -260,9 +264,10 @@ typedef struct attention_spec {
     int64_t head_dim;            /* from the config; -1: unknown */
     bool head_dim_stated;        /* by its own key, not as hidden / heads */
     bool rotary;
-    bool transposed;     /* Conv1D */
-    bool head_is_fixed;  /* the runtime computes hidden / heads */
-    const char *refused; /* why head sizes cannot change, or NULL */
+    bool shares_kv, gated_queries; /* as in decoder */
+    bool transposed;               /* Conv1D */
+    bool head_is_fixed;            /* the runtime computes hidden / heads */
+    const char *refused;           /* why head sizes cannot change, or NULL */
 } attention_spec;
 
 gac_status block_attention(builder *b, const attention_spec *spec, gac_error *err);
@@ -328,6 +333,7 @@ typedef struct expert_names {
     const char *shared_in; /* name of its fused gate and up, or NULL: as an expert */
     const char *shared_out;
     const char *shared_key; /* states its width; NULL: it is n_shared times the key's */
+    bool shared_may_double; /* some layers have twice its width, as use_double_wide_mlp states */
     const char *n_shared_key;
     const char *dense_key; /* states the width of layers that have no experts */
 } expert_names;
@@ -337,18 +343,26 @@ typedef struct expert_names {
 typedef struct decoder {
     const char *embedding, *positions, *head;
     const char *top_norms[3];
-    const char *norms[7];     /* below a layer, over the hidden size */
+    const char *norms[9];     /* below a layer, over the hidden size */
     const char *constants[6]; /* tensors below a layer without a dimension */
-    const char *attention;    /* block */
+    /* starts of names, below a layer and below the prefix, of tensors that the family has and gac
+     * does not understand */
+    const char *unread[10], *unread_outside[4];
+    const char *attention; /* block */
     const char *q, *k, *v, *o;
     qkv_layout layout;
     const char *o_norm;
     bool head_is_fixed, rotary;
-    const char *mlp; /* block; "" for the layer */
+    bool shares_kv;     /* some layers take k and v, or v, from elsewhere */
+    bool gated_queries; /* q has as many rows again, head by head, which gate the output */
+    const char *mlp;    /* block; "" for the layer */
     const char *gate, *up, *down;
     const char *mlp_norm;
     const char *width_key;
     const char *width_refused, *heads_refused, *hidden_refused; /* reasons, or NULL */
+    /* whether width_key states the width of this model; if not, width_refused is why it cannot
+     * change. NULL: always */
+    bool (*width_is_stated)(const builder *b);
     /* changes what the config states about heads, or NULL */
     void (*heads)(builder *b, attention_spec *spec);
     /* builds another kind of attention, or NULL */
@@ -390,4 +404,5 @@ extern const family family_gpt2, family_opt;
 extern const family *const families_llama[];   /* Llama's layout and names */
 extern const family *const families_experts[]; /* with experts */
 extern const family *const families_gpt[];     /* other names */
+extern const family *const families_hybrid[];  /* with blocks that are no attention */
 #endif

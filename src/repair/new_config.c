@@ -3,20 +3,33 @@
 
 #include "repair/repair_internal.h"
 
-/* Writes a config as text with the shortest numbers that read back as the same
- * values. The caller frees it. */
+/* Reads a text again. *same: it has the values of the config. */
+static gac_status read_again(const char *text, size_t n_bytes, const json_t *config, bool *same,
+                             gac_error *err)
+{
+    json_t *again = NULL, *rounded = gac_json_rounded(config), *found = NULL;
+    gac_status status = gac_json_parse_exact(text, n_bytes, "config.json", &again, err);
+    if (status == GAC_OK && (!rounded || !(found = gac_json_rounded(again))))
+        status = gac_error_no_memory(err);
+    *same = status == GAC_OK && json_equal(found, rounded);
+    json_decref(again);
+    json_decref(rounded);
+    json_decref(found);
+    return status;
+}
+
+/* Writes a config as text. New numbers are the shortest that read back as the
+ * same values. The caller frees it. */
 static gac_status config_text(const json_t *config, char **out, gac_error *err)
 {
     for (int digits = 6;; digits++) {
         char *text = NULL;
         size_t n_bytes;
-        json_t *again = NULL;
+        bool same = false;
         gac_status status = gac_json_text(
             config, JSON_INDENT(2) | (size_t)JSON_REAL_PRECISION(digits), &text, &n_bytes, err);
         if (status == GAC_OK)
-            status = gac_json_parse_exact(text, n_bytes, "config.json", &again, err);
-        bool same = status == GAC_OK && json_equal(again, config);
-        json_decref(again);
+            status = read_again(text, n_bytes, config, &same, err);
         if (same || digits == 17) {
             if (status == GAC_OK && asprintf(out, "%s\n", text) < 0) {
                 *out = NULL;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_parse.h"
 #include "repair/repair_internal.h"
 
 typedef struct config_edit {
@@ -191,7 +192,7 @@ static gac_status state_per_layer(config_edit *e, const layer_widths *w)
     gac_status status = set_size(e, e->text, w->key, w->common);
     for (int32_t i = 0; i < w->n_layers && status == GAC_OK; i++) {
         snprintf(layer, sizeof layer, "%d", i);
-        json_t *own = json_object_get(overrides, layer);
+        json_t *own = gac_config_layer(e->text, i);
         bool stated = json_object_get(own, w->key) != NULL;
         if (w->of_layer[i] < 0 || (w->of_layer[i] == w->common && !stated))
             continue;
@@ -408,7 +409,7 @@ static gac_status edit_all(config_edit *e)
     return status;
 }
 
-/* Restores the digits of large integers whose value did not change. */
+/* Restores the text of large integers and real numbers whose value did not change. */
 static void restore_digits(json_t *value, const json_t *exact)
 {
     size_t i;
@@ -419,7 +420,7 @@ static void restore_digits(json_t *value, const json_t *exact)
         const char *digits = gac_json_digits(was);
         if (!digits)
             restore_digits(now, was);
-        else if (json_is_real(now) && json_real_value(now) == strtod(digits, NULL))
+        else if (json_is_real(now) && json_real_value(now) == gac_json_digits_value(digits))
             json_object_set(value, key, was);
     }
     json_array_foreach(own, i, was) {
@@ -427,7 +428,7 @@ static void restore_digits(json_t *value, const json_t *exact)
         const char *digits = gac_json_digits(was);
         if (!digits)
             restore_digits(now, was);
-        else if (json_is_real(now) && json_real_value(now) == strtod(digits, NULL))
+        else if (json_is_real(now) && json_real_value(now) == gac_json_digits_value(digits))
             json_array_set(value, i, was);
     }
 }

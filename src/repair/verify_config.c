@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_parse.h"
 #include "repair/verify_internal.h"
 
 /* Returns whether a key may differ: tools change it, and it does not concern
@@ -51,7 +52,14 @@ static bool is_number(const json_t *value)
 static double to_double(const json_t *value)
 {
     const char *digits = gac_json_digits(value);
-    return digits ? strtod(digits, NULL) : json_number_value(value);
+    return digits ? gac_json_digits_value(digits) : json_number_value(value);
+}
+
+/* Whether a number is an integer beyond 64 bits. */
+static bool is_large(const json_t *value)
+{
+    const char *digits = gac_json_digits(value);
+    return digits && !strpbrk(digits, ".eE");
 }
 
 /* Compares values, not their spelling: 10000 equals 10000.0. Large integers are
@@ -65,7 +73,7 @@ static void compare_numbers(comparison *c, const char *path, const json_t *expec
         snprintf(what, sizeof what, "is %lld and must be %lld", b, a);
         if (a != b)
             config_differs(c, path, what);
-    } else if (gac_json_digits(expected) && gac_json_digits(found)) {
+    } else if (is_large(expected) && is_large(found)) {
         if (!json_equal(expected, found))
             config_differs(c, path, "is another large integer");
     } else {

@@ -596,14 +596,117 @@ class Behaviour(InspectCase):
             self.assertEqual(dim["exactness"], want, name)
 
     def test_families_refused_by_name(self):
-        for model_type, why in (("mamba", "state-space"), ("jamba", "state-space"),
-                                ("qwen3_next", "linear attention")):
+        for model_type, why in (("mamba", "state-space"), ("rwkv", "recurrent"),
+                                ("kimi_linear", "linear attention")):
             ck = mk.build("llama")
             ck.config["model_type"] = model_type
             run = self.run_inspect(ck)
             self.assertEqual(run.returncode, 3)
             self.assertIn(model_type, run.stderr)
             self.assertIn(why, run.stderr)
+
+    def repaired(self, ck, *options):
+        """Repairs a checkpoint. Returns the JSON and the config of the result."""
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory + "/in", seed=1)
+            run = gac("repair", directory + "/in", "-o", directory + "/out", "--json", *options)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            with open(directory + "/out/config.json", encoding="utf-8") as file:
+                return json.loads(run.stdout), json.load(file)
+
+    def hybrid(self):
+        """A Granite 4: the first layer is a state-space layer instead of attention."""
+        ck = mk.build("granite-moe")
+        ck.config["model_type"] = "granitemoehybrid"
+        ck.drop(*[n for n in ck.tensors if n.startswith("model.layers.0.self_attn.")])
+        ck.add("model.layers.0.mamba.in_proj.weight", 216, 64)
+        ck.add("model.layers.0.mamba.out_proj.weight", 64, 96)
+        return ck
+
+    def test_beside_layers_that_are_not_understood(self):
+        """MLPs and experts change, and the state-space layer keeps its tensors."""
+        ck = self.hybrid()
+        dims = self.dims_of(ck)
+        self.assertEqual({n: d["exactness"] for n, d in dims.items()
+                          if n.startswith("layers.0") or n == "hidden"},
+                         {"layers.0.block_sparse_moe.width": "exact",
+                          "layers.0.shared_mlp.width": "exact", "hidden": "refused"})
+        self.assertEqual(self.inspect(ck)["unexplained"],
+                         ["model.layers.0.mamba.in_proj.weight",
+                          "model.layers.0.mamba.out_proj.weight"])
+        result, config = self.repaired(ck)
+        self.assertEqual((config["intermediate_size"], config["shared_intermediate_size"]), (48, 176))
+        loads = {r["runtime"]: r["loads"] for r in result["loads_in"]}
+        self.assertTrue(loads["transformers"])
+        ck.add("model.layers.0.stranger", 3)
+        result, _ = self.repaired(ck)
+        self.assertFalse({r["runtime"]: r["loads"] for r in result["loads_in"]}["transformers"])
+
+    def test_a_state_space_layer_may_share_the_width(self):
+        ck = self.hybrid()
+        ck.add("model.layers.0.mamba.norm.weight", 44)
+        dims = self.dims_of(ck)
+        self.assertEqual(dims["layers.1.block_sparse_moe.width"]["exactness"], "refused")
+        self.assertEqual(dims["layers.1.shared_mlp.width"]["exactness"], "exact")
+
+    def test_gated_queries(self):
+        """q_proj of Qwen3-Next has a query and a gate for each head."""
+        ck = mk.build("qwen3")
+        ck.config["model_type"] = "qwen3_next"
+        for i in range(2):
+            name = f"model.layers.{i}.self_attn.q_proj.weight"
+            ck.replace(name, {name: (2 * 4 * 32, 64)})
+        result = self.inspect(ck)
+        dims = {d["name"]: d for d in result["dims"]}
+        head = dims["layers.1.self_attn.qk_head"]
+        self.assertEqual((head["size"], head["exactness"]), (32, "refused"))
+        self.assertEqual({p["tensor"].split(".")[4]: p["n_slices"] for p in head["places"]},
+                         {"q_proj": 8, "k_proj": 2, "q_norm": 1, "k_norm": 1})
+        self.assertEqual(result["checkpoint"]["compressor"], "dense")
+
+    def test_width_that_the_runtime_adjusts(self):
+        """LFM2 makes its MLP width from intermediate_size unless the config says that it does not."""
+        ck = mk.build("llama")
+        ck.config["model_type"] = "lfm2"
+        names = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+        for i in range(2):
+            for old, new in names.items():
+                block = f"model.layers.{i}."
+                name = f"{block}mlp.{old}.weight"
+                ck.replace(name, {f"{block}feed_forward.{new}.weight": ck.tensors[name][1]})
+        ck.config["intermediate_size"] = 256
+        for adjusts, exactness in ((None, "refused"), (True, "refused"), (False, "exact")):
+            if adjusts is not None:
+                ck.config["block_auto_adjust_ff_dim"] = adjusts
+            result = self.inspect(ck)
+            dim = {d["name"]: d for d in result["dims"]}["layers.1.feed_forward.width"]
+            self.assertEqual((dim["size"], dim["exactness"]), (172, exactness))
+            stale = any("intermediate_size 256" in note for note in result["notes"])
+            self.assertEqual(stale, adjusts is False)
+
+    def test_width_that_is_doubled(self):
+        """Layers of Gemma 4 that share keys have twice the width that the config states."""
+        ck = mk.build("gemma")
+        ck.config.update(model_type="gemma4_text", use_double_wide_mlp=True)
+        block = "model.layers.1.mlp."
+        for name, shape in (("gate", (344, 64)), ("up", (344, 64)), ("down", (64, 344))):
+            ck.replace(f"{block}{name}_proj.weight", {f"{block}{name}_proj.weight": shape})
+        ck.drop("model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.weight")
+        dims = self.dims_of(ck)
+        self.assertEqual([dims[f"layers.{i}.mlp.width"]["size"] for i in range(2)], [172, 172])
+        result, config = self.repaired(ck)
+        self.assertEqual(config["intermediate_size"], 176)
+        self.assertEqual(self.inspect(ck)["notes"], [])
+
+    def test_layer_numbers_with_zeros(self):
+        """transformers writes them so in per_layer_config of a model with ten layers or more."""
+        ck = mk.build("per-layer-config")
+        plain = ck.config["per_layer_config"]
+        dims = self.dims_of(ck)
+        ck.config["per_layer_config"] = {"0" + number: own for number, own in plain.items()}
+        self.assertEqual(self.dims_of(ck), dims)
+        _, config = self.repaired(ck, "--widths", "per_layer_config")
+        self.assertEqual(sorted(config["per_layer_config"]), sorted("0" + n for n in plain))
 
     def test_slicegpt_is_refused_by_name(self):
         ck = mk.build("llama")

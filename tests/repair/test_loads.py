@@ -186,13 +186,23 @@ class Loads(RepairCase):
     def test_families_without_code(self):
         loads = self.repair("gemma")
         self.assertEqual(loads["transformers"]["how"], "AutoModelForCausalLM.from_pretrained(DIR)")
-        self.assertIn("family gemma is not supported", loads["gac"]["why"])
+        self.assertTrue(loads["gac"]["loads"])
         self.fresh()
 
         def widths_differ(ck):
             for i in range(ck.config["num_hidden_layers"]):
                 mk.set_mlp(ck, i, 40 + i)
         loads = self.repair("gemma", change=widths_differ, seed=3)
+        self.assertEqual(self.config()["intermediate_size"], 48)  # one key for all layers
+        self.assertTrue(loads["transformers"]["loads"])
+        self.fresh()
+
+        def factored(ck):
+            name = "model.layers.0.mlp.up_proj"
+            n_out, n_in = ck.tensors[name + ".weight"][1]
+            ck.replace(name + ".weight", {name + ".first.weight": (13, n_in),
+                                          name + ".second.weight": (n_out, 13)})
+        loads = self.repair("gemma", change=factored, seed=3)
         self.assertFalse(self.has_code())
         for name in ("transformers", "vllm"):
             self.assertIn("no modelling code for the family gemma", loads[name]["why"])

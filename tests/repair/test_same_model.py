@@ -180,6 +180,27 @@ class Config(SameModelCase):
         self.assertEqual(support.read_config(self.path("again"))["list"], big["list"])
         self.ok("verify", self.original, self.path("again"))
 
+    def test_spelling_of_numbers(self):
+        """Numbers that do not change keep their spelling."""
+        original = self.write(mk.llama_like(n_layers=1, mlp=100, rms_norm_eps=1e-05), "in")
+        path = os.path.join(original, "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        text = json.dumps(config, indent=2).replace("500000.0", "5.00E+5")
+        text = text[:-2] + ',\n  "list": [1.50, 2E-7, 1e-05, 0.10]\n}'
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.assertIn('"rms_norm_eps": 1e-05', text)
+        out = self.path("out")
+        self.ok("repair", original, "-o", out, "--no-sync")
+        with open(os.path.join(out, "config.json"), encoding="utf-8") as file:
+            found = file.read()
+        self.assertEqual(" ".join(found.split()),
+                         " ".join(text.replace('"intermediate_size": 100',
+                                               '"intermediate_size": 104').split())
+                         .replace("[1.50", "[ 1.50").replace("0.10]", "0.10 ]"))
+        self.ok("verify", original, out)
+
     def test_blocks_that_cannot_state_a_width(self):
         for i, block in enumerate((None, 7, {}, {"ffn": None}, {"ffn": []})):
             with self.subTest(block):

@@ -454,18 +454,20 @@ static void reads_integers_of_any_size(void **state)
                  "too large");
 }
 
-static void keeps_the_digits_of_large_integers(void **state)
+static void keeps_the_spelling_of_numbers(void **state)
 {
     (void)state;
     json_t *value = NULL, *plain = NULL;
     char *again = NULL;
     static const char text[] = "{\"a\": [18446744073709551617, -9223372036854775809, 1], "
-                               "\"b\": \"\\\\u00001\", \"c\": 9223372036854775807}";
+                               "\"b\": \"\\\\u00001\", \"c\": 9223372036854775807, "
+                               "\"d\": [1e-05, 1E+2, 1.50, -0.0, 100.0, 5.0e-324]}";
     assert_ok(gac_json_parse_exact(text, strlen(text), "t", &value, err));
     json_t *list = json_object_get(value, "a");
     assert_string_equal(gac_json_digits(json_array_get(list, 0)), "18446744073709551617");
     assert_null(gac_json_digits(json_array_get(list, 2)));
     assert_null(gac_json_digits(json_object_get(value, "b")));
+    assert_string_equal(gac_json_digits(json_array_get(json_object_get(value, "d"), 1)), "1E+2");
     assert_true(json_integer_value(json_object_get(value, "c")) == INT64_MAX);
     assert_ok(gac_json_text(value, 0, &again, NULL, err));
     assert_string_equal(again, text);
@@ -741,7 +743,7 @@ int main(void)
         cmocka_unit_test(parses_whole_texts),
         cmocka_unit_test(parses_what_jansson_parses),
         cmocka_unit_test(reads_integers_of_any_size),
-        cmocka_unit_test(keeps_the_digits_of_large_integers),
+        cmocka_unit_test(keeps_the_spelling_of_numbers),
         cmocka_unit_test(incomplete_documents_are_not_written),
         cmocka_unit_test(results_carry_their_origin),
         cmocka_unit_test(progress_is_silent_for_short_work),

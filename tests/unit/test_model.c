@@ -559,7 +559,7 @@ static void layers_may_differ(void **state)
     add_mlp(&list, 1, 512);
     /* DeciLM rounds 2 / 3 of the product up to a multiple of 256. */
     scratch_checkpoint("m",
-                       "{" SMALL_CONFIG ",\"per_layer_config\":{\"1\":{\"num_attention_heads\":1,"
+                       "{" SMALL_CONFIG ",\"per_layer_config\":{\"01\":{\"num_attention_heads\":1,"
                        "\"num_key_value_heads\":1,\"head_dim\":24}},"
                        "\"block_configs\":[{\"ffn\":{\"ffn_mult\":16}},"
                        "{\"ffn\":{\"ffn_mult\":16.25}}]}",

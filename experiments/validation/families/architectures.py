@@ -53,6 +53,10 @@ EXPERTS = {"intermediate_size": "expert"}  # the expert width has the name of th
 # latent attention: head_dim is the part that is rotated
 LATENT = {"head_dim": 8, "num_key_value_heads": "heads"}
 
+INDEXED = dict(LATENT, index_n_heads=2, index_head_dim=16, index_topk=8)
+
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
+
 # What an architecture needs beyond KEYS.
 EXTRA = {
     "mixtral": EXPERTS, "phimoe": EXPERTS, "olmoe": EXPERTS, "granitemoe": EXPERTS,
@@ -75,7 +79,23 @@ EXTRA = {
                        layer_types=["linear_attention", "full_attention"]),
     "ernie4_5_moe": {"moe_layer_start_index": 1, "moe_layer_end_index": 1,
                      "moe_num_shared_experts": 1},
-    "deepseek_v2": LATENT, "deepseek_v3": LATENT,
+    "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe_lite": LATENT, "minicpm3": LATENT,
+    "youtu": LATENT, "axk1": LATENT, "longcat_flash": dict(LATENT, expert_ffn_hidden_size="expert"),
+    "deepseek_v32": INDEXED, "glm_moe_dsa": INDEXED,
+    "exaone_moe": {"head_dim": "head"}, "granite_swa": {"head_dim": "head"},
+    "granitemoe_swa": {"intermediate_size": "expert", "shared_intermediate_size": "mlp"},
+    "mellum": {"intermediate_size": 96},  # no layer has a dense MLP
+    "cohere2_moe": {"intermediate_size": "expert", "num_shared_experts": 2, "first_k_dense_replace": 1,
+                    "prefix_dense_intermediate_size": "mlp"},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    # experts beside the MLP, layers without keys and values, and MLPs of twice the width
+    "gemma4_text": {"hidden_size_per_layer_input": 8, "global_head_dim": 16, "enable_moe_block": True,
+                    "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": "expert",
+                    "num_hidden_layers": 12, "num_kv_shared_layers": 6, "use_double_wide_mlp": True},
+    "qwen3_5_text": HYBRID, "qwen3_5_moe_text": HYBRID, "olmo_hybrid": HYBRID,
+    "nemotron_h": {"num_hidden_layers": 4, "n_groups": 1,
+                   "layers_block_type": ["mamba", "moe", "attention", "mlp"],
+                   "moe_shared_expert_intermediate_size": "expert", "moe_latent_size": None},
     "phi": dict(HALF, num_key_value_heads="heads"),
     "persimmon": dict(HALF, num_key_value_heads="heads"),
     "stablelm": HALF, "glm": HALF, "glm4": HALF,
@@ -90,7 +110,7 @@ qwen2 qwen2_moe phi phi3 phimoe stablelm cohere cohere2 gpt2 opt gpt_neox gptj g
 falcon bloom mpt starcoder2 olmo olmo2 olmo3 olmoe granite granitemoe granitemoeshared
 granitemoehybrid bitnet persimmon codegen xglm biogpt exaone4 bamba jamba lfm2 flex_olmo doge
 internlm3 ctrl openai-gpt recurrent_gemma diffllama apertus nanochat helium smollm3
-ernie4_5_moe falcon_h1 dots1
+ernie4_5_moe falcon_h1 dots1 lfm2_moe granitemoe_swa
 """.split())
 
 
@@ -118,8 +138,9 @@ def make(name, variation):
     config = config_class(**{key: sizes[value] if isinstance(value, str) and value in sizes else value
                              for key, value in named.items()})
     # A class may compute a size itself, so that it is not odd.
+    stated = config.to_dict()
     made = {value for key, value in named.items()
-            if isinstance(value, str) and getattr(config, key, None) == sizes.get(value)}
+            if isinstance(value, str) and stated.get(key) == sizes.get(value)}
     if name in DIVIDED:
         made.add("head")
     odd = {kind: size for kind, size in odd.items() if kind in made}
@@ -135,4 +156,7 @@ hunyuan_v1_dense hunyuan_v1_moe apertus arcee helium jamba mamba mamba2 falcon_m
 minimax minimax_m2 dots1 diffllama jetmoe persimmon codegen xglm biogpt recurrent_gemma rwkv
 bamba qwen3_next internlm3 ministral ministral3 flex_olmo doge cwm vaultgemma
 afmoe solar_open nanochat ctrl openai-gpt
+gemma4_text qwen3_5_text qwen3_5_moe_text nemotron_h olmo_hybrid lfm2_moe deepseek_v32 glm_moe_dsa
+glm4_moe_lite axk1 youtu minicpm3 hy_v3 laguna mellum cohere2_moe granite_swa granitemoe_swa exaone_moe
+jais2 hyperclovax iquestcoder kimi_linear gpt_neox_japanese mimo_v2_flash longcat_flash xlstm cpmant
 """.split()

@@ -220,6 +220,8 @@ class Case:
                     raise Failed("repair: wrote a model that needs nothing")
                 return "nothing", {}, None
             error = self.check_loads(out)
+            if not any(r["runtime"] == "transformers" and r["loads"] for r in done["loads_in"]):
+                raise Failed("repair: says that transformers does not load what it loads")
             sizes = {}
             for name, (size, to) in changed.items():
                 sizes.setdefault(self.dims[name]["role"], set()).add(f"{size} to {to}")
