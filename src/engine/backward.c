@@ -35,11 +35,13 @@ static gac_status find_compute(gac_engine *e, const gac_compute **out, gac_error
 static gac_status read_vector(const gac_engine *e, int32_t index, float_list *list,
                               const float **out, gac_error *err)
 {
+    int64_t n = 0;
     *out = NULL;
     if (index < 0)
         return GAC_OK;
-    gac_status status = gac_engine_read_vector(e, index, 0, &list->at[list->n], err);
-    *out = list->at[list->n++];
+    float **data = &list->at[list->n++];
+    gac_status status = gac_engine_append_numbers(e, index, 0, data, &n, err);
+    *out = *data;
     return status;
 }
 
@@ -120,7 +122,7 @@ gac_status gac_engine_backward_layer(gac_engine *e, int32_t layer, int64_t n_seq
     GAC_REFUSE(err, n_sequences < 1 || n_tokens < 1, "sequences without tokens");
     GAC_REFUSE(err, !gac_net_is_plain(&e->net), "only models like Llama have gradients");
     const gac_compute *compute = NULL;
-    float_list list = { .n = 0 };
+    float_list list = { { NULL }, 0 };
     gac_backward_layer job = {
         .n_sequences = n_sequences, .n_tokens = n_tokens, .x = x, .gradient = gradient
     };
@@ -163,7 +165,7 @@ gac_status gac_engine_backward_head(gac_engine *e, uint64_t seed, float *gradien
     GAC_REFUSE_NULL_AS(err, "engine, gradient", e, gradient);
     const int64_t n = e->last_batch * e->last_n_new, most = GAC_MAX_LOGIT_ROWS;
     const gac_compute *compute = NULL;
-    float_list list = { .n = 0 };
+    float_list list = { { NULL }, 0 };
     gac_backward_head job = { 0 };
     double log_sums[GAC_MAX_LOGIT_ROWS], draws[GAC_MAX_LOGIT_ROWS];
     float *x = malloc((size_t)(n * e->net.hidden) * sizeof *x + 1);

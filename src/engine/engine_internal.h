@@ -80,10 +80,10 @@ struct gac_engine {
 
 /* Maps a tensor of the checkpoint. Index -1 means none. */
 gac_status gac_engine_map(const net *n, int32_t index, gac_host_tensor *out, gac_error *err);
-/* Reads a vector as floats plus offset; the caller frees it. GAC_BAD_INPUT for numbers that are
- * not finite. */
-gac_status gac_engine_read_vector(const gac_engine *engine, int32_t tensor, double offset,
-                                  float **out, gac_error *err);
+/* Appends the numbers of a tensor, each plus offset, to the *n numbers of *data, which the caller
+ * frees. GAC_BAD_INPUT for numbers that are not finite. */
+gac_status gac_engine_append_numbers(const gac_engine *engine, int32_t tensor, double offset,
+                                     float **data, int64_t *n, gac_error *err);
 /* Puts the checkpoint's path in front of an error: a device knows no files. */
 gac_status gac_engine_name_file(const net *n, gac_status status, gac_error *err);
 

@@ -112,6 +112,38 @@ static const gac_op *attention_of(const gac_model *model, int32_t layer)
     return NULL;
 }
 
+static void name_head_norm(const net *n, int32_t layer, const char *norm, int64_t head, char *out,
+                           size_t size)
+{
+    snprintf(out, size, "%s%s.%d.%s.%lld.weight", gac_model_prefix(n->model), n->varies.names.layer,
+             layer, norm, (long long)head);
+}
+
+int32_t gac_net_find_head_norm(const net *n, int32_t layer, const char *norm, int64_t head)
+{
+    char name[192];
+    name_head_norm(n, layer, norm, head, name, sizeof name);
+    return gac_checkpoint_find(n->checkpoint, name);
+}
+
+/* Finds the norms of all heads; *out is that of the first. */
+static gac_status need_head_norms(const net *n, int32_t layer, const char *norm, int64_t n_heads,
+                                  int64_t size, int32_t *out, gac_error *err)
+{
+    char name[192], q[192];
+    int32_t found = -1;
+    gac_status status = GAC_OK;
+    for (int64_t head = 0; head < n_heads && status == GAC_OK; head++) {
+        name_head_norm(n, layer, norm, head, name, sizeof name);
+        status = need_vector(n, name, size, head == 0 ? out : &found, err);
+    }
+    name_head_norm(n, layer, norm, n_heads, name, sizeof name);
+    if (status == GAC_OK && gac_checkpoint_find(n->checkpoint, name) >= 0)
+        status = gac_net_refuse(n, err, "tensor \"%s\": there are %lld heads",
+                                gac_quote(q, sizeof q, name), (long long)n_heads);
+    return status;
+}
+
 /* Finds the norms of q and k, which only some families have. */
 static gac_status read_head_norms(const net *n, int32_t layer, net_layer *l, gac_error *err)
 {
@@ -127,7 +159,10 @@ static gac_status read_head_norms(const net *n, int32_t layer, net_layer *l, gac
     for (int i = 0; i < 2 && norms[i].name && status == GAC_OK; i++) {
         snprintf(name, sizeof name, "%s%s.%d.%s.weight", gac_model_prefix(n->model),
                  n->varies.names.layer, layer, norms[i].name);
-        if (n->varies.head_norm == HEAD_NORM_SHARED)
+        if (n->varies.head_norm == HEAD_NORM_APART)
+            status = need_head_norms(n, layer, norms[i].name, norms[i].n_heads, l->qk_size,
+                                     norms[i].out, err);
+        else if (n->varies.head_norm == HEAD_NORM_SHARED)
             status = need_vector(n, name, l->qk_size, norms[i].out, err);
         else if (n->varies.head_norm == HEAD_NORM_WHOLE)
             status = need_vector(n, name, norms[i].n_heads * l->qk_size, norms[i].out, err);
@@ -242,6 +277,9 @@ static gac_status read_experts(const net *n, int32_t layer, net_layer *l, gac_er
         return status;
     l->router = router.module;
     l->shared_gate = gate.module;
+    if (n->varies.n_experts > 0 && router.n != n->varies.n_experts)
+        return gac_net_refuse(n, err, "layer %d: %lld experts, but config.json states %lld", layer,
+                              (long long)router.n, (long long)n->varies.n_experts);
     if (router.n > INT16_MAX || router.n < n->varies.n_experts_chosen)
         return gac_net_refuse(n, err, "layer %d: %lld experts, of which %lld are chosen", layer,
                               (long long)router.n, (long long)n->varies.n_experts_chosen);
@@ -274,10 +312,13 @@ static bool has_experts(const net *n, int32_t layer)
 static gac_status read_layer(const net *n, int32_t layer, net_layer *l, gac_error *err)
 {
     const net_names *names = &n->varies.names;
+    const bool experts = has_experts(n, layer);
     gac_status status = read_attention(n, layer, l, err);
+    if (status == GAC_OK && experts != l->sparse)
+        status = gac_net_refuse(n, err, "layer %d has %s, but config.json gives it %s", layer,
+                                experts ? "experts" : "no experts", experts ? "none" : "some");
     if (status == GAC_OK)
-        status = has_experts(n, layer) ? read_experts(n, layer, l, err)
-                                       : read_dense_mlp(n, layer, &l->mlp, err);
+        status = experts ? read_experts(n, layer, l, err) : read_dense_mlp(n, layer, &l->mlp, err);
     if (status == GAC_OK)
         status = need_norm(n, layer, names->attention_norm, &l->attention_norm, err);
     if (status == GAC_OK)

@@ -32,41 +32,61 @@ static float float_at(const gac_host_tensor *t, int64_t i)
     return t->dtype == GAC_DTYPE_F16 ? gac_f16_to_float(code) : gac_bf16_to_float(code);
 }
 
-gac_status gac_engine_read_vector(const gac_engine *e, int32_t tensor, double offset, float **out,
-                                  gac_error *err)
+gac_status gac_engine_append_numbers(const gac_engine *e, int32_t tensor, double offset,
+                                     float **data, int64_t *n, gac_error *err)
 {
     char q[256], qt[160];
     gac_host_tensor t;
     gac_status status = gac_engine_map(&e->net, tensor, &t, err);
-    const int64_t n = status == GAC_OK ? t.n_rows * t.n_cols : 0;
-    float *data = *out = status == GAC_OK ? malloc((size_t)n * sizeof *data + 1) : NULL;
-    if (status == GAC_OK && !data)
-        status = gac_error_no_memory(err);
-    for (int64_t i = 0; i < n && status == GAC_OK; i++) {
-        data[i] = (float)((double)float_at(&t, i) + offset);
-        if (!(data[i] - data[i] == 0))
-            status = gac_error_set(err, GAC_BAD_INPUT,
-                                   "%s: tensor \"%s\": entry %lld is not a finite number",
-                                   gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)),
-                                   gac_quote(qt, sizeof qt, t.name), (long long)i);
+    if (status != GAC_OK)
+        return status;
+    const int64_t n_new = t.n_rows * t.n_cols;
+    float *grown = realloc(*data, (size_t)(*n + n_new) * sizeof *grown + 1);
+    if (!grown)
+        return gac_error_no_memory(err);
+    *data = grown;
+    for (int64_t i = 0; i < n_new; i++) {
+        float x = (float)((double)float_at(&t, i) + offset);
+        if (!(x - x == 0))
+            return gac_error_set(err, GAC_BAD_INPUT,
+                                 "%s: tensor \"%s\": entry %lld is not a finite number",
+                                 gac_quote(q, sizeof q, gac_checkpoint_path(e->net.checkpoint)),
+                                 gac_quote(qt, sizeof qt, t.name), (long long)i);
+        grown[(*n)++] = x;
     }
-    return status;
+    return GAC_OK;
 }
 
 /* Loads the numbers of a tensor, each plus offset. */
 static gac_status load_vector(gac_engine *e, int32_t tensor, double offset, gac_vector **out,
                               gac_error *err)
 {
-    gac_host_tensor t;
     float *data = NULL;
+    int64_t n = 0;
     if (tensor < 0)
         return GAC_OK;
-    gac_status status = gac_engine_map(&e->net, tensor, &t, err);
+    gac_status status = gac_engine_append_numbers(e, tensor, offset, &data, &n, err);
     if (status == GAC_OK)
-        status = gac_engine_read_vector(e, tensor, offset, &data, err);
+        status = e->compute.ops->vector_create(e->compute.state, data, n, out, err);
+    free(data);
+    return status;
+}
+
+/* Loads the norm of q or of k: one tensor, or one for each head. */
+static gac_status load_head_norm(gac_engine *e, int32_t layer, const char *norm, int32_t tensor,
+                                 int64_t n_heads, gac_vector **out, gac_error *err)
+{
+    const net *n = &e->net;
+    float *data = NULL;
+    int64_t n_numbers = 0;
+    gac_status status = GAC_OK;
+    if (tensor < 0 || n->varies.head_norm != HEAD_NORM_APART)
+        return load_vector(e, tensor, n->varies.norm_offset, out, err);
+    for (int64_t head = 0; head < n_heads && status == GAC_OK; head++)
+        status = gac_engine_append_numbers(e, gac_net_find_head_norm(n, layer, norm, head),
+                                           n->varies.norm_offset, &data, &n_numbers, err);
     if (status == GAC_OK)
-        status =
-            e->compute.ops->vector_create(e->compute.state, data, t.n_rows * t.n_cols, out, err);
+        status = e->compute.ops->vector_create(e->compute.state, data, n_numbers, out, err);
     free(data);
     return status;
 }
@@ -238,19 +258,22 @@ static gac_status load_experts(gac_engine *e, const net_layer *n, loaded_layer *
     return status;
 }
 
-static gac_status load_norms(gac_engine *e, const net_layer *n, loaded_layer *l, gac_error *err)
+static gac_status load_norms(gac_engine *e, int32_t layer, loaded_layer *l, gac_error *err)
 {
+    const net_layer *n = &e->net.layers[layer];
+    const net_names *names = &e->net.varies.names;
     const net_norm *from[] = { &n->attention_norm, &n->mlp_norm, &n->attention_out_norm,
                                &n->mlp_out_norm };
     loaded_norm *to[] = { &l->attention_norm, &l->mlp_norm, &l->attention_out_norm,
                           &l->mlp_out_norm };
-    const double offset = e->net.varies.norm_offset;
     gac_status status = GAC_OK;
     for (int i = 0; i < 4 && status == GAC_OK; i++)
         status = load_norm(e, from[i], to[i], err);
     if (status == GAC_OK)
-        status = load_vector(e, n->q_norm, offset, &l->q_norm, err);
-    return status == GAC_OK ? load_vector(e, n->k_norm, offset, &l->k_norm, err) : status;
+        status = load_head_norm(e, layer, names->q_norm, n->q_norm, n->n_q_heads, &l->q_norm, err);
+    if (status == GAC_OK)
+        status = load_head_norm(e, layer, names->k_norm, n->k_norm, n->n_kv_heads, &l->k_norm, err);
+    return status;
 }
 
 static gac_status load_layer(gac_engine *e, int32_t layer, gac_error *err)
@@ -266,7 +289,7 @@ static gac_status load_layer(gac_engine *e, int32_t layer, gac_error *err)
         status =
             gac_engine_load_group(e, layer, (gac_engine_input)input, NULL, &l->matrix[input], err);
     if (status == GAC_OK)
-        status = load_norms(e, n, l, err);
+        status = load_norms(e, layer, l, err);
     if (status == GAC_OK && n->n_experts > 0)
         status = load_experts(e, n, l, err);
     if (status == GAC_OK)

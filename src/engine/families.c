@@ -40,13 +40,15 @@ static double positive(reading *r, const char *key, double otherwise)
     return x;
 }
 
-/* Returns the length under key, or otherwise. */
+/* Returns the length under key, or otherwise, also if it is refused. */
 static int64_t length(reading *r, const char *key, int64_t otherwise)
 {
     const json_t *value = gac_net_stated(r->net, key);
     int64_t n = value ? json_integer_value(value) : otherwise; /* 0 if it is not an integer */
-    if (value && (n < 1 || n > INT32_MAX))
+    if (value && (n < 1 || n > INT32_MAX)) {
         fail(r, key, "is not a length");
+        return otherwise;
+    }
     return n;
 }
 
@@ -66,9 +68,26 @@ static void only(reading *r, const char *key, bool otherwise, bool wanted)
              wanted ? "is false, which is not supported" : "is true, which is not supported");
 }
 
-static double scale(double x)
+/* A factor, or 0 where it is 1. The engine has no factor 0. */
+static double factor(reading *r, const char *key, double otherwise)
 {
+    double x = number(r, key, otherwise);
+    if (x == 0)
+        fail(r, key, "is 0, which is not supported");
     return x == 1 ? 0 : x;
+}
+
+/* A bound. null means none. */
+static double cap(reading *r, const char *key, double otherwise)
+{
+    return json_is_null(json_object_get(r->net->config, key)) ? 0 : positive(r, key, otherwise);
+}
+
+/* Reads the window of the layers that have one. null means none. */
+static void window(reading *r, int64_t otherwise)
+{
+    const json_t *value = json_object_get(r->net->config, "sliding_window");
+    r->varies->window = json_is_null(value) ? 0 : length(r, "sliding_window", otherwise);
 }
 
 /* Finds the activation under key. */
@@ -148,15 +167,14 @@ static void llama(reading *r)
 static void mistral(reading *r)
 {
     llama(r);
-    if (!json_object_get(r->net->config, "sliding_window"))
-        r->varies->window = 4096;
+    window(r, 4096);
 }
 
 static void qwen2(reading *r)
 {
     llama(r);
-    if (!flag(r, "use_sliding_window", false))
-        r->varies->window = 0;
+    if (flag(r, "use_sliding_window", false))
+        window(r, 4096);
 }
 
 static void qwen3(reading *r)
@@ -172,6 +190,7 @@ static void gemma(reading *r)
     r->varies->norm_offset = 1;
     r->varies->embedding_scale = sqrt((double)r->net->hidden);
     activation(r, "hidden_activation", "gelu_pytorch_tanh");
+    only(r, "use_bidirectional_attention", false, false);
 }
 
 /* Gemma's first models state hidden_act "gelu", and mean its approximation. */
@@ -185,9 +204,15 @@ static void gemma1(reading *r)
         r->varies->activation = GAC_ACTIVATION_GELU_TANH;
 }
 
-static void four_norms(reading *r)
+/* What Gemma 2 and 3 share. */
+static void gemma_of_windows(reading *r)
 {
     net_names *names = &r->varies->names;
+    gemma(r);
+    window(r, 4096);
+    if (r->varies->window == 0)
+        fail(r, "sliding_window", "is null, which is not supported");
+    r->varies->softmax_scale = 1 / sqrt(positive(r, "query_pre_attn_scalar", 256));
     names->attention_out_norm = "post_attention_layernorm";
     names->mlp_norm = "pre_feedforward_layernorm";
     names->mlp_out_norm = "post_feedforward_layernorm";
@@ -195,32 +220,26 @@ static void four_norms(reading *r)
 
 static void gemma2(reading *r)
 {
-    gemma(r);
-    four_norms(r);
-    r->varies->softmax_scale = 1 / sqrt(positive(r, "query_pre_attn_scalar", 256));
-    r->varies->score_cap = positive(r, "attn_logit_softcapping", 50);
-    r->varies->logit_cap = positive(r, "final_logit_softcapping", 30);
-    r->varies->window = length(r, "sliding_window", 4096);
+    gemma_of_windows(r);
+    r->varies->score_cap = cap(r, "attn_logit_softcapping", 50);
+    r->varies->logit_cap = cap(r, "final_logit_softcapping", 30);
 }
 
 static void gemma3(reading *r)
 {
-    gemma(r);
-    four_norms(r);
-    only(r, "use_bidirectional_attention", false, false);
+    gemma_of_windows(r);
     r->varies->head_norm = HEAD_NORM_SHARED;
     r->varies->two_ropes = true;
     r->varies->rope_base = 1000000;
     r->varies->local_rope_base = 10000;
-    r->varies->softmax_scale = 1 / sqrt(positive(r, "query_pre_attn_scalar", 256));
-    r->varies->score_cap = positive(r, "attn_logit_softcapping", 0);
-    r->varies->logit_cap = positive(r, "final_logit_softcapping", 0);
-    r->varies->window = length(r, "sliding_window", 4096);
+    r->varies->score_cap = cap(r, "attn_logit_softcapping", 0);
+    r->varies->logit_cap = cap(r, "final_logit_softcapping", 0);
 }
 
 static void phi3(reading *r)
 {
     llama(r);
+    window(r, 0);
     r->varies->names.qkv = "self_attn.qkv_proj";
     r->varies->names.gate_up = "mlp.gate_up_proj";
     r->varies->names.k = r->varies->names.gate = NULL;
@@ -242,10 +261,13 @@ static void olmo2(reading *r)
 static void granite(reading *r)
 {
     llama(r);
-    r->varies->embedding_scale = scale(number(r, "embedding_multiplier", 1));
-    r->varies->residual_scale = scale(number(r, "residual_multiplier", 1));
+    double divisor = positive(r, "logits_scaling", 1);
+    r->varies->embedding_scale = factor(r, "embedding_multiplier", 1);
+    r->varies->residual_scale = factor(r, "residual_multiplier", 1);
     r->varies->softmax_scale = number(r, "attention_multiplier", 1);
-    r->varies->logit_scale = scale(1 / positive(r, "logits_scaling", 1));
+    if (r->varies->softmax_scale == 0)
+        fail(r, "attention_multiplier", "is 0, which is not supported");
+    r->varies->logit_scale = divisor == 1 ? 0 : 1 / divisor;
 }
 
 static void stablelm(reading *r)
@@ -258,7 +280,11 @@ static void stablelm(reading *r)
     r->varies->parallel = flag(r, "use_parallel_residual", false);
     if (r->varies->parallel)
         r->varies->names.mlp_norm = r->varies->names.attention_norm;
-    only(r, "qk_layernorm", false, false);
+    if (flag(r, "qk_layernorm", false)) {
+        r->varies->head_norm = HEAD_NORM_APART;
+        r->varies->names.q_norm = "self_attn.q_layernorm.norms";
+        r->varies->names.k_norm = "self_attn.k_layernorm.norms";
+    }
 }
 
 static void cohere(reading *r)
@@ -269,14 +295,16 @@ static void cohere(reading *r)
     r->varies->rope_base = 500000;
     r->varies->centred = r->varies->parallel = r->varies->interleaved = true;
     r->varies->names.mlp_norm = r->varies->names.attention_norm;
-    r->varies->logit_scale = scale(number(r, "logit_scale", 0.0625));
+    r->varies->logit_scale = factor(r, "logit_scale", 0.0625);
     if (flag(r, "use_qk_norm", false))
         r->varies->head_norm = HEAD_NORM_OWN;
 }
 
 static void smollm3(reading *r)
 {
-    qwen2(r);
+    llama(r);
+    if (flag(r, "use_sliding_window", false))
+        window(r, 0);
     r->varies->untied_if_unstated = false;
     r->varies->rope_base = 2000000;
 }
@@ -329,18 +357,28 @@ static void opt(reading *r)
         fail(r, "word_embed_proj_dim", "differs from hidden_size, which is not supported");
 }
 
+/* Reads how many experts there are, and how many of them a token chooses. */
+static void experts(reading *r, int64_t n_chosen)
+{
+    const char *key = gac_net_stated(r->net, "num_experts") ? "num_experts" : "num_local_experts";
+    r->varies->n_experts = length(r, key, 0);
+    r->varies->n_experts_chosen = length(r, "num_experts_per_tok", n_chosen);
+}
+
 static void mixtral(reading *r)
 {
     net_names *names = &r->varies->names;
     llama(r);
+    window(r, 0);
     eps(r, "rms_norm_eps", 1e-5);
+    r->varies->rope_base = 1000000;
     names->gate = names->up = names->down = NULL;
     names->router = "block_sparse_moe.gate";
     names->experts = "block_sparse_moe.experts";
     names->expert_gate = "w1";
     names->expert_up = "w3";
     names->expert_down = "w2";
-    r->varies->n_experts_chosen = length(r, "num_experts_per_tok", 2);
+    experts(r, 2);
     r->varies->normalise_experts = true;
 }
 
@@ -353,7 +391,7 @@ static void qwen3_moe(reading *r)
     names->expert_gate = "gate_proj";
     names->expert_up = "up_proj";
     names->expert_down = "down_proj";
-    r->varies->n_experts_chosen = length(r, "num_experts_per_tok", 8);
+    experts(r, 8);
     r->varies->normalise_experts = flag(r, "norm_topk_prob", false);
 }
 
@@ -363,7 +401,7 @@ static void qwen2_moe(reading *r)
     r->varies->head_norm = HEAD_NORM_NONE;
     r->varies->names.shared = "mlp.shared_expert";
     r->varies->names.shared_gate = "mlp.shared_expert_gate";
-    r->varies->n_experts_chosen = length(r, "num_experts_per_tok", 4);
+    experts(r, 4);
 }
 
 static const struct {
@@ -388,13 +426,9 @@ gac_status gac_net_read_family(net *n, gac_error *err)
 {
     char q[80];
     reading r = { n, &n->varies, GAC_OK, err };
-    const json_t *use = gac_net_stated(n, "use_sliding_window");
-    bool windowed = gac_net_stated(n, "sliding_window") && (!use || json_is_true(use));
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         if (strcmp(families[i].type, n->type) != 0)
             continue;
-        if (windowed)
-            n->varies.window = length(&r, "sliding_window", 0);
         families[i].describe(&r);
         return r.status;
     }
@@ -405,17 +439,32 @@ gac_status gac_net_read_family(net *n, gac_error *err)
                           gac_quote(q, sizeof q, n->type));
 }
 
+static bool is(const reading *r, const char *type)
+{
+    return strcmp(r->net->type, type) == 0;
+}
+
 /* Returns whether a family gives a layer a window if the config does not list its layers. */
 static bool has_window(reading *r, int32_t layer)
 {
-    const char *type = r->net->type;
-    if (strcmp(type, "gemma2") == 0)
+    if (r->varies->window == 0)
+        return false;
+    if (is(r, "gemma2"))
         return layer % 2 == 0;
-    if (strcmp(type, "gemma3_text") == 0)
+    if (is(r, "gemma3_text"))
         return (layer + 1) % length(r, "sliding_window_pattern", 6) != 0;
-    if (strncmp(type, "qwen", 4) == 0)
+    if (is(r, "qwen2_moe"))
+        return layer % 2 == 0 && layer < number(r, "max_window_layers", 28);
+    if (is(r, "qwen2") || is(r, "paluqwen2") || is(r, "qwen3"))
         return layer >= number(r, "max_window_layers", 28);
-    return strcmp(type, "smollm3") != 0;
+    return !is(r, "smollm3") || !r->net->layers[layer].rotated;
+}
+
+/* These families give all layers a window or none, whatever the config lists. */
+static bool ignores_list(const reading *r)
+{
+    return is(r, "mistral") || is(r, "palumistral") || is(r, "phi3") || is(r, "mixtral") ||
+           is(r, "qwen3_moe");
 }
 
 static void read_window(reading *r, int32_t layer)
@@ -423,20 +472,31 @@ static void read_window(reading *r, int32_t layer)
     const json_t *types = gac_net_stated(r->net, "layer_types");
     const char *type = json_string_value(json_array_get(types, (size_t)layer));
     net_layer *l = &r->net->layers[layer];
-    bool windowed = r->varies->window > 0 && has_window(r, layer);
+    bool windowed = has_window(r, layer);
     if (types &&
         (!type || (strcmp(type, "full_attention") != 0 && strcmp(type, "sliding_attention") != 0)))
         fail(r, "layer_types",
              "has other entries than full_attention and sliding_attention, or "
              "too few");
-    /* Mistral and Phi-3 ignore the list. */
-    if (type && strcmp(r->net->type, "mistral") != 0 && strcmp(r->net->type, "phi3") != 0 &&
-        strcmp(r->net->type, "mixtral") != 0)
+    if (type && !ignores_list(r))
         windowed = strcmp(type, "sliding_attention") == 0;
     if (windowed && r->varies->window == 0)
-        fail(r, "layer_types", "has windows, but sliding_window is not a length");
+        fail(r, "layer_types", "has windows, but sliding_window states none");
     l->window = windowed ? r->varies->window : 0;
     l->local_rope = r->varies->two_ropes && windowed;
+}
+
+/* Returns whether the config gives a layer experts. */
+static bool is_sparse(reading *r, int32_t layer)
+{
+    const json_t *dense = gac_net_stated(r->net, "mlp_only_layers");
+    if (!r->varies->names.router || is(r, "mixtral"))
+        return r->varies->names.router != NULL;
+    for (size_t i = 0; i < json_array_size(dense); i++)
+        if (json_is_integer(json_array_get(dense, i)) &&
+            json_integer_value(json_array_get(dense, i)) == layer)
+            return false;
+    return (layer + 1) % length(r, "decoder_sparse_step", 1) == 0;
 }
 
 /* SmolLM3: every fourth layer is not rotated, unless the config lists the layers. */
@@ -446,7 +506,7 @@ static bool is_rotated(reading *r, int32_t layer)
     const json_t *entry = json_array_get(list, (size_t)layer);
     if (r->varies->no_rotation)
         return false;
-    if (strcmp(r->net->type, "smollm3") != 0)
+    if (!is(r, "smollm3"))
         return true;
     if (!list)
         return (layer + 1) % length(r, "no_rope_layer_interval", 4) != 0;
@@ -460,6 +520,7 @@ gac_status gac_net_read_windows(net *n, gac_error *err)
     reading r = { n, &n->varies, GAC_OK, err };
     for (int32_t i = 0; i < n->n_layers && r.status == GAC_OK; i++) {
         n->layers[i].rotated = is_rotated(&r, i);
+        n->layers[i].sparse = is_sparse(&r, i);
         if (r.status == GAC_OK)
             read_window(&r, i);
         int64_t window = n->layers[i].window;

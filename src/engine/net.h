@@ -13,6 +13,7 @@ typedef enum net_head_norm {
     HEAD_NORM_NONE,
     HEAD_NORM_SHARED, /* each head, by one weight */
     HEAD_NORM_OWN,    /* each head, by its own weight */
+    HEAD_NORM_APART,  /* likewise, and each weight is a tensor */
     HEAD_NORM_WHOLE   /* all heads together */
 } net_head_norm;
 
@@ -55,6 +56,7 @@ typedef struct net_variations {
     bool longrope_only;      /* rotary types are default and longrope */
     bool two_ropes;          /* layers with a window have rotary settings of their own */
     int64_t window;          /* of the layers that have one; 0: none */
+    int64_t n_experts;       /* of a layer that has experts; 0: not stated */
     int64_t n_experts_chosen;
     bool normalise_experts;
 } net_variations;
@@ -79,9 +81,10 @@ typedef struct net_layer {
     net_linear q, k, v, o;
     net_mlp mlp; /* with experts: the one for all tokens, or width 0 */
     net_norm attention_norm, mlp_norm, attention_out_norm, mlp_out_norm;
-    int32_t q_norm, k_norm; /* -1: absent */
+    int32_t q_norm, k_norm; /* -1: absent; with HEAD_NORM_APART, that of head 0 */
     int64_t n_q_heads, n_kv_heads, qk_size, v_size;
     bool rotated, local_rope;
+    bool sparse;                            /* the config gives it experts */
     int64_t window;                         /* tokens that a token sees; 0: all */
     const gac_module *router, *shared_gate; /* NULL: absent */
     int32_t n_experts;
@@ -114,6 +117,10 @@ void gac_net_dispose(net *of);
 gac_status gac_net_read_family(net *n, gac_error *err);
 /* The same for the settings of each layer; n->layers is there. */
 gac_status gac_net_read_windows(net *n, gac_error *err);
+
+/* Returns the tensor with the norm of one head, or -1; for HEAD_NORM_APART. norm is a name of
+ * net_names. */
+int32_t gac_net_find_head_norm(const net *n, int32_t layer, const char *norm, int64_t head);
 
 /* Returns what a device must compute for the model. */
 unsigned gac_net_needs(const net *n);

@@ -6,15 +6,18 @@
 
 Makes a small random model of every family and rotary type, runs it in
 transformers in F32 on the CPU, and in our engine on the devices named (cuda is
-run in F16 and in BF16). With --model, a real model too: logits, and 64 tokens of
-greedy continuation; and where cuda is named, with transformers on the GPU. The error is the norm of the
-difference over the norm of the logits, the worst of all positions. --golden
-keeps the small models and their logits for tests without transformers.
+run in F16 and in BF16). With --gac, 64 tokens of greedy continuation and a
+perplexity of each as well, on the CPU. With --model, a real model too: logits and
+continuation; and where cuda is named, with transformers on the GPU. The error is
+the norm of the difference over the norm of the logits, the worst of all positions.
+--golden keeps the small models and their logits for tests without transformers.
 Exit 5 when a limit does not hold, 77 without transformers.
 """
 import argparse
 import json
+import math
 import pathlib
+import string
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,7 @@ import tempfile
 # BF16 has three bits less than F16; these models, of large random weights, amplify.
 LIMITS = {"reference": 1e-5, "cpu": 1e-5, "cuda F16": 2e-2, "cuda BF16": 1.6e-1}
 BATCH = 3  # sequences side by side
+WINDOW = 100  # of perplexities
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
@@ -37,7 +41,8 @@ SMALL = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
 
 
 def variants():
-    """Name -> (class of the config, what it is told beside SMALL)."""
+    """Name -> (class of the config, what it is told beside SMALL). Keys under "drop" are taken
+    out of the file, so that both read their defaults."""
     linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     return {"llama": ("LlamaConfig", {}),
@@ -63,9 +68,11 @@ def families():
     stablelm = {"head_dim": None, "partial_rotary_factor": 0.5}
     gpt2 = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 24}
     opt = {"ffn_dim": 24, "word_embed_proj_dim": 16, "num_key_value_heads": None}
+    used = {**window, "use_sliding_window": True}
+    unlisted = {"drop": ["layer_types"]}
     return {"mistral-window": ("MistralConfig", window),
-            "qwen2-window": ("Qwen2Config", {**window, "use_sliding_window": True,
-                                             "max_window_layers": 1}),
+            "qwen2-window": ("Qwen2Config", {**used, "max_window_layers": 1}),
+            "qwen3-window": ("Qwen3Config", {**used, **unlisted, "max_window_layers": 1}),
             "gemma": ("GemmaConfig", {}),
             "gemma2": ("Gemma2Config", {**window, "query_pre_attn_scalar": 20,
                                         "attn_logit_softcapping": 2.0,
@@ -80,6 +87,10 @@ def families():
                 "rope_local_base_freq": 3000.0,
                 "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
             "gemma2-plain": ("Gemma2Config", {**window, "tie_word_embeddings": False}),
+            "gemma2-unbounded": ("Gemma2Config", {**window, **unlisted, "num_hidden_layers": 3,
+                                                  "attn_logit_softcapping": None,
+                                                  "final_logit_softcapping": None}),
+            "gemma3-images": ("Gemma3Config", {**window, "query_pre_attn_scalar": 20}),
             "phi3": ("Phi3Config", {**window, "pad_token_id": 0}),
             "phi3-longrope": ("Phi3Config", {
                 "pad_token_id": 0, "head_dim": 4, "original_max_position_embeddings": 256,
@@ -92,19 +103,54 @@ def families():
                                           "attention_multiplier": 0.2, "logits_scaling": 3.0}),
             "stablelm": ("StableLmConfig", {**stablelm, "use_qkv_bias": True}),
             "stablelm-parallel": ("StableLmConfig", {**stablelm, "use_parallel_residual": True}),
+            "stablelm-qk-norm": ("StableLmConfig", {**stablelm, "qk_layernorm": True,
+                                                    "use_parallel_residual": True}),
             "cohere": ("CohereConfig", {"logit_scale": 0.3}),
+            "cohere-qk-norm": ("CohereConfig", {"use_qk_norm": True}),
             "cohere-untied": ("CohereConfig", {"tie_word_embeddings": False,
                                                "attention_bias": True}),
             "smollm3-usual": ("SmolLM3Config", {"pad_token_id": 0, "num_hidden_layers": 5}),
             "smollm3": ("SmolLM3Config", {"pad_token_id": 0, "no_rope_layers": [1, 0]}),
+            "smollm3-window": ("SmolLM3Config", {**used, **unlisted, "pad_token_id": 0,
+                                                 "no_rope_layers": [1, 0]}),
             "gpt2": ("GPT2Config", gpt2),
+            "gpt2-untied": ("GPT2Config", {**gpt2, "tie_word_embeddings": False,
+                                           "scale_attn_weights": False}),
             "opt": ("OPTConfig", opt),
+            "opt-plain": ("OPTConfig", {**opt, "enable_bias": False,
+                                        "activation_function": "gelu",
+                                        "tie_word_embeddings": False}),
             "mixtral": ("MixtralConfig", {"num_local_experts": 6, "sliding_window": 9}),
+            "mixtral-defaults": ("MixtralConfig", {"num_local_experts": 6, "drop": [
+                "sliding_window", "rope_parameters", "num_experts_per_tok", "rms_norm_eps"]}),
+            "qwen2-moe-window": ("Qwen2MoeConfig", {
+                **experts, **used, **unlisted, "shared_expert_intermediate_size": 20,
+                "head_dim": 4, "num_hidden_layers": 4, "max_window_layers": 2,
+                "decoder_sparse_step": 2}),
+            "qwen3-moe-window": ("Qwen3MoeConfig", {**experts, **used}),
             "qwen2-moe": ("Qwen2MoeConfig", {**experts, "shared_expert_intermediate_size": 20,
                                              "head_dim": 4, "norm_topk_prob": False}),
             "qwen3-moe": ("Qwen3MoeConfig", {**experts, "norm_topk_prob": True,
                                              "mlp_only_layers": [1],
                                              "num_hidden_layers": 3})}
+
+
+def make_config(kind, settings):
+    import transformers
+    settings = {key: value for key, value in settings.items()
+                if value is not None or "softcapping" in key}
+    if kind == "GPT2Config":  # whose keys are others
+        for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                    "num_key_value_heads", "max_position_embeddings", "head_dim"):
+            settings.pop(key, None)
+    settings["eos_token_id"] = None  # so that nothing ends a text
+    if kind != "Gemma3Config":
+        return getattr(transformers, kind)(**settings)
+    vision = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    return transformers.Gemma3Config(text_config=settings, vision_config=vision,
+                                     mm_tokens_per_image=1, boi_token_index=48,
+                                     eoi_token_index=49, image_token_index=50)
 
 
 def make(name, folder):
@@ -114,19 +160,27 @@ def make(name, folder):
     torch.manual_seed(sum(name.encode()))
     if kind == "Qwen2Config":  # whose heads are hidden / heads
         more = {**more, "head_dim": 4}
-    settings = {key: value for key, value in {**SMALL, **more}.items() if value is not None}
-    if kind == "GPT2Config":  # whose keys are others
-        settings = {**more, "vocab_size": SMALL["vocab_size"], "initializer_range": 0.3}
-    config = getattr(transformers, kind)(**settings)
+    drop = more.pop("drop", [])
+    config = make_config(kind, {**SMALL, **more})
     # The other implementations leave out the bound on scores.
-    model = transformers.AutoModelForCausalLM.from_config(
-        config, attn_implementation="eager").float().eval()
+    model = transformers.AutoModelForImageTextToText if kind == "Gemma3Config" \
+        else transformers.AutoModelForCausalLM
+    made = model.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
-        for key, p in model.named_parameters():
+        for key, p in made.named_parameters():
             if "norm" in key or "ln_" in key or key.endswith("bias"):
                 p.add_(0.3 * torch.randn_like(p))
-    model.save_pretrained(folder)
-    return model
+    made.generation_config.eos_token_id = None
+    made.save_pretrained(folder)
+    if not drop:
+        return made
+    path = folder / "config.json"
+    text = json.loads(path.read_text(encoding="utf-8"))
+    for key in drop:
+        text.pop(key, None)
+    path.write_text(json.dumps(text, indent=1), encoding="utf-8")
+    return model.from_pretrained(folder, attn_implementation="eager",
+                                 dtype=torch.float32).eval()
 
 
 def ours(args, folder, device, dtype, per_pass, ids, vocab, batch=1):
@@ -181,22 +235,74 @@ def compare_batch(args, name, folder, model, ids, label, device, dtype, rows):
               f"{error:.2e}", flush=True)
 
 
-def continuation(args, folder, model, ids, rows):
-    """64 tokens, greedily, in F32 on the CPU, by both."""
+def greedy(model, prompts):
+    """64 tokens after each prompt. All tokens count, also those of the id that pads."""
     import torch
+    prompts = torch.tensor(prompts)
     with torch.no_grad():
-        theirs = model.generate(torch.tensor([ids]), max_new_tokens=64, do_sample=False,
-                                eos_token_id=None, pad_token_id=0)[0, len(ids):].tolist()
+        made = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=64,
+                              do_sample=False, eos_token_id=None, pad_token_id=0)
+    return made[:, prompts.shape[1]:].tolist()
+
+
+def varied_prompt(model, ids):
+    """The 40 tokens whose continuation has the most tokens that differ: a model that repeats
+    one of them shows little."""
+    prompts = [ids[at:at + 40] for at in range(0, 320, 40)]
+    made = greedy(model, prompts)
+    return max(zip(prompts, made), key=lambda pair: len(set(pair[1])))[0]
+
+
+def continuation(args, folder, model, ids, rows, name):
+    """64 tokens, greedily, in F32 on the CPU, by both."""
+    theirs = greedy(model, [ids])[0]
     for device in ("cpu", "reference"):
         result = subprocess.run([args.gac, "generate", folder, "--ids",
                                  ",".join(map(str, ids)), "--max-tokens", "64", "--device",
                                  device, "--json", "-q"], check=True, stdout=subprocess.PIPE)
         mine = json.loads(result.stdout)["ids"]
         assert len(mine) == 64, "the continuation ended early: take another prompt"
-        rows.append({"model": folder, "device": device, "greedy_tokens": 64,
+        rows.append({"model": name, "device": device, "greedy_tokens": 64,
                      "theirs": theirs, "ours": mine, "ok": mine == theirs})
-        print(f"greedy continuation on {device}: {'identical' if mine == theirs else 'DIFFERS'}",
-              flush=True)
+        print(f"{name:16s} {device:10s} greedy continuation: "
+              f"{'identical' if mine == theirs else 'DIFFERS'}", flush=True)
+
+
+def write_tokenizer(folder, n_tokens):
+    """A letter for each token."""
+    vocab = {letter: i for i, letter in enumerate(string.ascii_letters[:n_tokens])}
+    bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+              "use_regex": False}
+    tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None,
+                 "pre_tokenizer": bytes_, "post_processor": None, "decoder": bytes_,
+                 "model": {"type": "BPE", "vocab": vocab, "merges": []}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+
+
+def perplexity(args, folder, model, ids, rows, name):
+    """exp of the mean loss over windows of WINDOW tokens, by both."""
+    import torch
+    losses = []
+    for at in range(0, len(ids), WINDOW):
+        window = torch.tensor(ids[at:at + WINDOW])
+        with torch.no_grad():
+            logits = model(window[None]).logits[0, :-1].double()
+        losses.append(torch.nn.functional.cross_entropy(logits, window[1:], reduction="none"))
+    theirs = math.exp(torch.cat(losses).mean())
+    write_tokenizer(folder, SMALL["vocab_size"])
+    text = folder / "text"
+    text.write_text("".join(string.ascii_letters[i] for i in ids), encoding="utf-8")
+    for device in ("cpu", "reference"):
+        result = subprocess.run([args.gac, "eval", folder, "--perplexity", text, "--window",
+                                 str(WINDOW), "--device", device, "--json", "-q"], check=True,
+                                stdout=subprocess.PIPE)
+        found = json.loads(result.stdout)["perplexity"]
+        assert found["n_tokens"] == sum(len(x) for x in losses), found
+        error = abs(found["value"] / theirs - 1)
+        rows.append({"model": name, "device": device, "perplexity": found["value"],
+                     "theirs": theirs, "windows": found["n_windows"], "error": error,
+                     "limit": LIMITS[device], "ok": error < LIMITS[device]})
+        print(f"{name:16s} {device:10s} perplexity {found['value']:.4f}: {error:.2e}", flush=True)
 
 
 def compare_on_gpu(args, model, ids, rows):
@@ -223,7 +329,7 @@ def real_model(args, rows):
     ids = tokenizer(text)["input_ids"]
     compare(args, args.model, args.model, model.eval(), ids, rows)
     if args.gac:
-        continuation(args, args.model, model, ids[:32], rows)
+        continuation(args, args.model, model, ids[:32], rows, args.model)
     if "cuda" in args.devices:
         compare_on_gpu(args, model, ids, rows)
 
@@ -241,7 +347,7 @@ def keep(args, name, folder, ids, logits):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dump", required=True, help="the program tests/dump_logits")
-    parser.add_argument("--gac", help="with --model: compare greedy continuations too")
+    parser.add_argument("--gac", help="compare greedy continuations and perplexities too")
     parser.add_argument("--model", help="a directory with a real model")
     parser.add_argument("--only", help="small models whose names begin so")
     parser.add_argument("--model-only", action="store_true", help="without the small models")
@@ -265,6 +371,9 @@ def main():
             torch.manual_seed(7)
             ids = torch.randint(0, SMALL["vocab_size"], (400,)).tolist()
             compare(args, name, folder, model, ids, rows)
+            if args.gac:
+                continuation(args, folder, model, varied_prompt(model, ids), rows, name)
+                perplexity(args, folder, model, ids, rows, name)
             if args.golden:
                 with torch.no_grad():
                     logits = model(torch.tensor([ids[:24]])).logits[0].tolist()

@@ -239,7 +239,7 @@ class Families(ConfigCase):
                 ("gpt2", "layer_norm_epsilon", "1", "layer_norm_epsilon is not a small number"),
                 ("opt", "do_layer_norm_before", False, "is false, which is not supported"),
                 ("opt", "word_embed_proj_dim", 8, "differs from hidden_size"),
-                ("stablelm", "qk_layernorm", True, "is true, which is not supported"),
+                ("stablelm", "qk_layernorm", True, "q_layernorm.norms.0.weight\" is missing"),
                 ("stablelm", "partial_rotary_factor", "1", "is not a number"),
                 ("gemma2", "attn_logit_softcapping", -1, "is not a positive number"),
                 ("gemma2", "query_pre_attn_scalar", 0, "is not a positive number"),
@@ -248,6 +248,16 @@ class Families(ConfigCase):
                 ("gemma3", "layer_types", ["chunked_attention"] * 3, "other entries"),
                 ("granite", "logits_scaling", 0, "is not a positive number"),
                 ("granite", "residual_multiplier", [], "is not a number"),
+                ("granite", "residual_multiplier", 0, "is 0, which is not supported"),
+                ("granite", "attention_multiplier", 0, "is 0, which is not supported"),
+                ("gemma", "use_bidirectional_attention", True, "which is not supported"),
+                ("gemma2", "sliding_window", None, "sliding_window is null"),
+                ("cohere", "logit_scale", 0, "is 0, which is not supported"),
+                ("mixtral", "num_local_experts", 8, "6 experts, but config.json states 8"),
+                ("qwen3-moe", "num_local_experts", 1 << 40, "is not a length"),
+                ("qwen3-moe", "decoder_sparse_step", 0, "is not a length"),
+                ("qwen3-moe", "decoder_sparse_step", 2, "layer 0 has experts, but"),
+                ("qwen3-moe", "mlp_only_layers", [], "layer 1 has no experts, but"),
                 ("smollm3", "no_rope_layers", [1], "with a number for each layer"),
                 ("cohere", "use_qk_norm", True, "q_norm"),
                 ("mixtral", "num_experts_per_tok", 9, "6 experts, of which 9 are chosen"),
@@ -260,6 +270,45 @@ class Families(ConfigCase):
             partial_rotary_factor=0.8))
         self.refused("3 of 4 numbers of a head would be rotated")
 
+    def test_steps_of_layers(self):
+        """A pattern of 0 is refused; nothing is divided by it."""
+        for model, lists, step in (("gemma3", "layer_types", "sliding_window_pattern"),
+                                   ("smollm3", "no_rope_layers", "no_rope_layer_interval"),
+                                   ("qwen3-moe", "mlp_only_layers", "decoder_sparse_step")):
+            for value in (0, -3, 1 << 31, 1.5, "2", [2]):
+                with self.subTest(model=model, value=value):
+                    self.make(model, lambda c, v=value: (c.pop(lists), c.update({step: v})))
+                    self.refused(f"{step} is not a length")
+
+    def test_windows_that_a_family_has_not(self):
+        """Llama's relatives without windows run as transformers runs them: with none."""
+        for model in ("llama", "granite", "olmo2", "stablelm", "gemma"):
+            self.make(model, lambda c: c.update(sliding_window=3))
+            result = self.gac("verify", os.path.join(MODELS, model), self.folder, "--forward",
+                              "--json", "-q")
+            self.assertTrue(json.loads(result.stdout)["forward"]["bit_exact"], result.stderr)
+
+    def test_hostile_values(self):
+        """Any value under any key: the model runs, or is refused with one line."""
+        values = [0, -1, 3, 2.5, 1e300, -1e-5, 1 << 31, 10 ** 30, "x", [], {}, True, [None] * 3,
+                  ["sliding_attention"] * 8, {"rope_type": "yarn", "factor": 0}]
+        n = 0
+        for model in ("gemma3", "gpt2", "opt", "smollm3", "mixtral", "qwen2-moe", "phi3-longrope",
+                      "stablelm-qk-norm", "cohere-qk-norm", "granite"):
+            with open(os.path.join(MODELS, model, "config.json"), encoding="utf-8") as file:
+                keys = sorted(json.load(file))
+            for key in keys + ["sliding_window", "rope_scaling", "head_dim", "num_experts"]:
+                value = values[n % len(values)]
+                n += 1
+                with self.subTest(model=model, key=key, value=value):
+                    self.make(model, lambda c, k=key, v=value: c.update({k: v}))
+                    result = self.generate()
+                    overflows = "is not finite" in result.stderr
+                    self.assertIn(result.returncode, (0, 1 if overflows else 0, 2, 3, 4),
+                                  result.stderr)
+                    if result.returncode:
+                        self.refused("", result, result.returncode)
+
     def test_tensors_that_the_family_lacks_or_needs(self):
         for model, name in (("gemma2", "pre_feedforward_layernorm"), ("olmo2", "self_attn.q_norm"),
                             ("mixtral", "block_sparse_moe.experts.3.w2"),
@@ -269,6 +318,14 @@ class Families(ConfigCase):
             self.refused(f"{name}")
         self.make("opt", None, lambda t: t.pop("model.decoder.layers.0.final_layer_norm.bias"))
         self.refused("final_layer_norm.bias\" is missing")
+        for name, says in (("q_layernorm.norms.3", "is missing"),
+                           ("k_layernorm.norms.0", "is missing")):
+            full = f"model.layers.1.self_attn.{name}.weight"
+            self.make("stablelm-qk-norm", None, lambda t, n=full: t.pop(n))
+            self.refused(f'{name}.weight" {says}')
+        full = "model.layers.1.self_attn.k_layernorm.norms.2.weight"
+        self.make("stablelm-qk-norm", None, lambda t: t.update({full: ("F32", [8], bytes(32))}))
+        self.refused("there are 2 heads")
         full = "model.layers.0.input_layernorm.bias"
         self.make("cohere", None, lambda t: t.update({full: ("F32", [16], bytes(64))}))
         self.refused(f'"{full}": family cohere has no such tensor')

@@ -43,7 +43,7 @@ def main():
                     print(f"FAIL {folder.name} {device} {per_pass} at a time: {error:.2e}"
                           f"{'' if same else ', other bits than all at once'}")
     print(f"{n_run} runs, {n_failed} failed")
-    return 1 if n_failed or n_run < 180 else 0
+    return 1 if n_failed or n_run < 240 else 0
 
 
 if __name__ == "__main__":
