@@ -34,6 +34,11 @@ static void add_change(rep_reader *in, change **list, const char *name, double f
     c->to_most = fmax(c->to_most, to);
 }
 
+typedef struct sized {
+    const char *name;
+    double from, to;
+} sized;
+
 /* Whether a size of this kind changes in any layer: the others would only squash the figure. */
 static bool changes_somewhere(rep_reader *in, const change *changes, const char *name)
 {
@@ -74,20 +79,20 @@ static bool read_changes(rep_reader *in)
     shown.caption = "The same sizes after the change. Triangles have changed.";
     rep_figure *after = rep_figure_add(report, in->section, &shown);
     rep_pair(before, after);
-    for (size_t i = 0; i < json_array_size(dims); i++) {
-        const json_t *dim = json_array_get(dims, i);
-        const char *name = json_string_value(json_object_get(dim, "name"));
-        double from = gac_json_number_or(dim, "from", 0), to = gac_json_number_or(dim, "to", 0);
-        if (name && from != to)
-            add_change(in, &changes, name, from, to);
-    }
-    for (size_t i = 0; i < json_array_size(dims); i++) {
-        const char *name;
-        double from, to;
+    const size_t n = json_array_size(dims);
+    sized *all = rep_alloc(report, n * sizeof *all);
+    for (size_t i = 0; i < n && all; i++) {
         const json_t *dim = rep_entry(in, dims, i, "dims");
-        if (!dim || !rep_need_text(in, dim, "name", &name) ||
-            !rep_need_number(in, dim, "from", &from) || !rep_need_number(in, dim, "to", &to))
+        if (!dim || !rep_need_text(in, dim, "name", &all[i].name) ||
+            !rep_need_number(in, dim, "from", &all[i].from) ||
+            !rep_need_number(in, dim, "to", &all[i].to))
             return false;
+        if (all[i].from != all[i].to)
+            add_change(in, &changes, all[i].name, all[i].from, all[i].to);
+    }
+    for (size_t i = 0; i < n && all; i++) {
+        const char *name = all[i].name;
+        const double from = all[i].from, to = all[i].to;
         bool same = from == to;
         if (same && !changes_somewhere(in, changes, name))
             continue;
