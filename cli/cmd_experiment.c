@@ -79,7 +79,7 @@ static gac_status list_experiments(cli *c)
     }
     json_object_set_new(result, "experiments", rows);
     if (c->json && status == GAC_OK)
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     json_decref(result);
     return status;
 }
@@ -263,7 +263,7 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
     if (r->out && !is_folder(r->out))
         status = write_json(c, r->out, r->force, whole);
     if (status == GAC_OK && c->json)
-        status = gac_json_print(stdout, whole, &c->error);
+        status = cli_print_result(c, whole);
     if (status == GAC_OK && is_folder(r->out))
         status = leave_page(c, r, results);
     json_decref(whole);
@@ -388,7 +388,7 @@ static gac_status judge_again(cli *c, const request *r)
     if (status == GAC_OK && r->out)
         status = write_json(c, r->out, r->force, result);
     if (status == GAC_OK && c->json)
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     else if (status == GAC_OK)
         experiment_print(stdout, result, c->log.level > 0);
     gac_experiment_free(e);
