@@ -67,8 +67,15 @@ static bool read_stamp(rep_reader *in, const char **stamp)
     const char *version, *time, *gpu, *driver, *cudnn, *cublas, *torch, *arch;
     double cores;
     const json_t *root = in->root;
-    if (!rep_take_object(in, root, "tool", &tool) ||
-        !rep_take_text(in, tool, "version", &version) || !rep_take_text(in, root, "time", &time) ||
+    /* gac.json, in the folder of a model, has "gac 0.1.0" for its tool. */
+    const bool short_form = json_is_string(json_object_get(root, "tool"));
+    if (short_form ? !rep_take_text(in, root, "tool", &version)
+                   : !rep_take_object(in, root, "tool", &tool) ||
+                         !rep_take_text(in, tool, "version", &version))
+        return false;
+    if (version && strncmp(version, "gac ", 4) == 0)
+        version += 4;
+    if (!rep_take_text(in, root, "time", &time) ||
         !rep_take_object(in, root, "machine", &machine) ||
         !rep_take_text(in, machine, "arch", &arch) ||
         !rep_take_number(in, machine, "cores", &cores) ||
