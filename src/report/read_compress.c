@@ -299,7 +299,9 @@ bool rep_read_eval(rep_reader *in)
                                 rep_number(report, stderr_value), rep_count(report, n_tokens),
                                 rep_or(file, "a text")));
     const char *kind = rep_or(compressor, "model"), *slash = path ? strrchr(path, '/') : NULL;
-    rep_add_peer(in, kind, n_params, value, file);
+    /* "gac" would be no name: it also writes the models of other methods. */
+    rep_add_peer(in, strcmp(kind, "dense") == 0 ? kind : rep_last_part(report, rep_or(path, kind)),
+                 n_params, value, file);
     const char *name = rep_printf(report, "%s%s", slash ? slash + 1 : rep_or(path, in->name),
                                   as_is || no_pad ? ", as is" : "");
     rep_table *table = json_object_get(root, "prefill") || json_object_get(root, "decode")

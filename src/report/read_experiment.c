@@ -330,6 +330,33 @@ static const char *axis_title(rep_reader *in, const variable *axis)
                                   : rep_printf(in->report, "%s", gac_quote(q, sizeof q, name));
 }
 
+/* Says what the first call of a sweep is: results name calls "sdpa …", "gemm …". */
+static const char *kind_of_time(rep_reader *in, const json_t *cases, const sweep *s)
+{
+    const json_t *calls = json_object_get(in->root, "calls");
+    char q[80];
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        const char *name = json_string_value(json_object_get(one, "sweep")), *key;
+        json_t *value, *variants = (json_t *)(uintptr_t)json_object_get(one, "variants");
+        if (strcmp(gac_quote(q, sizeof q, name), s->name) != 0)
+            continue;
+        json_object_foreach(variants, key, value) {
+            const json_t *first = json_array_get(json_object_get(value, "calls"), 0);
+            const json_t *number = json_object_get(first, "call");
+            if (!json_is_integer(number) || json_integer_value(number) < 0)
+                continue;
+            const json_t *call = json_array_get(calls, (size_t)json_integer_value(number));
+            const char *text = json_string_value(json_object_get(call, "call"));
+            if (text && strncmp(text, "sdpa ", 5) == 0)
+                return "Attention time";
+            if (text && strncmp(text, "gemm ", 5) == 0)
+                return "GEMM time";
+        }
+    }
+    return "Time";
+}
+
 static bool draw_one(rep_reader *in, const json_t *cases, const char *id, const char *stack,
                      drawing *d)
 {
@@ -347,7 +374,8 @@ static bool draw_one(rep_reader *in, const json_t *cases, const char *id, const 
         report, in->section,
         &(rep_figure){
             .name = rep_printf(report, "%s-%s-%s%s", id, stack, s->name, part),
-            .title = rep_printf(report, "%s, %s%s: time against %s", id, s->name, part, axis),
+            .title = rep_printf(report, "%s against %s (%s, %s%s)", kind_of_time(in, cases, s),
+                                axis, id, s->name, part),
             .caption = d->axis ? "Each colour is a family of kernels. Where the colour changes, "
                                  "the library has changed to another kernel, and the time jumps."
                        : !s->published

@@ -28,7 +28,8 @@ static rep_colour colour_of(const char *name, int n)
     static const rep_colour rest[] = { REP_ORANGE, REP_VERMILLION, REP_SKY,
                                        REP_GREEN,  REP_PURPLE,     REP_BROWN };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].name, name) == 0)
+        if (strncmp(known[i].name, name, strlen(known[i].name)) == 0 &&
+            strchr(",", name[strlen(known[i].name)])) /* the end, or "gac, aligned" */
             return known[i].colour;
     return rest[n % (int)(sizeof rest / sizeof *rest)];
 }
@@ -46,10 +47,25 @@ void rep_add_peer(rep_reader *in, const char *name, double n_params, double perp
                         n_params, perplexity };
     rep_peer **end = &report->peers;
     for (; *end; end = &(*end)->next)
-        if (strcmp((*end)->name, name) == 0 && strcmp((*end)->text, peer->text) == 0 &&
-            (*end)->n_params == n_params && (*end)->perplexity == perplexity)
+        if (strcmp((*end)->text, peer->text) == 0 && (*end)->n_params == n_params &&
+            (*end)->perplexity == perplexity)
             return; /* the same model in two results */
     *end = peer;
+}
+
+/* By parameters, so that lines between models of one name do not turn back. */
+static void sort_peers(gac_report *report)
+{
+    rep_peer *sorted = NULL;
+    while (report->peers) {
+        rep_peer *peer = report->peers, **at = &sorted;
+        report->peers = peer->next;
+        while (*at && (*at)->n_params <= peer->n_params)
+            at = &(*at)->next;
+        peer->next = *at;
+        *at = peer;
+    }
+    report->peers = sorted;
 }
 
 static void show_peers(gac_report *report)
@@ -72,12 +88,14 @@ static void show_peers(gac_report *report)
                                          "only marks of the same text.",
                        .x_title = "parameters, millions",
                        .y_title = "perplexity",
+                       .log_y = true,
                        .free_y = true,
                        .stamp = report->peers->stamp });
     int n = 0;
+    sort_peers(report);
     for (const rep_peer *p = report->peers; p; p = p->next) {
         rep_series *series =
-            rep_series_get(report, figure, p->name, colour_of(p->name, n), REP_DOTS);
+            rep_series_get(report, figure, p->name, colour_of(p->name, n), REP_LINES);
         if (series && !series->points)
             series->mark = n++;
         rep_point_add(report, figure, series, p->n_params / 1e6, p->perplexity, p->text);
