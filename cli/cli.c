@@ -18,9 +18,17 @@ static const opt_choice colours[] = { { "auto", COLOUR_AUTO, false },
                                       { "never", COLOUR_NEVER, false },
                                       { 0 } };
 
+static const opt_choice formats[] = { { "text", CLI_FORMAT_TEXT, false },
+                                      { "md", CLI_FORMAT_MD, false },
+                                      { "csv", CLI_FORMAT_CSV, false },
+                                      { "json", CLI_FORMAT_JSON, false },
+                                      { 0 } };
+
 #define AT(member) .at = offsetof(cli, member)
 const opt cli_common_options[] = {
     { "json", 'j', NULL, "print the result as JSON", OPT_FLAG, AT(json) },
+    { "format", 0, "FORMAT", "how to print the result: text (the default), md, csv or json",
+      OPT_CHOICE, AT(format), .choices = formats },
     { "quiet", 'q', NULL, "no progress and no notes", OPT_FLAG, AT(quiet) },
     { "verbose", 'v', NULL, "say more", OPT_FLAG, AT(verbose) },
     { "color", 0, "WHEN", "when to use colour: auto (the default), always or never", OPT_CHOICE,

@@ -16,10 +16,20 @@
 #include "colour.h"
 #include "options.h"
 
+/* How a result is printed. */
+typedef enum cli_format {
+    CLI_FORMAT_TEXT,
+    CLI_FORMAT_MD,
+    CLI_FORMAT_CSV,
+    CLI_FORMAT_JSON,
+} cli_format;
+
 typedef struct cli {
     int argc; /* the arguments of the program, for results */
     char **argv;
-    bool json, quiet, verbose, help; /* options of every command */
+    bool json, quiet, verbose, help; /* options of every command; json: a document is wanted, to
+                                        be printed in this format */
+    cli_format format;
     colour_when colour;
     opt_result parsed;
     gac_log log;
@@ -121,6 +131,8 @@ gac_status cli_finish_file(cli *c, gac_new_file *file, gac_status status);
 gac_status cli_write_file(cli *c, const char *path, bool force, const char *text);
 /* Writes value and a newline to a file, with jansson's flags for dumping. */
 gac_status cli_write_json(cli *c, const char *path, bool force, const json_t *value, size_t flags);
+/* Prints a result as the format asks: the document, or tables of it (format.c). */
+gac_status cli_print_result(cli *c, const json_t *result);
 /* Draws the figures of a report and writes its page. */
 gac_status cli_write_page(cli *c, gac_report *report, const char *path, bool force);
 /* Writes the page of one result, or of an array of results. title is its heading. */

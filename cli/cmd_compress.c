@@ -258,7 +258,7 @@ static gac_status report(cli *c, const compress_command *o, const gac_compress_r
     gac_status status = GAC_OK;
     json_t *result = compress_json(c, o, r, measured, loads_in);
     if (c->json)
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     else
         print_report(o, r, measured, loads_in);
     if (status == GAC_OK && !o->options.dry_run)

@@ -49,7 +49,7 @@ static gac_status list(cli *c)
     }
     json_object_set_new(result, "contracts", rows);
     if (status == GAC_OK && c->json)
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     json_decref(result);
     return status;
 }
@@ -255,8 +255,15 @@ static gac_status show(cli *c, const char *name)
         status = gac_contract_write(contract, &text, &n_bytes, &c->error);
     else
         print_contract(contract, c->log.level > 0);
-    if (text)
+    if (text && (c->format == CLI_FORMAT_MD || c->format == CLI_FORMAT_CSV)) {
+        json_t *document = NULL;
+        status = gac_json_parse(text, n_bytes, name, &document, &c->error);
+        if (status == GAC_OK)
+            status = cli_print_result(c, document);
+        json_decref(document);
+    } else if (text) {
         fputs(text, stdout);
+    }
     free(text);
     gac_contract_free(contract);
     return status;
@@ -324,7 +331,7 @@ static gac_status diff(cli *c, const char *name_a, const char *name_b)
     if (status == GAC_OK && c->json) {
         json_t *result = gac_json_result("gac.contract-diff/1", c->argc, c->argv);
         json_object_update(result, body);
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
         json_decref(result);
     } else if (status == GAC_OK) {
         printf("A is %s (%s, %s)\n      ", a->name, a->gpu, origin(a));

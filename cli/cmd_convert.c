@@ -44,7 +44,7 @@ static gac_status report(cli *c, const convert_command *o, const gac_convert_res
                       r->tokenizer, "n_tokens", (json_int_t)r->n_tokens);
         json_object_update(result, body);
         json_decref(body);
-        gac_status status = gac_json_print(stdout, result, &c->error);
+        gac_status status = cli_print_result(c, result);
         json_decref(result);
         return status;
     }

@@ -134,7 +134,7 @@ static gac_status one_size(cli *c, const dim_options *o)
     if (judged)
         status = judge_all(c, o, repaired, result, before, after, &contract);
     if (status == GAC_OK && c->json) {
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     } else if (status == GAC_OK) {
         printf("%lld\n", (long long)repaired);
         if (judged)

@@ -136,8 +136,7 @@ static gac_status report(cli *c, const eval_command *o)
         return GAC_OK;
     }
     json_t *result = eval_json(c, o);
-    gac_status status =
-        result ? gac_json_print(stdout, result, &c->error) : gac_error_no_memory(&c->error);
+    gac_status status = result ? cli_print_result(c, result) : gac_error_no_memory(&c->error);
     json_decref(result);
     return status;
 }

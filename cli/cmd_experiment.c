@@ -12,10 +12,12 @@
 
 #define MAX_RESULT_BYTES ((size_t)64 << 20)
 #define PAGE "report.html"
+#define PAGE_OF_ALL "gac-experiments.html"
 
 typedef struct request {
     int stacks; /* a bit for each gac_stack */
     bool list, quick, counters, force;
+    bool all; /* of all experiments there is a page, with and without a folder */
     const char *out, *spec, *device, *one_case, *judge;
 } request;
 
@@ -79,7 +81,7 @@ static gac_status list_experiments(cli *c)
     }
     json_object_set_new(result, "experiments", rows);
     if (c->json && status == GAC_OK)
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     json_decref(result);
     return status;
 }
@@ -144,6 +146,10 @@ static gac_status name_file(cli *c, const request *r, const gac_experiment *e, i
 
 static gac_status name_page(cli *c, const request *r, char path[PATH_MAX])
 {
+    if (!is_folder(r->out)) {
+        strcpy(path, PAGE_OF_ALL);
+        return GAC_OK;
+    }
     return snprintf(path, PATH_MAX, "%s" PAGE, r->out) < PATH_MAX
                ? GAC_OK
                : gac_error_set(&c->error, GAC_USAGE, "-o: the path is too long");
@@ -244,8 +250,10 @@ static gac_status leave_page(cli *c, const request *r, const json_t *results)
     gac_status status = name_page(c, r, path);
     if (status == GAC_OK)
         status = cli_leave_page(c, results, "GAC experiments", path, r->force);
-    if (status != GAC_OK)
+    if (status != GAC_OK && r->out)
         cli_report_failed(c, r->out, status);
+    else if (status == GAC_OK && !c->json)
+        printf("page       %s\n", path);
     return status;
 }
 
@@ -263,8 +271,8 @@ static gac_status deliver(cli *c, const request *r, json_t *results)
     if (r->out && !is_folder(r->out))
         status = write_json(c, r->out, r->force, whole);
     if (status == GAC_OK && c->json)
-        status = gac_json_print(stdout, whole, &c->error);
-    if (status == GAC_OK && is_folder(r->out))
+        status = cli_print_result(c, whole);
+    if (status == GAC_OK && (r->all || is_folder(r->out)))
         status = leave_page(c, r, results);
     json_decref(whole);
     return status;
@@ -333,6 +341,8 @@ static gac_status run_all(cli *c, const request *r, gac_experiment **list, int n
     gac_device *device = NULL;
     json_t *results = json_array();
     gac_status status = r->out ? check_output(c, r, list, n) : GAC_OK;
+    if (status == GAC_OK && r->all && !is_folder(r->out))
+        status = cli_check_target(c, PAGE_OF_ALL, r->force);
     if (status == GAC_OK && (uses(r, GAC_STACK_NATIVE) || r->one_case))
         status = cli_open_gpu(c, r->device ? r->device : "cuda", &device);
     if (status == GAC_OK && r->one_case) {
@@ -388,7 +398,7 @@ static gac_status judge_again(cli *c, const request *r)
     if (status == GAC_OK && r->out)
         status = write_json(c, r->out, r->force, result);
     if (status == GAC_OK && c->json)
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     else if (status == GAC_OK)
         experiment_print(stdout, result, c->log.level > 0);
     gac_experiment_free(e);
@@ -398,7 +408,8 @@ static gac_status judge_again(cli *c, const request *r)
 
 static gac_status run(cli *c, void *filled, int n, const char **arguments)
 {
-    const request *r = filled;
+    request *r = filled;
+    r->all = n == 1 && strcmp(arguments[0], "all") == 0;
     if (r->list)
         return n == 0 ? list_experiments(c)
                       : gac_error_set(&c->error, GAC_USAGE, "--list takes no IDs");
@@ -427,7 +438,9 @@ const command cmd_experiment = {
     .about =
         "Runs published experiments on this GPU, computes what they claimed, and says of each "
         "claim whether it is reproduced, stronger, weaker, contradicted or ambiguous here, and "
-        "which kernels ran. Published A100 times stand beside ours; only ratios are judged.",
+        "which kernels ran. Published A100 times stand beside ours; only ratios are judged. A run "
+        "of "
+        "all leaves a page of figures and tables: " PAGE_OF_ALL ", or in the folder of -o.",
     .example = "S1 P1 --stack both -o results/",
     .options = options,
     .most = -1,

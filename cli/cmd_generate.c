@@ -281,7 +281,7 @@ static gac_status report_json(cli *c, const generate_command *o, const gac_gener
     if (status == GAC_OK && json_object_update(result, body) != 0)
         status = gac_error_no_memory(&c->error);
     if (status == GAC_OK)
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     json_decref(body);
     json_decref(result);
     return status;

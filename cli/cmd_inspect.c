@@ -58,7 +58,7 @@ static gac_status deliver(cli *c, const inspect_options *o, const inspection *x)
     if (o->html)
         status = cli_check_target(c, o->html, o->force);
     if (status == GAC_OK)
-        status = c->json ? gac_json_print(stdout, result, &c->error) : inspect_print(x, &c->error);
+        status = c->json ? cli_print_result(c, result) : inspect_print(x, &c->error);
     if (status == GAC_OK && o->html)
         status = cli_leave_page(c, result, gac_checkpoint_path(x->checkpoint), o->html, o->force);
     json_decref(result);

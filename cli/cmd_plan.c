@@ -1,3 +1,4 @@
+#include "front_plot.h"
 #include "plan_args.h"
 
 #include <math.h>
@@ -140,7 +141,7 @@ static gac_status make_plan(cli *c, plan_command *o, const gac_model *model)
         status = write_plan(c, o, result);
     bool written = o->out && status == GAC_OK;
     if (status == GAC_OK && c->json) {
-        status = gac_json_print(stdout, result, &c->error);
+        status = cli_print_result(c, result);
     } else if (status == GAC_OK) {
         status = print_plan(c, o, model, &plan);
         if (o->out)
@@ -185,7 +186,7 @@ static gac_status print_front_json(cli *c, const plan_command *o, const gac_fron
     json_object_set_new(result, "complete", json_boolean(front->complete));
     json_object_set_new(result, "n_unproved", json_integer(front->n_unproved));
     json_object_set_new(result, "points", points);
-    gac_status status = gac_json_print(stdout, result, &c->error);
+    gac_status status = cli_print_result(c, result);
     json_decref(result);
     return status;
 }
@@ -226,7 +227,8 @@ static void print_front(const plan_command *o, const gac_front *front, double by
     if (n_lines < front->n_points && o->data)
         printf("%d of them are shown; all are in %s\n", n_lines, o->data);
     else if (n_lines < front->n_points)
-        printf("%d of them are shown; --data FILE or --json gives all\n", n_lines);
+        printf("%d of them are shown; --data FILE, --format csv or --json gives all\n", n_lines);
+    front_plot(front, bytes);
 }
 
 static gac_status make_front(cli *c, plan_command *o, const gac_model *model)

@@ -403,7 +403,7 @@ static gac_status report_json(cli *c, const probe_command *o, const gac_contract
     json_object_set_new(result, "contract", json_string(o->out));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         json_object_set(result, keys[i], json_object_get(file, keys[i]));
-    status = gac_json_print(stdout, result, &c->error);
+    status = cli_print_result(c, result);
     json_decref(result);
     json_decref(file);
     return status;

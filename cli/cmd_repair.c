@@ -140,7 +140,7 @@ static gac_status report(cli *c, const repair_command *o, const gac_model *model
         json_object_set_new(result, "dims", sizes ? cli_changes_json(model, sizes) : json_array());
         if (loads_in)
             json_object_set(result, "loads_in", loads_in);
-        gac_status status = gac_json_print(stdout, result, &c->error);
+        gac_status status = cli_print_result(c, result);
         json_decref(result);
         return status;
     }

@@ -29,7 +29,7 @@ static gac_status say(cli *c, const report_options *o, const gac_report *report)
     json_t *result = gac_json_result("gac.report/1", c->argc, c->argv);
     json_object_set_new(result, "page", json_string(q));
     json_object_set_new(result, "drawn", json_boolean(!gac_report_hint(report)));
-    gac_status status = gac_json_print(stdout, result, &c->error);
+    gac_status status = cli_print_result(c, result);
     if (status != GAC_OK)
         cli_report_failed(c, o->out, status);
     json_decref(result);

@@ -87,7 +87,7 @@ static gac_status report_json(cli *c, const verify_command *o)
                   "forward", forward_json(o), "ok", o->ok, "difference", v->difference);
     json_object_update(result, body);
     json_decref(body);
-    gac_status status = gac_json_print(stdout, result, &c->error);
+    gac_status status = cli_print_result(c, result);
     json_decref(result);
     return status;
 }

@@ -216,7 +216,7 @@ static gac_status print_json(cli *c, const matrix *m)
         (json_int_t)m->faster_prefill, "decode", (json_int_t)m->faster_decode);
     json_object_update(result, body);
     json_decref(body);
-    gac_status status = gac_json_print(stdout, result, &c->error);
+    gac_status status = cli_print_result(c, result);
     json_decref(result);
     return status;
 }

@@ -43,6 +43,9 @@ static gac_status run_with(cli *c, const command *found, void *options)
         status = check_count(c, found);
     if (status != GAC_OK)
         return status;
+    if (c->json && cli_given(c, "format") && c->format != CLI_FORMAT_JSON)
+        return gac_error_set(&c->error, GAC_USAGE, "--json and --format exclude each other");
+    c->json = c->json || c->format != CLI_FORMAT_TEXT;
     c->log.level = c->verbose ? 1 : c->quiet ? -1 : 0;
     c->progress = c->quiet ? NULL : gac_progress_create(stderr);
     return found->run(c, options, c->parsed.n_arguments, c->parsed.arguments);

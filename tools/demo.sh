@@ -62,13 +62,13 @@ echo
 
 echo
 echo "--- Compress: 30 % of the linear weights removed, every size aligned, beside SVD-LLM"
-rm -rf "$out/smaller" "$out/peer"
+rm -rf "$out/smaller" "$out/svd-llm"
 half=$(($(wc -c <"$text") / 2))
 head -c "$half" "$text" >"$out/calibration.txt"
 tail -c "$half" "$text" >"$out/test.txt"
 show compress models/tiny -o "$out/smaller" --ratio 0.3 --text "$out/calibration.txt" \
     --test "$out/test.txt" -q
-show compress models/tiny -o "$out/peer" --ratio 0.3 --method svd-llm --align none \
+show compress models/tiny -o "$out/svd-llm" --ratio 0.3 --method svd-llm --align none \
     --text "$out/calibration.txt" --test "$out/test.txt" -q
 
 echo
@@ -77,3 +77,32 @@ status=0
 "$gac" inspect "$out/svdllm-llama3-8b" --fail-on misaligned >/dev/null || status=$?
 echo "exit status $status"
 [ "$status" = 5 ]
+
+echo
+echo "--- What all this looks like: one page"
+results="$out/results"
+rm -rf "$results"
+mkdir "$results"
+for model in palu-llama3-8b svdllm-llama3-8b; do
+    "$gac" inspect "$out/$model" --gpu h200 --json >"$results/$model.json"
+done
+"$gac" plan "$out/palu-llama3-8b" --gpu h200 --pareto --json >"$results/front.json"
+"$gac" plan "$out/palu-llama3-8b" --gpu h200 --json >"$results/minimal.json"
+"$gac" repair "$small" -o "$out/unwritten" --plan "$out/plan.json" --dry-run --json >"$results/repair.json"
+# Again, for the document of the result.
+rm -rf "$out/again"
+"$gac" compress models/tiny -o "$out/again" --ratio 0.3 --text "$out/calibration.txt" \
+    --test "$out/test.txt" -q --json >"$results/compress.json"
+rm -rf "$out/again"
+"$gac" eval "$out/svd-llm" --perplexity "$out/test.txt" -q --json >"$results/svd-llm.json"
+for experiment in S1 G3; do
+    cp "experiments/published/$experiment/h200.pytorch.json" "$results/$experiment.json"
+done
+if ! command -v gnuplot >/dev/null; then
+    echo "(gnuplot draws the figures: apt-get install gnuplot-nox)"
+fi
+show report "$results/svdllm-llama3-8b.json" "$results/palu-llama3-8b.json" \
+    "$results/minimal.json" "$results/front.json" "$results/repair.json" "$results/compress.json" \
+    "$results/svd-llm.json" "$results/S1.json" "$results/G3.json" -o "$out/report.html" --title "What gac found" --force
+echo
+echo "Open this page in a browser: $PWD/$out/report.html"

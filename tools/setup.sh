@@ -2,9 +2,9 @@
 # Installs what building and testing GAC needs and this machine lacks. Asks for
 # nothing, and says nothing when nothing is missing.
 #   tools/setup.sh build    compiler, CMake, jansson, PCRE2, libunistring, xxHash, OpenBLAS
-#   tools/setup.sh demo     also Python, for the scripts that make checkpoints
+#   tools/setup.sh demo     also Python, for the scripts that make checkpoints, and gnuplot
 #   tools/setup.sh wheel    also Python and what makes a wheel
-#   tools/setup.sh check    also the test tools, Open MPI and the Python environment
+#   tools/setup.sh check    also the test tools, Open MPI, gnuplot, Chromium and the Python environment
 #   tools/setup.sh package  also dpkg's tools
 #   tools/setup.sh bench    also the peers that benchmarks compare with
 #   tools/setup.sh transformers   an environment with torch and transformers
@@ -28,6 +28,13 @@ if [ "${1:-build}" = bench ]; then
     packages="$packages glpk-utils coinor-cbc"
 fi
 
+# What is worth having and may be missing: without it pages have no pictures, and tests are skipped.
+optional=""
+case "${1:-build}" in
+demo) optional="gnuplot-nox" ;;
+check) optional="gnuplot-nox chromium" ;;
+esac
+
 installed() {
     dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'
 }
@@ -43,6 +50,7 @@ present() {
     *-dev) installed "$1" || installed "$(echo "$1" | sed 's/libclang-rt-dev/libclang-rt-14-dev/')" ;;
     glpk-utils) command -v glpsol >/dev/null ;;
     coinor-cbc) command -v cbc >/dev/null ;;
+    gnuplot-nox) command -v gnuplot >/dev/null ;;
     llvm) command -v llvm-symbolizer >/dev/null || ls /usr/bin/llvm-symbolizer-* >/dev/null 2>&1 ;;
     *) command -v "$1" >/dev/null || installed "$1" ;;
     esac
@@ -70,6 +78,18 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086
     $sudo apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $missing >/dev/null
 fi
+
+# One by one, because a distribution may lack one: Ubuntu has Chromium as a snap only.
+for package in $optional; do
+    present "$package" && continue
+    sudo=""
+    [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    echo "setup: installing $package" >&2
+    { [ -n "$missing" ] || $sudo apt-get update -qq; } >&2 &&
+        DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq -o Dpkg::Use-Pty=0 \
+            --no-install-recommends "$package" >/dev/null 2>&1 ||
+        echo "setup: no $package; what needs it is left out" >&2
+done
 
 # Makes the Python environment $1 of the requirements $2.
 environment() {

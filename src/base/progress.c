@@ -1,5 +1,6 @@
 #include <gac/base.h>
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,31 @@ void gac_progress_start(gac_progress *progress, const char *what, const char *un
     progress->started_s = progress->last_s = gac_now_s();
 }
 
-static void draw_bar(const gac_progress *progress, double fraction)
+/* Writes ", 12.5 windows/s, 1:05 left". */
+static void put_rate(const gac_progress *progress, uint64_t n_done, double now)
+{
+    static const char *const prefixes[] = { "", "k", "M", "G", "T" };
+    const double rate = (double)n_done / (now - progress->started_s);
+    double shown = rate;
+    int i = 0;
+    if (!(rate > 0))
+        return;
+    for (; shown >= 10000 && i < 4; i++)
+        shown /= 1000;
+    fprintf(progress->stream, ", %.*f %s%s/s",
+            shown < 10    ? 2
+            : shown < 100 ? 1
+                          : 0,
+            shown, prefixes[i], progress->unit);
+    const double left_s = (double)(progress->total - n_done) / rate;
+    if (left_s >= 3600)
+        fprintf(progress->stream, ", %.0f:%02d:%02d left", floor(left_s / 3600),
+                (int)(fmod(left_s, 3600) / 60), (int)fmod(left_s, 60));
+    else
+        fprintf(progress->stream, ", %d:%02d left", (int)(left_s / 60), (int)fmod(left_s, 60));
+}
+
+static void draw_bar(const gac_progress *progress, uint64_t n_done, double fraction, double now)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1];
@@ -52,6 +77,8 @@ static void draw_bar(const gac_progress *progress, double fraction)
     bar[WIDTH] = 0;
     fprintf(progress->stream, "\r%s [%s] %3.0f %% of %llu %s", progress->what, bar,
             100.0 * fraction, (unsigned long long)progress->total, progress->unit);
+    put_rate(progress, n_done, now);
+    fputs("\033[K", progress->stream); /* what was longer before */
     fflush(progress->stream);
 }
 
@@ -66,11 +93,13 @@ void gac_progress_step(gac_progress *progress, uint64_t n_done)
     /* A terminal shows a bar after half a second. A log gets a line every two
      * seconds. */
     if (progress->terminal && now - progress->started_s > 0.5 && now - progress->last_s > 0.1) {
-        draw_bar(progress, fraction);
+        draw_bar(progress, n_done, fraction, now);
     } else if (!progress->terminal && now - progress->last_s > 2.0) {
-        fprintf(progress->stream, "%s: %llu of %llu %s (%.0f %%)\n", progress->what,
+        fprintf(progress->stream, "%s: %llu of %llu %s (%.0f %%)", progress->what,
                 (unsigned long long)n_done, (unsigned long long)progress->total, progress->unit,
                 100.0 * fraction);
+        put_rate(progress, n_done, now);
+        fputc('\n', progress->stream);
     } else {
         return;
     }

@@ -7,6 +7,7 @@
 typedef struct row {
     const char *name;
     rep_colour colour;
+    bool is_result;
     double params, perplexity;
 } row;
 
@@ -27,7 +28,10 @@ static bool name_row(rep_reader *in, const json_t *entry, const char *align, row
         *out = (row){ .name = gac                          ? "gac"
                               : strcmp(align, "none") == 0 ? "as compressed"
                                                            : align,
-                      .colour = REP_BLUE };
+                      .colour = gac                          ? REP_BLUE
+                                : strcmp(align, "none") == 0 ? REP_VERMILLION
+                                                             : REP_GREEN,
+                      .is_result = true };
     return rep_take_number(in, entry, "params", &out->params) &&
            rep_take_number(in, entry, "perplexity", &out->perplexity);
 }
@@ -129,7 +133,7 @@ static bool read_table(rep_reader *in, const char *method, const char *align)
         REP_ROW(report, table, r.name, rep_count(report, r.params), rep_count(report, bytes),
                 rep_printf(report, "%.1f", aligned), rep_number(report, loss),
                 rep_number(report, r.perplexity));
-        if (r.colour == REP_BLUE)
+        if (r.is_result)
             rep_add_peer(in,
                          strcmp(r.name, method) == 0 ? method
                                                      : rep_printf(report, "%s, %s", method, r.name),
@@ -204,7 +208,8 @@ bool rep_read_compress(rep_reader *in)
         !rep_take_number(in, root, "objective", &objective) ||
         !rep_take_flag(in, root, "optimal", &optimal))
         return false;
-    section->title = rep_printf(report, "Compress by %s: %s", method, in->name);
+    section->title =
+        rep_printf(report, "Compress by %s: %s", method, rep_last_part(report, in->name));
     rep_fact_add(report, section, "sizes", strcmp(align, "gac") == 0 ? "aligned" : align);
     rep_fact_add(report, section, "judged for", contract);
     if (isfinite(before) && isfinite(after))
@@ -223,9 +228,11 @@ bool rep_read_compress(rep_reader *in)
     return read_table(in, method, align) && read_modules(in) && rep_read_loads_in(in);
 }
 
-static bool read_speed(rep_reader *in, const char *name, bool dense, bool decode, rep_table *table)
+static bool read_speed(rep_reader *in, const char *name, const char *compressor, bool decode,
+                       rep_table *table)
 {
     const json_t *list;
+    const bool dense = strcmp(compressor, "dense") == 0, gac = strcmp(compressor, "gac") == 0;
     const char *key = decode ? "decode" : "prefill", *of = decode ? "context" : "length";
     gac_report *report = in->report;
     if (!rep_take_array(in, in->root, key, 64, &list))
@@ -245,7 +252,7 @@ static bool read_speed(rep_reader *in, const char *name, bool dense, bool decode
         rep_speed *speed = ms > 0 ? rep_alloc(report, sizeof *speed) : NULL;
         if (!speed)
             continue;
-        *speed = (rep_speed){ NULL, name, phase, in->section->stamp, ms, dense };
+        *speed = (rep_speed){ NULL, name, phase, in->section->stamp, ms, dense, gac };
         rep_speed **end = &report->speeds;
         while (*end)
             end = &(*end)->next;
@@ -277,7 +284,8 @@ bool rep_read_eval(rep_reader *in)
         !rep_take_number(in, perplexity, "n_tokens", &n_tokens) ||
         !rep_take_text(in, perplexity, "file", &file))
         return false;
-    section->title = rep_printf(report, "Eval of %s", rep_or(path, in->name));
+    section->title =
+        rep_printf(report, "Eval of %s", rep_last_part(report, rep_or(path, in->name)));
     rep_fact_add(report, section, "family", family);
     rep_fact_add(report, section, "compressor", compressor);
     rep_fact_add(report, section, "parameters", rep_count(report, n_params));
@@ -291,13 +299,14 @@ bool rep_read_eval(rep_reader *in)
                                 rep_number(report, stderr_value), rep_count(report, n_tokens),
                                 rep_or(file, "a text")));
     const char *kind = rep_or(compressor, "model"), *slash = path ? strrchr(path, '/') : NULL;
-    const bool dense = strcmp(kind, "dense") == 0;
-    rep_add_peer(in, kind, n_params, value, file);
+    /* "gac" would be no name: it also writes the models of other methods. */
+    rep_add_peer(in, strcmp(kind, "dense") == 0 ? kind : rep_last_part(report, rep_or(path, kind)),
+                 n_params, value, file);
     const char *name = rep_printf(report, "%s%s", slash ? slash + 1 : rep_or(path, in->name),
                                   as_is || no_pad ? ", as is" : "");
     rep_table *table = json_object_get(root, "prefill") || json_object_get(root, "decode")
                            ? rep_table_add(report, section, "Measured speed",
                                            "phase|#ms|#spread, %|#tokens per second")
                            : NULL;
-    return read_speed(in, name, dense, false, table) && read_speed(in, name, dense, true, table);
+    return read_speed(in, name, kind, false, table) && read_speed(in, name, kind, true, table);
 }

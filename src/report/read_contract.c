@@ -57,10 +57,11 @@ static bool read_points(rep_reader *in, const json_t *sdpa, const json_t *tiers,
             return gac_reader_fault_at(&in->r, "sdpa.points",
                                        "must be pairs of head size and time");
         bool aligned = multiple > 0 && fmod(head, multiple) == 0;
-        rep_point_add(report, figure,
-                      rep_series_get(report, figure, aligned ? "aligned" : "misaligned",
-                                     aligned ? REP_BLUE : REP_VERMILLION, REP_DOTS),
-                      head, us, NULL);
+        rep_series *series = rep_series_get(report, figure, aligned ? "aligned" : "misaligned",
+                                            aligned ? REP_BLUE : REP_VERMILLION, REP_DOTS);
+        if (series)
+            series->mark = !aligned; /* a triangle */
+        rep_point_add(report, figure, series, head, us, NULL);
     }
     return true;
 }
@@ -79,6 +80,23 @@ static bool read_dtype(rep_reader *in, const json_t *gemm, const json_t *sdpa, c
     return rep_take_object(in, sdpa, dtype, &by) &&
            rep_take_array(in, by, "tiers", MAX_TIERS, &tiers) &&
            read_tiers(in, tiers, dtype, "sdpa_head", table) && read_points(in, by, tiers, dtype);
+}
+
+/* The first date in the sources, with a dot before it. */
+static const char *find_date(rep_reader *in, const json_t *sources)
+{
+    static const char form[] = "dddd-dd-dd";
+    for (size_t i = 0; i < json_array_size(sources); i++) {
+        const char *text = json_string_value(json_array_get(sources, i));
+        for (; text && *text; text++) {
+            int n = 0;
+            while (form[n] && (form[n] == 'd' ? text[n] >= '0' && text[n] <= '9' : text[n] == '-'))
+                n++;
+            if (!form[n])
+                return rep_printf(in->report, " · %.*s", n, text);
+        }
+    }
+    return "";
 }
 
 bool rep_read_contract(rep_reader *in)
@@ -101,10 +119,10 @@ bool rep_read_contract(rep_reader *in)
         return false;
     section->title =
         rep_printf(report, "Contract %s: what %s asks of sizes", name, rep_or(gpu, "a GPU"));
-    section->stamp =
-        rep_printf(report, "%s%s%s%s%s%s%s · gac %s", rep_or(gpu, name), driver ? ", driver " : "",
-                   rep_or(driver, ""), cublas ? ", cuBLAS " : "", rep_or(cublas, ""),
-                   cudnn ? ", cuDNN " : "", rep_or(cudnn, ""), rep_or(version, "-"));
+    section->stamp = rep_printf(
+        report, "%s%s%s%s%s%s%s%s%s%s", rep_or(gpu, name), driver ? ", driver " : "",
+        rep_or(driver, ""), cublas ? ", cuBLAS " : "", rep_or(cublas, ""), cudnn ? ", cuDNN " : "",
+        rep_or(cudnn, ""), version ? " · gac " : "", rep_or(version, ""), find_date(in, sources));
     rep_fact_add(report, section, "architecture", arch);
     for (size_t i = 0; i < json_array_size(sources); i++) {
         char q[400];

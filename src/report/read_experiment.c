@@ -24,6 +24,7 @@ typedef struct sweep {
     const char *variants[MAX_VARIANTS];
     int n_variables, n_variants, n_cases;
     double least_us, most_us; /* of what was measured or published */
+    bool published;
 } sweep;
 
 /* How a sweep is drawn. */
@@ -36,6 +37,7 @@ typedef struct drawing {
     const char *published; /* the name of its series */
     rep_figure *figure;
     int n_drawn;
+    bool second; /* bars are added first, then the marks over them */
 } drawing;
 
 static const char *format_value(rep_reader *in, const char *as, double value)
@@ -56,6 +58,8 @@ static bool read_claims(rep_reader *in, const char *id, const char *stack, const
         return false;
     rep_table *table =
         rep_table_add(report, in->section, "Claims", "claim|#published|#here|!verdict|why");
+    if (table)
+        table->prose = true;
     for (size_t i = 0; i < json_array_size(claims); i++) {
         const char *says, *as, *word, *reason;
         double published, ours;
@@ -85,6 +89,8 @@ static bool read_checks(rep_reader *in)
                            ? rep_table_add(report, in->section, "Checks of outputs",
                                            "check|#head|#stored|#difference|#allowed|!holds")
                            : NULL;
+    if (table)
+        table->prose = true;
     for (size_t i = 0; i < json_array_size(checks); i++) {
         const char *says;
         double head, stored, relative, tolerance;
@@ -170,6 +176,7 @@ static bool note_variants(rep_reader *in, sweep *s, const json_t *one)
             return false;
         note_time(s, c.time_us);
         note_time(s, c.published_us);
+        s->published = s->published || isfinite(c.published_us);
         while (i < s->n_variants && strcmp(s->variants[i], c.variant) != 0)
             i++;
         if (i == s->n_variants && i < MAX_VARIANTS && isfinite(c.time_us))
@@ -262,21 +269,21 @@ static void add_bar(rep_reader *in, drawing *d, const char *label, const cell *c
     gac_report *report = in->report;
     int v = variant_number(d->s, c->variant);
     bool one = d->s->n_cases == 1;
+    if (!isfinite(c->time_us) && !isfinite(c->published_us))
+        return;
     int x = rep_category(d->figure, one ? c->variant : label);
     if (x < 0)
         return;
-    if (v >= 0 && isfinite(c->time_us))
-        rep_point_add(report, d->figure,
-                      rep_series_get(report, d->figure, one ? "measured here" : c->variant,
-                                     one ? REP_BLUE : colours[v % 7], REP_DOTS),
-                      x, c->time_us / d->unit_us, c->families);
-    if (isfinite(c->published_us))
-        rep_point_add(
-            report, d->figure,
-            rep_series_get(report, d->figure,
-                           one ? d->published : rep_printf(report, "%s, published", c->variant),
-                           REP_GREY, REP_DOTS),
-            x, c->published_us / d->unit_us, NULL);
+    rep_series *bars = rep_series_get(report, d->figure, one ? "measured here" : c->variant,
+                                      one ? REP_BLUE : colours[(v + 7) % 7], REP_DOTS);
+    if (!d->second) {
+        rep_point_add(report, d->figure, bars, x, c->time_us / d->unit_us, c->families);
+    } else if (isfinite(c->published_us)) {
+        rep_series *marks = rep_series_get(report, d->figure, d->published, REP_INK, REP_OVER);
+        rep_point_add(report, d->figure, marks, x, c->published_us / d->unit_us, c->variant);
+        if (marks && marks->last)
+            marks->last->over = bars;
+    }
 }
 
 /* Adds the cases of the sweep that belong into this figure. */
@@ -323,12 +330,39 @@ static const char *axis_title(rep_reader *in, const variable *axis)
                                   : rep_printf(in->report, "%s", gac_quote(q, sizeof q, name));
 }
 
+/* Says what the first call of a sweep is: results name calls "sdpa …", "gemm …". */
+static const char *kind_of_time(rep_reader *in, const json_t *cases, const sweep *s)
+{
+    const json_t *calls = json_object_get(in->root, "calls");
+    char q[80];
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        const char *name = json_string_value(json_object_get(one, "sweep")), *key;
+        json_t *value, *variants = (json_t *)(uintptr_t)json_object_get(one, "variants");
+        if (strcmp(gac_quote(q, sizeof q, name), s->name) != 0)
+            continue;
+        json_object_foreach(variants, key, value) {
+            const json_t *first = json_array_get(json_object_get(value, "calls"), 0);
+            const json_t *number = json_object_get(first, "call");
+            if (!json_is_integer(number) || json_integer_value(number) < 0)
+                continue;
+            const json_t *call = json_array_get(calls, (size_t)json_integer_value(number));
+            const char *text = json_string_value(json_object_get(call, "call"));
+            if (text && strncmp(text, "sdpa ", 5) == 0)
+                return "Attention time";
+            if (text && strncmp(text, "gemm ", 5) == 0)
+                return "GEMM time";
+        }
+    }
+    return "Time";
+}
+
 static bool draw_one(rep_reader *in, const json_t *cases, const char *id, const char *stack,
                      drawing *d)
 {
     gac_report *report = in->report;
     const sweep *s = d->s;
-    const bool bars = !d->axis && s->n_cases * s->n_variants <= 48 && s->n_cases <= 12;
+    bool bars = !d->axis && s->n_cases * s->n_variants <= 48 && s->n_cases <= 12;
     const bool ms = s->most_us >= 1000;
     char part[60] = "", q[40];
     d->unit_us = ms ? 1000 : 1;
@@ -340,14 +374,22 @@ static bool draw_one(rep_reader *in, const json_t *cases, const char *id, const 
         report, in->section,
         &(rep_figure){
             .name = rep_printf(report, "%s-%s-%s%s", id, stack, s->name, part),
-            .title = rep_printf(report, "%s, %s%s: time against %s", id, s->name, part, axis),
+            .title = rep_printf(report, "%s against %s (%s, %s%s)", kind_of_time(in, cases, s),
+                                axis, id, s->name, part),
             .caption = d->axis ? "Each colour is a family of kernels. Where the colour changes, "
                                  "the library has changed to another kernel, and the time jumps."
-                               : "Each colour is one way to run the same work. Shorter is faster.",
+                       : !s->published
+                           ? "Each colour is one way to run the same work. Shorter is faster."
+                           : "Each colour is one way to run the same work. Shorter is faster. "
+                             "Diamonds are the published times, of another GPU.",
             .x_title = axis,
             .y_title = ms ? "time, ms" : "time, µs",
             .kind = bars ? REP_BARS : REP_SCATTER,
             .log_y = s->most_us > 20 * s->least_us });
+    d->second = false;
+    if (!add_cases(in, d, cases) || !bars)
+        return !in->r.status;
+    d->second = true;
     return add_cases(in, d, cases);
 }
 
@@ -421,9 +463,9 @@ bool rep_read_experiment(rep_reader *in)
         !rep_take_text(in, in->root, "published_setup", &setup))
         return false;
     /* The setup begins with the name of the GPU. */
+    const char *gpu = setup && strncmp(setup, "NVIDIA ", 7) == 0 ? setup + 7 : setup;
     const char *published =
-        setup ? rep_printf(in->report, "published, %.*s", (int)strcspn(setup, ","), setup)
-              : "published";
+        gpu ? rep_printf(in->report, "published, %.*s", (int)strcspn(gpu, ",-"), gpu) : "published";
     if (setup)
         rep_note_add(in->report, in->section,
                      rep_printf(in->report, "Setup of the published figures: %s", setup));

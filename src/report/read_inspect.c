@@ -21,14 +21,15 @@ static bool read_checkpoint(rep_reader *in)
         !rep_take_text(in, contract, "gpu", &gpu) ||
         !rep_take_text(in, in->root, "workload", &workload))
         return false;
-    section->title = rep_printf(report, "Sizes of %s", rep_or(path, in->name));
+    section->title =
+        rep_printf(report, "Sizes of %s", rep_last_part(report, rep_or(path, in->name)));
     rep_fact_add(report, section, "family", family);
     rep_fact_add(report, section, "compressor", compressor);
     rep_fact_add(report, section, "stored as", dtype);
     rep_fact_add(report, section, "parameters", rep_count(report, n_params));
     rep_fact_add(report, section, "bytes", rep_count(report, bytes));
     rep_fact_add(report, section, "judged for", gpu);
-    rep_fact_add(report, section, "workload", workload);
+    rep_fact_add(report, section, "workload", rep_spaced(report, workload));
     return true;
 }
 

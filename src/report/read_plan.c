@@ -34,6 +34,20 @@ static void add_change(rep_reader *in, change **list, const char *name, double f
     c->to_most = fmax(c->to_most, to);
 }
 
+typedef struct sized {
+    const char *name;
+    double from, to;
+} sized;
+
+/* Whether a size of this kind changes in any layer: the others would only squash the figure. */
+static bool changes_somewhere(rep_reader *in, const change *changes, const char *name)
+{
+    const char *pattern = rep_pattern(in, name);
+    while (changes && strcmp(changes->pattern, pattern) != 0)
+        changes = changes->next;
+    return changes;
+}
+
 static const char *range(gac_report *report, double least, double most)
 {
     if (least == most)
@@ -50,34 +64,43 @@ static bool read_changes(rep_reader *in)
         return false;
     if (json_array_size(dims) == 0)
         return true;
-    rep_figure shown = { .name = "before",
-                         .title = "Sizes by layer, before",
-                         .caption = "Each mark is one size. Triangles will change.",
-                         .x_title = "layer",
-                         .y_title = "size",
-                         .log_y = true,
-                         .free_y = true };
+    rep_figure shown = {
+        .name = "before",
+        .title = "Sizes by layer, before",
+        .caption = "Each mark is one size, of the kinds that change. Triangles will change.",
+        .x_title = "layer",
+        .y_title = "size",
+        .log_y = true,
+        .free_y = true
+    };
     rep_figure *before = rep_figure_add(report, in->section, &shown);
     shown.name = "after";
     shown.title = "Sizes by layer, after";
-    shown.caption = "The same sizes after the change. Circles stayed as they were.";
+    shown.caption = "The same sizes after the change. Triangles have changed.";
     rep_figure *after = rep_figure_add(report, in->section, &shown);
     rep_pair(before, after);
-    for (size_t i = 0; i < json_array_size(dims); i++) {
-        const char *name;
-        double from, to;
+    const size_t n = json_array_size(dims);
+    sized *all = rep_alloc(report, n * sizeof *all);
+    for (size_t i = 0; i < n && all; i++) {
         const json_t *dim = rep_entry(in, dims, i, "dims");
-        if (!dim || !rep_need_text(in, dim, "name", &name) ||
-            !rep_need_number(in, dim, "from", &from) || !rep_need_number(in, dim, "to", &to))
+        if (!dim || !rep_need_text(in, dim, "name", &all[i].name) ||
+            !rep_need_number(in, dim, "from", &all[i].from) ||
+            !rep_need_number(in, dim, "to", &all[i].to))
             return false;
+        if (all[i].from != all[i].to)
+            add_change(in, &changes, all[i].name, all[i].from, all[i].to);
+    }
+    for (size_t i = 0; i < n && all; i++) {
+        const char *name = all[i].name;
+        const double from = all[i].from, to = all[i].to;
         bool same = from == to;
+        if (same && !changes_somewhere(in, changes, name))
+            continue;
         rep_add_sizes(in, before, name, from, same ? "stays" : "changes",
                       same ? REP_BLUE : REP_VERMILLION,
                       same ? NULL : rep_printf(report, "becomes %s", rep_count(report, to)));
         rep_add_sizes(in, after, name, to, same ? "stays" : "changed", same ? REP_BLUE : REP_GREEN,
                       same ? NULL : rep_printf(report, "was %s", rep_count(report, from)));
-        if (!same)
-            add_change(in, &changes, name, from, to);
     }
     rep_table *table =
         changes ? rep_table_add(report, in->section, "Sizes that change", "sizes|#count|#from|#to")
@@ -107,10 +130,11 @@ bool rep_read_plan(rep_reader *in)
         !rep_take_number(in, root, "bound", &bound) ||
         !rep_take_flag(in, root, "optimal", &optimal))
         return false;
-    section->title = rep_printf(report, "Plan by %s: %s", strategy, in->name);
+    section->title =
+        rep_printf(report, "Plan by %s: %s", strategy, rep_last_part(report, in->name));
     section->lead = note;
     rep_fact_add(report, section, "judged for", contract);
-    rep_fact_add(report, section, "workload", workload);
+    rep_fact_add(report, section, "workload", rep_spaced(report, workload));
     if (isfinite(now) && isfinite(planned) && now > 0)
         rep_fact_add(report, section, "predicted time",
                      rep_printf(report, "%s ms now, %s ms planned (×%.2f)", rep_number(report, now),
@@ -123,6 +147,8 @@ bool rep_read_plan(rep_reader *in)
                                 optimal ? "proved optimal" : "not proved optimal",
                                 rep_number(report, objective), rep_number(report, bound),
                                 rep_or(unit, "ms")));
+    rep_add_plan(in, &(rep_plan){ NULL, strategy, rep_or(contract, ""), rep_or(workload, ""), now,
+                                  overhead, planned });
     return read_changes(in);
 }
 
@@ -137,9 +163,10 @@ bool rep_read_front(rep_reader *in)
         !rep_take_flag(in, in->root, "complete", &complete) ||
         !rep_need_array(in, in->root, "points", 10000000, &points))
         return false;
-    in->section->title = rep_printf(report, "Time against bytes: %s", in->name);
+    in->section->title =
+        rep_printf(report, "Time against bytes: %s", rep_last_part(report, in->name));
     rep_fact_add(report, in->section, "judged for", contract);
-    rep_fact_add(report, in->section, "workload", workload);
+    rep_fact_add(report, in->section, "workload", rep_spaced(report, workload));
     rep_fact_add(report, in->section, "points",
                  rep_printf(report, "%zu, %s", json_array_size(points),
                             complete ? "the whole front" : "optima at budgets spread evenly"));
@@ -148,9 +175,12 @@ bool rep_read_front(rep_reader *in)
         &(rep_figure){ .name = "front",
                        .title = "Time against bytes: the exact Pareto front",
                        .caption = "No plan is below this line. Go right from the left end until "
-                                  "the line is flat: more bytes buy nothing there.",
+                                  "the line is flat: more bytes buy nothing there. The time axis "
+                                  "does not begin at 0.",
                        .x_title = "bytes added, percent",
-                       .y_title = "predicted time, ms" });
+                       .y_title = "predicted time, ms",
+                       .free_y = true });
+    rep_add_front(in, &(rep_front){ NULL, rep_or(contract, ""), rep_or(workload, ""), figure });
     rep_series *series = rep_series_get(report, figure, "best plans", REP_BLUE, REP_STEPS);
     const size_t n = json_array_size(points), step = n / MAX_SHOWN + 1;
     for (size_t i = 0; i < n; i = i + 1 < n && i + step >= n ? n - 1 : i + step) {
@@ -178,6 +208,8 @@ bool rep_read_loads_in(rep_reader *in)
         return true;
     rep_table *table =
         rep_table_add(report, in->section, "Where it loads", "runtime|!loads|how, or why not");
+    if (table)
+        table->prose = true;
     for (size_t i = 0; i < json_array_size(runtimes); i++) {
         const char *runtime, *name, *how, *why;
         bool loads;
@@ -203,7 +235,8 @@ bool rep_read_repair(rep_reader *in)
         !rep_take_number(in, in->root, "overhead_pct", &overhead) ||
         !rep_take_flag(in, in->root, "undo", &undo))
         return false;
-    in->section->title = rep_printf(report, "%s: %s", undo ? "Undo" : "Repair", in->name);
+    in->section->title =
+        rep_printf(report, "%s: %s", undo ? "Undo" : "Repair", rep_last_part(report, in->name));
     rep_fact_add(report, in->section, "sizes changed", rep_count(report, n_changed));
     if (isfinite(before) && isfinite(after))
         rep_fact_add(report, in->section, "bytes",
@@ -232,7 +265,7 @@ bool rep_read_verify(rep_reader *in)
         !rep_take_flag(in, forward, "bit_exact", &exact) ||
         !rep_take_number(in, forward, "max_abs_diff", &difference))
         return false;
-    in->section->title = rep_printf(report, "Verify: %s", in->name);
+    in->section->title = rep_printf(report, "Verify: %s", rep_last_part(report, in->name));
     in->section->lead = ok ? "It is the same model." : why;
     rep_table *table = rep_table_add(report, in->section, "Checks", "check|!holds");
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {

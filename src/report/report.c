@@ -51,6 +51,15 @@ void gac_report_free(gac_report *report)
     free(report);
 }
 
+/* The version of cuDNN, which PyTorch gives as 91900 for 9.19.0. */
+static const char *dotted(gac_report *report, const char *cudnn)
+{
+    if (!cudnn || strspn(cudnn, "0123456789") != 5 || cudnn[5])
+        return rep_or(cudnn, "");
+    long n = strtol(cudnn, NULL, 10);
+    return rep_printf(report, "%ld.%ld.%ld", n / 10000, n / 100 % 100, n % 100);
+}
+
 /* What made the result: machine, versions, date. */
 static bool read_stamp(rep_reader *in, const char **stamp)
 {
@@ -58,8 +67,15 @@ static bool read_stamp(rep_reader *in, const char **stamp)
     const char *version, *time, *gpu, *driver, *cudnn, *cublas, *torch, *arch;
     double cores;
     const json_t *root = in->root;
-    if (!rep_take_object(in, root, "tool", &tool) ||
-        !rep_take_text(in, tool, "version", &version) || !rep_take_text(in, root, "time", &time) ||
+    /* gac.json, in the folder of a model, has "gac 0.1.0" for its tool. */
+    const bool short_form = json_is_string(json_object_get(root, "tool"));
+    if (short_form ? !rep_take_text(in, root, "tool", &version)
+                   : !rep_take_object(in, root, "tool", &tool) ||
+                         !rep_take_text(in, tool, "version", &version))
+        return false;
+    if (version && strncmp(version, "gac ", 4) == 0)
+        version += 4;
+    if (!rep_take_text(in, root, "time", &time) ||
         !rep_take_object(in, root, "machine", &machine) ||
         !rep_take_text(in, machine, "arch", &arch) ||
         !rep_take_number(in, machine, "cores", &cores) ||
@@ -73,7 +89,7 @@ static bool read_stamp(rep_reader *in, const char **stamp)
     if (gpu)
         text = rep_printf(report, "%s%s%s%s%s%s%s%s%s · ", gpu, driver ? ", driver " : "",
                           rep_or(driver, ""), cublas ? ", cuBLAS " : "", rep_or(cublas, ""),
-                          cudnn ? ", cuDNN " : "", rep_or(cudnn, ""), torch ? ", PyTorch " : "",
+                          cudnn ? ", cuDNN " : "", dotted(report, cudnn), torch ? ", PyTorch " : "",
                           rep_or(torch, ""));
     else if (arch)
         text = rep_printf(report, "%s, %.0f cores · ", arch, isfinite(cores) ? cores : 0);
@@ -102,7 +118,7 @@ static gac_status read_one(gac_report *report, const struct schema *schema, cons
     if (!read || !schema->read(&in))
         return in.r.status;
     for (rep_figure *figure = in.section->figures; figure; figure = figure->next)
-        figure->stamp = stamp;
+        figure->stamp = in.section->stamp;
     return report->lost ? gac_error_no_memory(err) : GAC_OK;
 }
 

@@ -7,15 +7,18 @@
 #include "report/report_internal.h"
 
 /* Small, so that a phone can show all of a figure in letters that can be read. */
-enum { WIDTH = 480, HEIGHT = 320 };
+enum { WIDTH = 420, HEIGHT = 290 };
 
 #define TIMEOUT_S 60
 #define MAX_DRAWN_BYTES ((size_t)256 << 20)
 
 /* Okabe and Ito's colours, which the colour-blind can tell apart, but for the yellow, which is
  * too pale on white. */
-static const char *const rgb[REP_N_COLOURS] = { "#0072b2", "#d55e00", "#009e73", "#e69f00",
-                                                "#cc79a7", "#56b4e9", "#7a5230", "#767676" };
+static const char *const rgb[REP_N_COLOURS] = { "#0072b2", "#d55e00", "#009e73",
+                                                "#e69f00", "#cc79a7", "#56b4e9",
+                                                "#7a5230", "#767676", "#1b1f24" };
+
+enum { MAX_NAME = 36, DIAMOND = 13, LONG_CATEGORY = 24 };
 
 /* Shapes: filled circle, triangle, square, diamond, triangle down, pentagon; then open ones. */
 static const int shapes[] = { 7, 9, 5, 13, 11, 15, 6, 8 };
@@ -41,8 +44,16 @@ static int bar_series(const rep_figure *figure)
 {
     int n = 0;
     for (const rep_series *s = figure->series; s; s = s->next)
-        n += s->points != NULL;
+        n += s->draw != REP_OVER;
     return n > 0 ? n : 1;
+}
+
+static int slot_of(const rep_figure *figure, const rep_series *series)
+{
+    int slot = 0;
+    for (const rep_series *s = figure->series; s && s != series; s = s->next)
+        slot += s->draw != REP_OVER;
+    return slot;
 }
 
 typedef struct limits {
@@ -79,7 +90,7 @@ static limits find_limits(const rep_figure *figure, bool *log_y)
         l.y1 += room;
     } else {
         l.y0 = l.y0 < 0 ? 1.05 * l.y0 : 0;
-        l.y1 = l.y1 > 0 ? l.y1 * (figure->kind == REP_ROWS ? 1.15 : 1.08) : 0;
+        l.y1 = l.y1 > 0 ? l.y1 * (figure->kind == REP_ROWS ? 1.2 : 1.08) : 0;
         if (l.y1 <= l.y0)
             l.y1 = l.y0 + 1;
     }
@@ -89,16 +100,20 @@ static limits find_limits(const rep_figure *figure, bool *log_y)
 /* The data of all points: for dots x, y, number; for bars the middle, the value, the rectangle. */
 static void put_data(FILE *out, const rep_figure *figure, const limits *l)
 {
-    int n = 0, slot = 0;
+    int n = 0, number = 0;
     const double width = 0.8 / bar_series(figure);
-    for (const rep_series *s = figure->series; s; s = s->next) {
+    for (const rep_series *s = figure->series; s; s = s->next, number++) {
         if (!s->points)
             continue;
-        fprintf(out, "$d%d << END_OF_DATA\n", slot);
+        fprintf(out, "$d%d << END_OF_DATA\n", number);
         for (const rep_point *p = s->points; p; p = p->next, n++) {
-            double from = p->x - 0.4 + slot * width, to = from + 0.94 * width;
+            double from = p->x - 0.4 + slot_of(figure, p->over ? p->over : s) * width,
+                   to = from + 0.94 * width;
             if (figure->kind == REP_SCATTER)
                 fprintf(out, "%.9g %.9g %d\n", p->x, p->y, n);
+            else if (s->draw == REP_OVER)
+                fprintf(out, "%.9g %.9g %d\n", figure->kind == REP_BARS ? (from + to) / 2 : p->y,
+                        figure->kind == REP_BARS ? p->y : (from + to) / 2, n);
             else if (figure->kind == REP_BARS)
                 fprintf(out, "%.9g %.9g %.9g %.9g %.9g %.9g\n", (from + to) / 2, p->y, from, to,
                         l->y0, p->y);
@@ -107,30 +122,34 @@ static void put_data(FILE *out, const rep_figure *figure, const limits *l)
                         from, to);
         }
         fputs("END_OF_DATA\n", out);
-        slot++;
     }
+}
+
+/* One series of marks, each with its number as a hover text. */
+static void put_marks(FILE *out, const rep_series *s, int number, double size)
+{
+    const int shape = s->draw == REP_OVER ? DIAMOND : shapes[s->mark % 8];
+    fprintf(out,
+            "$d%d using 1:2:(sprintf('H%%d',$3)) with labels hypertext point pt %d ps %g lc rgb "
+            "'%s' notitle, \\\n keyentry with points pt %d ps 1 lc rgb '%s' title ",
+            number, shape, size, rgb[s->colour], shape, rgb[s->colour]);
+    put_text(out, s->name, MAX_NAME);
 }
 
 static void put_scatter(FILE *out, const rep_figure *figure)
 {
-    static const char *const lines[] = { NULL, "lines", "steps" };
-    const double size = figure->n_points > 300 ? 0.45 : 0.7;
-    int slot = 0;
-    for (const rep_series *s = figure->series; s; s = s->next) {
+    static const char *const lines[] = { NULL, "lines", "steps", NULL };
+    const char *before = "plot ";
+    int number = 0;
+    for (const rep_series *s = figure->series; s; s = s->next, number++) {
         if (!s->points)
             continue;
-        int shape = shapes[s->mark % 8];
-        fputs(slot ? ", \\\n" : "plot ", out);
+        fputs(before, out);
+        before = ", \\\n";
         if (lines[s->draw])
-            fprintf(out, "$d%d using 1:2 with %s lw 1.3 lc rgb '%s' notitle, \\\n", slot,
+            fprintf(out, "$d%d using 1:2 with %s lw 1.3 lc rgb '%s' notitle, \\\n", number,
                     lines[s->draw], rgb[s->colour]);
-        fprintf(
-            out,
-            "$d%d using 1:2:(sprintf('H%%d',$3)) with labels hypertext point pt %d ps %g lc rgb "
-            "'%s' notitle, \\\n keyentry with points pt %d ps 1 lc rgb '%s' title ",
-            slot, shape, size, rgb[s->colour], shape, rgb[s->colour]);
-        put_text(out, s->name, 36);
-        slot++;
+        put_marks(out, s, number, figure->n_points > 300 && s->points->next ? 0.45 : 0.7);
     }
     fputc('\n', out);
 }
@@ -141,14 +160,15 @@ static void put_labels(FILE *out, const rep_figure *figure)
     int n = 1, slot = 0;
     const double width = 0.8 / bar_series(figure);
     for (const rep_series *s = figure->series; s; s = s->next) {
-        if (!s->points)
+        if (s->draw == REP_OVER)
             continue;
         for (const rep_point *p = s->points; p; p = p->next, n++) {
             char text[40];
             double middle = p->x - 0.4 + (slot + 0.47) * width;
-            rep_format(text, p->y);
+            double shown = p->y;
             if (p->note && strlen(p->note) < 16 && strstr(p->note, " ms"))
-                snprintf(text, sizeof text, "%.*s", (int)strcspn(p->note, " "), p->note);
+                shown = strtod(p->note, NULL);
+            snprintf(text, sizeof text, fabs(shown) >= 1000 ? "%.0f" : "%.3g", shown);
             fprintf(out, "set label %d ", n);
             put_text(out, text, 16);
             if (figure->kind == REP_BARS)
@@ -162,22 +182,82 @@ static void put_labels(FILE *out, const rep_figure *figure)
 
 static void put_bars(FILE *out, const rep_figure *figure)
 {
-    int slot = 0;
-    for (const rep_series *s = figure->series; s; s = s->next) {
-        if (!s->points)
+    const char *before = "plot ";
+    int number = 0;
+    for (const rep_series *s = figure->series; s; s = s->next, number++) {
+        if (!s->points || s->draw == REP_OVER)
             continue;
         fprintf(out,
                 "%s$d%d using 1:2:3:4:5:6 with boxxyerror fs solid noborder fc rgb '%s' notitle",
-                slot ? ", \\\n" : "plot ", slot, rgb[s->colour]);
-        slot++;
+                before, number, rgb[s->colour]);
+        before = ", \\\n";
     }
-    for (const rep_series *s = figure->series; s; s = s->next) {
-        if (!s->points || bar_series(figure) == 1)
+    for (const rep_series *s = figure->series; s && figure->series->next; s = s->next) {
+        if (s->draw == REP_OVER)
             continue;
-        fprintf(out, ", \\\n keyentry with points pt 5 ps 1.4 lc rgb '%s' title ", rgb[s->colour]);
-        put_text(out, s->name, 36);
+        fprintf(out, "%s keyentry with points pt 5 ps 1.4 lc rgb '%s' title ", before,
+                rgb[s->colour]);
+        put_text(out, s->name, MAX_NAME);
+        before = ", \\\n";
     }
+    number = 0;
+    for (const rep_series *s = figure->series; s; s = s->next, number++)
+        if (s->points && s->draw == REP_OVER) {
+            fputs(before, out);
+            put_marks(out, s, number, 0.9);
+            before = ", \\\n";
+        }
     fputc('\n', out);
+}
+
+/* How many rows the legend takes: names side by side, where they fit. */
+static int legend_rows(const rep_figure *figure)
+{
+    int longest = 0, n = 0;
+    for (const rep_series *s = figure->series; s; s = s->next) {
+        int length = 0;
+        for (const char *at = s->name; *at; at++)
+            length += (*at & 0xc0) != 0x80;
+        longest = length > longest ? length : longest;
+        n += s->points != NULL;
+    }
+    if (n == 1 && figure->kind != REP_SCATTER)
+        return 0;
+    longest = longest > MAX_NAME ? MAX_NAME : longest;
+    int columns = WIDTH * 9 / 10 / (7 * longest + 36);
+    return columns > 1 ? (n + columns - 1) / columns : n;
+}
+
+/* Sets ticks of a logarithmic axis that has too few powers of ten. */
+static void put_log_tics(FILE *out, char axis, double from, double to)
+{
+    static const int steps[] = { 1, 2, 5 };
+    const double decades = log10(to / from);
+    const char *before = "";
+    if (decades > 2.5)
+        return;
+    fprintf(out, "set %ctics (", axis);
+    for (double unit = pow(10, floor(log10(from))); unit <= to; unit *= 10)
+        for (int i = 0; i < 3; i++)
+            if (steps[i] * unit >= from && steps[i] * unit <= to) {
+                fprintf(out, "%s'%.10g' %.10g", before, steps[i] * unit, steps[i] * unit);
+                before = ", ";
+            }
+    fputs(")\n", out);
+}
+
+static size_t longest_category(const rep_figure *figure)
+{
+    size_t longest = 0;
+    for (int i = 0; i < figure->n_categories; i++)
+        longest = strlen(figure->categories[i]) > longest ? strlen(figure->categories[i]) : longest;
+    return longest;
+}
+
+/* Whether the names below upright bars are too long to stand side by side. */
+static bool is_rotated(const rep_figure *figure)
+{
+    return (size_t)figure->n_categories * longest_category(figure) > 50;
 }
 
 /* A round number that divides range into about four. */
@@ -188,20 +268,34 @@ static double tic_step(double range)
     return unit * (share < 1.5 ? 1 : share < 3.5 ? 2 : share < 7.5 ? 5 : 10);
 }
 
+/* Writes "a: b" as two lines. */
+static void put_two_lines(FILE *out, const char *text)
+{
+    char first[60];
+    const char *colon = strstr(text, ": ");
+    snprintf(first, sizeof first, "%.*s", (int)(colon ? colon - text : 60), text);
+    put_text(out, first, 30);
+    if (!colon)
+        return;
+    fputs(".\"\\n\".", out);
+    put_text(out, colon + 2, 30);
+}
+
 static void put_categories(FILE *out, const rep_figure *figure, const limits *l)
 {
     const bool rows = figure->kind == REP_ROWS;
-    size_t longest = 0;
-    for (int i = 0; i < figure->n_categories; i++)
-        longest = strlen(figure->categories[i]) > longest ? strlen(figure->categories[i]) : longest;
+    const size_t longest = longest_category(figure);
     fprintf(out, "set %stics (", rows ? "y" : "x");
     for (int i = 0; i < figure->n_categories; i++) {
         fputs(i ? ", " : "", out);
-        put_text(out, figure->categories[i], rows ? 40 : 24);
+        if (rows && longest > LONG_CATEGORY)
+            put_two_lines(out, figure->categories[i]);
+        else
+            put_text(out, figure->categories[i], 24);
         fprintf(out, " %d", i);
     }
     fputs(")\n", out);
-    if (!rows && (size_t)figure->n_categories * longest > 50)
+    if (!rows && is_rotated(figure))
         fputs("set xtics rotate by -30\n", out);
     fprintf(out, "set grid %stics\nset %stics scale 0\n", rows ? "x" : "y", rows ? "y" : "x");
     if (rows)
@@ -212,13 +306,24 @@ static void put_categories(FILE *out, const rep_figure *figure, const limits *l)
                 l->y0, l->y1);
 }
 
+static bool has_whole_x(const rep_figure *figure)
+{
+    for (const rep_series *s = figure->series; s; s = s->next)
+        for (const rep_point *p = s->points; p; p = p->next)
+            if (p->x != floor(p->x))
+                return false;
+    return true;
+}
+
 static void put_terminal(FILE *out, const rep_figure *figure, rep_format_kind format)
 {
     int height = HEIGHT;
     if (figure->kind == REP_ROWS)
-        height = 100 + figure->n_categories * (14 + 16 * bar_series(figure));
-    if (figure->n_series > 6)
-        height += 18 * (figure->n_series / 3);
+        height = 80 + figure->n_categories * ((longest_category(figure) > LONG_CATEGORY ? 22 : 14) +
+                                              16 * bar_series(figure));
+    if (figure->kind == REP_BARS && is_rotated(figure))
+        height += 60;
+    height += 15 * legend_rows(figure);
     if (format != REP_INLINE_SVG)
         height += 40; /* the title and the stamp */
     /* Setting it again ends the document of the figure before. */
@@ -251,14 +356,18 @@ void rep_gnuplot_figure(FILE *out, const rep_figure *figure, rep_format_kind for
     const limits l = find_limits(figure, &log_y);
     const bool rows = figure->kind == REP_ROWS, bars = figure->kind == REP_BARS;
     put_terminal(out, figure, format);
-    fputs("set border 3\nset tics nomirror out\nset key outside above center horizontal "
-          "Left reverse maxrows 4 samplen 1\n",
-          out);
+    const int n_rows = legend_rows(figure);
+    fprintf(out,
+            "set border 3\nset tics nomirror out scale 0.6\nset key outside above center "
+            "horizontal Left reverse maxrows %d samplen 1 width 1\n",
+            n_rows > 1 ? n_rows : 1);
+    char y_title[100];
+    snprintf(y_title, sizeof y_title, "%s%s", figure->y_title, log_y ? ", log scale" : "");
+    fprintf(out, "set %slabel ", rows ? "x" : "y");
+    put_text(out, y_title, 60);
+    fputc('\n', out);
     if (log_y)
         fprintf(out, "set logscale %s\n", rows ? "x" : "y");
-    fprintf(out, "set %slabel ", rows ? "x" : "y");
-    put_text(out, figure->y_title, 60);
-    fputc('\n', out);
     if (rows || bars) {
         put_categories(out, figure, &l);
         if (figure->label_bars && figure->n_points <= 40)
@@ -267,7 +376,11 @@ void rep_gnuplot_figure(FILE *out, const rep_figure *figure, rep_format_kind for
         fprintf(out, "set grid\nset xlabel ");
         put_text(out, figure->x_title, 60);
         fprintf(out, "\nset xrange [%.9g:%.9g]\nset yrange [%.9g:%.9g]\n", l.x0, l.x1, l.y0, l.y1);
+        if (l.x1 - l.x0 < 10 && has_whole_x(figure))
+            fputs("set xtics 1\n", out);
     }
+    if (log_y)
+        put_log_tics(out, rows ? 'x' : 'y', l.y0, l.y1);
     put_data(out, figure, &l);
     if (rows || bars)
         put_bars(out, figure);

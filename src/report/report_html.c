@@ -13,6 +13,21 @@ static void put(FILE *out, const char *before, const char *text, const char *aft
     fputs(after, out);
 }
 
+/* A stamp, whose short parts, as the date, stay on one line. */
+static void put_stamp(FILE *out, const char *stamp)
+{
+    static const char between[] = " · ";
+    while (stamp && *stamp) {
+        const char *end = strstr(stamp, between);
+        size_t n = end ? (size_t)(end - stamp) : strlen(stamp);
+        char part[1100];
+        snprintf(part, sizeof part, "%.*s", (int)n, stamp);
+        put(out, n <= 16 ? "<span>" : "", part, n <= 16 ? "</span>" : "");
+        fputs(end ? between : "", out);
+        stamp = end ? end + sizeof between - 1 : NULL;
+    }
+}
+
 static void put_head(FILE *out, const gac_report *report)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -80,7 +95,10 @@ static const char *mark_of(const char *word)
 static void put_cell(FILE *out, const rep_table *table, const rep_row *row, int i)
 {
     const char *text = row->cells[i] ? row->cells[i] : "";
-    fputs(table->numeric >> i & 1 ? "<td class=\"n\">" : "<td>", out);
+    fputs(table->numeric >> i & 1 ? "<td class=\"n\"" : "<td", out);
+    if (table->prose && i > 0 && !(table->marked >> i & 1))
+        put(out, " data-of=\"", table->columns[i], "\"");
+    fputc('>', out);
     if (table->marked >> i & 1 && *text) {
         fprintf(out, "<span class=\"%s\">", mark_of(text));
         put(out, "", text, "</span>");
@@ -97,7 +115,10 @@ static void put_table(FILE *out, const rep_table *table)
 {
     if (table->n_rows == 0)
         return;
-    put(out, "<div class=\"scroll\"><table><caption>", table->title, "</caption>\n<thead><tr>");
+    put(out,
+        table->prose ? "<div class=\"scroll prose\"><table><caption>"
+                     : "<div class=\"scroll\"><table><caption>",
+        table->title, "</caption>\n<thead><tr>");
     for (int i = 0; i < table->n_columns; i++) {
         fputs(table->numeric >> i & 1 ? "<th scope=\"col\" class=\"n\">" : "<th scope=\"col\">",
               out);
@@ -149,7 +170,9 @@ static void put_figure(FILE *out, const gac_report *report, const rep_figure *fi
         put(out, "<p class=\"note\">No picture: ", rep_or(report->hint, "it was not drawn"),
             "</p>\n");
     put(out, "<figcaption>", figure->caption, "");
-    put(out, " <span class=\"stamp\">", figure->stamp, "</span></figcaption>\n");
+    fputs(" <span class=\"stamp\">", out);
+    put_stamp(out, figure->stamp);
+    fputs("</span></figcaption>\n", out);
     if (figure->n_left_out > 0)
         fprintf(out, "<p class=\"note\">%d more points are in the result file.</p>\n",
                 figure->n_left_out);
@@ -163,7 +186,7 @@ static void put_section(FILE *out, const gac_report *report, const rep_section *
     put(out, "<h2>", section->title, "</h2>\n");
     if (section->stamp) {
         put(out, "<p class=\"stamp\">", section->kind, " · ");
-        put(out, "", section->stamp, "");
+        put_stamp(out, section->stamp);
         put(out, " · ", section->source, "</p>\n");
     }
     if (section->lead)

@@ -33,6 +33,7 @@ typedef enum rep_colour {
     REP_SKY,
     REP_BROWN,
     REP_GREY,
+    REP_INK,
     REP_N_COLOURS
 } rep_colour;
 
@@ -54,17 +55,20 @@ typedef struct rep_table {
     int n_columns;
     unsigned numeric; /* a bit for each column that is aligned to the right */
     unsigned marked;  /* a bit for each column whose words are coloured: verdicts */
+    bool prose;       /* it has sentences: on a phone a row becomes a paragraph */
     rep_row *rows, *last;
     int64_t n_rows, n_left_out;
 } rep_table;
 
 typedef struct rep_point {
     struct rep_point *next;
-    double x, y;      /* x of bars: the number of the category */
-    const char *note; /* or NULL */
+    double x, y;                   /* x of bars: the number of the category */
+    const char *note;              /* or NULL */
+    const struct rep_series *over; /* of REP_OVER: the bars that it lies over */
 } rep_point;
 
-typedef enum rep_draw { REP_DOTS, REP_LINES, REP_STEPS } rep_draw;
+/* REP_OVER: marks over the bars of other series. Such a series is the figure's last one. */
+typedef enum rep_draw { REP_DOTS, REP_LINES, REP_STEPS, REP_OVER } rep_draw;
 
 typedef struct rep_series {
     struct rep_series *next;
@@ -107,6 +111,19 @@ typedef struct rep_section {
     rep_fact *notes; /* name is unused */
 } rep_section;
 
+/* A plan and a front, which are drawn together. */
+typedef struct rep_plan {
+    struct rep_plan *next;
+    const char *name, *contract, *workload;
+    double now_ms, overhead_pct, time_ms;
+} rep_plan;
+
+typedef struct rep_front {
+    struct rep_front *next;
+    const char *contract, *workload;
+    rep_figure *figure;
+} rep_front;
+
 /* A perplexity and a time, for the overview. */
 typedef struct rep_peer {
     struct rep_peer *next;
@@ -118,7 +135,7 @@ typedef struct rep_speed {
     struct rep_speed *next;
     const char *name, *phase, *stamp;
     double ms;
-    bool dense;
+    bool dense, gac; /* the compressor */
 } rep_speed;
 
 struct gac_report {
@@ -129,6 +146,8 @@ struct gac_report {
     int n_results, n_figures;
     rep_table *experiments; /* of the overview */
     rep_peer *peers;
+    rep_plan *plans;
+    rep_front *fronts;
     rep_speed *speeds;
     bool finished; /* the overview has its figures */
 };
@@ -199,6 +218,10 @@ bool rep_need_array(rep_reader *in, const json_t *object, const char *key, size_
                     const json_t **out);
 /* Returns entry i, which must be an object, or NULL after a fault. */
 const json_t *rep_entry(rep_reader *in, const json_t *array, size_t i, const char *name);
+/* Lists for people: "a,b" becomes "a, b". NULL for NULL. */
+const char *rep_spaced(gac_report *report, const char *list);
+/* The end of a path, for titles. */
+const char *rep_last_part(gac_report *report, const char *path);
 /* A name for people instead of NULL. */
 const char *rep_or(const char *text, const char *otherwise);
 /* Replaces the numbers in a name by *. */
@@ -214,6 +237,11 @@ bool rep_read_loads_in(rep_reader *in);
 /* Adds a point to perplexity against parameters. */
 void rep_add_peer(rep_reader *in, const char *name, double n_params, double perplexity,
                   const char *text);
+
+/* Keep a copy. At the end, plans for the same model, GPU and workload are marked in the front's
+ * figure. The model is told by its time without changes, where the front begins. */
+void rep_add_plan(rep_reader *in, const rep_plan *plan);
+void rep_add_front(rep_reader *in, const rep_front *front);
 
 /* Adds an experiment to the overview: contradicted, weaker, stronger, reproduced, ambiguous. */
 enum { REP_N_VERDICTS = 5 };

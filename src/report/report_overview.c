@@ -25,10 +25,11 @@ static rep_colour colour_of(const char *name, int n)
                   { "gac", REP_BLUE },
                   { "as compressed", REP_VERMILLION },
                   { "rounded", REP_ORANGE } };
-    static const rep_colour rest[] = { REP_ORANGE, REP_VERMILLION, REP_SKY,  REP_BLUE,
+    static const rep_colour rest[] = { REP_ORANGE, REP_VERMILLION, REP_SKY,
                                        REP_GREEN,  REP_PURPLE,     REP_BROWN };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].name, name) == 0)
+        if (strncmp(known[i].name, name, strlen(known[i].name)) == 0 &&
+            strchr(",", name[strlen(known[i].name)])) /* the end, or "gac, aligned" */
             return known[i].colour;
     return rest[n % (int)(sizeof rest / sizeof *rest)];
 }
@@ -46,10 +47,25 @@ void rep_add_peer(rep_reader *in, const char *name, double n_params, double perp
                         n_params, perplexity };
     rep_peer **end = &report->peers;
     for (; *end; end = &(*end)->next)
-        if (strcmp((*end)->name, name) == 0 && strcmp((*end)->text, peer->text) == 0 &&
-            (*end)->n_params == n_params && (*end)->perplexity == perplexity)
+        if (strcmp((*end)->text, peer->text) == 0 && (*end)->n_params == n_params &&
+            (*end)->perplexity == perplexity)
             return; /* the same model in two results */
     *end = peer;
+}
+
+/* By parameters, so that lines between models of one name do not turn back. */
+static void sort_peers(gac_report *report)
+{
+    rep_peer *sorted = NULL;
+    while (report->peers) {
+        rep_peer *peer = report->peers, **at = &sorted;
+        report->peers = peer->next;
+        while (*at && (*at)->n_params <= peer->n_params)
+            at = &(*at)->next;
+        peer->next = *at;
+        *at = peer;
+    }
+    report->peers = sorted;
 }
 
 static void show_peers(gac_report *report)
@@ -72,12 +88,14 @@ static void show_peers(gac_report *report)
                                          "only marks of the same text.",
                        .x_title = "parameters, millions",
                        .y_title = "perplexity",
+                       .log_y = true,
                        .free_y = true,
                        .stamp = report->peers->stamp });
     int n = 0;
+    sort_peers(report);
     for (const rep_peer *p = report->peers; p; p = p->next) {
         rep_series *series =
-            rep_series_get(report, figure, p->name, colour_of(p->name, n), REP_DOTS);
+            rep_series_get(report, figure, p->name, colour_of(p->name, n), REP_LINES);
         if (series && !series->points)
             series->mark = n++;
         rep_point_add(report, figure, series, p->n_params / 1e6, p->perplexity, p->text);
@@ -116,8 +134,11 @@ static void show_speeds(gac_report *report)
                 beside = b->ms;
         if (!isfinite(beside))
             continue;
-        rep_series *series = rep_series_get(
-            report, figure, s->name, s == base || s->dense ? REP_GREY : colour_of("", n), REP_DOTS);
+        rep_series *series = rep_series_get(report, figure, s->name,
+                                            s == base || s->dense ? REP_GREY
+                                            : s->gac              ? REP_BLUE
+                                                                  : colour_of("", n),
+                                            REP_DOTS);
         if (series && !series->points && !s->dense)
             n++;
         int x = rep_category(figure, s->phase);
@@ -144,11 +165,60 @@ void rep_add_verdicts(rep_reader *in, const char *id, const char *stack, const c
         row->link = in->section->id;
 }
 
+void rep_add_plan(rep_reader *in, const rep_plan *plan)
+{
+    rep_plan *copy = rep_alloc(in->report, sizeof *copy), **end = &in->report->plans;
+    if (!copy)
+        return;
+    *copy = *plan;
+    while (*end)
+        end = &(*end)->next;
+    *end = copy;
+}
+
+void rep_add_front(rep_reader *in, const rep_front *front)
+{
+    rep_front *copy = rep_alloc(in->report, sizeof *copy);
+    if (!copy)
+        return;
+    *copy = *front;
+    copy->next = in->report->fronts;
+    in->report->fronts = copy;
+}
+
+static bool belongs(const rep_plan *plan, const rep_front *front)
+{
+    const rep_point *start =
+        front->figure && front->figure->series ? front->figure->series->points : NULL;
+    return start && fabs(plan->now_ms - start->y) <= 1e-6 * start->y &&
+           strcmp(plan->contract, front->contract) == 0 &&
+           strcmp(plan->workload, front->workload) == 0;
+}
+
+static void mark_plans(gac_report *report)
+{
+    static const rep_colour colours[] = { REP_VERMILLION, REP_GREEN, REP_PURPLE, REP_ORANGE };
+    for (const rep_front *f = report->fronts; f; f = f->next) {
+        int n = 0;
+        for (const rep_plan *p = report->plans; p; p = p->next) {
+            if (!belongs(p, f))
+                continue;
+            rep_series *series =
+                rep_series_get(report, f->figure, rep_printf(report, "plan by %s", p->name),
+                               colours[n % 4], REP_DOTS);
+            if (series && !series->points)
+                series->mark = 1 + n++ % 5;
+            rep_point_add(report, f->figure, series, p->overhead_pct, p->time_ms, NULL);
+        }
+    }
+}
+
 void rep_finish_overview(gac_report *report)
 {
     if (report->finished)
         return;
     report->finished = true;
+    mark_plans(report);
     show_speeds(report);
     show_peers(report);
 }

@@ -78,6 +78,30 @@ const json_t *rep_entry(rep_reader *in, const json_t *array, size_t i, const cha
     return NULL;
 }
 
+const char *rep_spaced(gac_report *report, const char *list)
+{
+    char text[800];
+    size_t n = 0;
+    if (!list)
+        return NULL;
+    for (; *list && n + 2 < sizeof text; list++) {
+        text[n++] = *list;
+        if (*list == ',' && list[1] != ' ')
+            text[n++] = ' ';
+    }
+    text[n] = 0;
+    return rep_printf(report, "%s", text);
+}
+
+const char *rep_last_part(gac_report *report, const char *path)
+{
+    const char *last = path, *end = strstr(path, ", "); /* "file, key" */
+    for (const char *at = path; *at && at != end; at++)
+        if (*at == '/' && at[1] && at[1] != ',')
+            last = at + 1;
+    return rep_printf(report, "%s", last);
+}
+
 const char *rep_or(const char *text, const char *otherwise)
 {
     return text ? text : otherwise;

@@ -76,10 +76,10 @@ static bool begins(const char *line, const char *with)
 /* Replaces a colour, written as ATTRIBUTE'rgb(r, g, b)', by the class of the palette's colour. */
 static const char *put_colour(FILE *out, const char *value, char kind)
 {
-    static const int palette[REP_N_COLOURS][3] = { { 0, 114, 178 },   { 213, 94, 0 },
-                                                   { 0, 158, 115 },   { 230, 159, 0 },
-                                                   { 204, 121, 167 }, { 86, 180, 233 },
-                                                   { 122, 82, 48 },   { 118, 118, 118 } };
+    static const int palette[REP_N_COLOURS][3] = {
+        { 0, 114, 178 },  { 213, 94, 0 },  { 0, 158, 115 },   { 230, 159, 0 }, { 204, 121, 167 },
+        { 86, 180, 233 }, { 122, 82, 48 }, { 118, 118, 118 }, { 27, 31, 36 }
+    };
     int r, g, b, n = 0;
     if (sscanf(value, "rgb(%d, %d, %d)'%n", &r, &g, &b, &n) != 3 || n == 0)
         return NULL;

@@ -3,11 +3,12 @@
 make svdllm-llama3-8b m
 run plan m --contract "$SMALL" --pareto --data front.dat >front.txt
 grep -c '^[^#]' front.dat
-tail -n 2 front.txt
-run plan m --contract "$SMALL" --pareto | tail -n 1
+# The front is drawn below.
+sed -n '/points, /,$p' front.txt
+run plan m --contract "$SMALL" --pareto | grep ' are shown'
 python3 - <<'EOT'
 points = [line.split() for line in open("front.dat") if line[0] != "#"]
-lines = [line.split() for line in open("front.txt") if line.split()[0].isdigit() and "points" not in line]
+lines = [line.split() for line in open("front.txt") if line.strip() and line.split()[0].isdigit() and "points" not in line]
 lines = [line for line in lines if len(line) == 3]
 every = {p[0]: float(p[2]) for p in points}
 assert len(lines) == 40 and lines[0][0] == points[0][0] and lines[-1][0] == points[-1][0]

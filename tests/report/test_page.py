@@ -151,7 +151,7 @@ class Page(unittest.TestCase):
         for path in results:
             for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]:
                 self.assertIn(claim["says"], text)
-        self.assertIn("published, NVIDIA A100-80GB", text)
+        self.assertIn("published, A100", text)
 
 
 if __name__ == "__main__":
