@@ -574,7 +574,7 @@ static void progress_is_silent_for_short_work(void **state)
 static void progress_tells_of_long_work(void **state)
 {
     (void)state;
-    char line[200] = "";
+    char line[200] = "", *end;
     const struct timespec pause = { 2, 100000000 };
     FILE *f = tmpfile();
     gac_progress *p = gac_progress_create(f);
@@ -586,7 +586,9 @@ static void progress_tells_of_long_work(void **state)
     gac_progress_free(p);
     rewind(f);
     assert_non_null(fgets(line, sizeof line, f));
-    assert_string_equal(line, "reading: 2 of 8 files (25 %)\n");
+    assert_memory_equal(line, "reading: 2 of 8 files (25 %, ", 28);
+    assert_in_range(strtol(line + 28, &end, 10), 6, 90); /* three times what went by */
+    assert_string_equal(end, " s left)\n");
     assert_null(fgets(line, sizeof line, f));
     fclose(f);
 }
