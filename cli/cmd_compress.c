@@ -160,15 +160,6 @@ static const opt options[] = {
     { 0 }
 };
 
-/* The predicted time of the workload, or NaN. */
-static double predicted_ms(const compress_command *o, const gac_compress_row *row)
-{
-    double sum = 0;
-    for (int i = 0; i < o->workload.n_phases; i++)
-        sum += o->workload.phases[i].weight * row->phase_ms[i];
-    return row->n_params ? sum : NAN;
-}
-
 /* Where the written model loads. The caller owns *out; NULL where nothing was written. */
 static gac_status list_runtimes(cli *c, const compress_command *o, json_t **out)
 {
@@ -188,19 +179,11 @@ static gac_status list_runtimes(cli *c, const compress_command *o, json_t **out)
 static json_t *compress_json(cli *c, const compress_command *o, const gac_compress_result *r,
                              const compress_measured *measured, json_t *loads_in)
 {
-    const gac_compress_row *rows = r->rows, *written = &rows[GAC_COMPRESS_ROW_RESULT];
     json_t *result = gac_json_result("gac.compress/1", c->argc, c->argv);
     json_t *body = gac_compress_to_json(r, &o->options);
     compress_table_add(json_object_get(body, "table"), measured);
     json_object_update(result, body);
     json_decref(body);
-    json_object_set_new(result, "aligned_pct",
-                        cli_number_or_null(written->n_params ? written->aligned_pct : NAN));
-    json_object_set_new(
-        result, "predicted",
-        json_pack("{s:s, s:o, s:o}", "workload", o->workload_text, "now_ms",
-                  cli_number_or_null(predicted_ms(o, &rows[GAC_COMPRESS_ROW_DENSE])),
-                  "compressed_ms", cli_number_or_null(predicted_ms(o, written))));
     if (!o->options.dry_run)
         json_object_set(result, "loads_in", loads_in);
     return result;
@@ -244,6 +227,11 @@ static void print_report(const compress_command *o, const gac_compress_result *r
                r->optimal ? ", the least for these sizes (proved)" : "");
     printf("text       %lld tokens in windows of %lld\n", (long long)r->n_tokens,
            (long long)r->window);
+    const gac_compress_row *written = &r->rows[GAC_COMPRESS_ROW_RESULT];
+    if (o->options.align == GAC_ALIGN_CONTRACT && written->n_params && written->aligned_pct < 100)
+        printf("aligned    %.1f %% of the sizes; the others are the original's, and gac repair can "
+               "align them\n",
+               written->aligned_pct);
     if (!o->options.dry_run) {
         printf("written    %s\n", o->out);
         printf("page       %s/" COMPRESS_PAGE "\n", o->out);
@@ -363,6 +351,7 @@ static gac_status compress(cli *c, compress_command *o, const char *path)
     if (status == GAC_OK)
         status = read_test(c, o, &model, &test);
     how->ids = ids;
+    how->text_name = o->text;
     how->workload = &o->workload;
     how->contract = contract;
     how->align = o->align.align;

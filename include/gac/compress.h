@@ -80,13 +80,14 @@ typedef struct gac_compress_options {
     const volatile int *cancel; /* set from outside to stop; NULL: never */
     gac_team *team;             /* processes that share the job, with equal models, texts and
                                  * options; process 0 writes and has the result. NULL: one */
+    const char *text_name;      /* the file of the text, for the record; NULL: not known */
 } gac_compress_options;
 
 #define GAC_COMPRESS_OPTIONS_INIT \
     { \
         GAC_COMPRESS_GAC, GAC_ALIGN_CONTRACT, 0, NULL, 0, 0, 0, NULL, GAC_CHOOSE_ALL, NULL, 0, 0, \
             0, NULL, 0, 0, false, 0, "cpu", 0, NULL, false, false, false, false, NULL, NULL, NULL, \
-            NULL \
+            NULL, NULL \
     }
 
 typedef enum gac_compress_choice {

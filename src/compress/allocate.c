@@ -45,7 +45,7 @@ static int by_cost(const void *a, const void *b)
 }
 
 /* Drops choices that cost no less than another and lose no less. Of those that are left, at
- * most MAX_CHOICES stay: the best one for each of as many steps of cost. */
+ * most MAX_CHOICES stay: the best one for each of as many steps of cost, and the cheapest. */
 static void prune(options *all)
 {
     double least = INFINITY;
@@ -64,7 +64,7 @@ static void prune(options *all)
     for (size_t i = 0; i < kept; i++) {
         int64_t step = (all->items[i].cost - low) * MAX_CHOICES / range;
         bool same = i + 1 < kept && (all->items[i + 1].cost - low) * MAX_CHOICES / range == step;
-        if (!same)
+        if (!same || i == 0)
             all->items[n++] = all->items[i];
     }
     all->n = n;
@@ -177,6 +177,9 @@ static gac_status add_cuts(const compression *c, int32_t layer, const block *b, 
         return gac_error_no_memory(c->err);
     }
     all->items = more;
+    if (n > 0 && b->kind == CHANNELS_WIDTH && c->options->align == GAC_ALIGN_CONTRACT &&
+        !compress_is_aligned(c, s->n_groups))
+        all->n = 0; /* a width that is not aligned may not stay */
     for (size_t i = 0; i < n; i++)
         all->items[all->n++] = (option){ .cost = cut_cost(c, layer, b, sizes[i]),
                                          .loss = s->scale * compress_channel_loss(s, sizes[i]),
@@ -400,5 +403,45 @@ gac_status compress_allocate(compression *c, gac_compress_result *result)
     for (int32_t i = 0; all && i < n; i++)
         free(all[i].items);
     free(all);
+    return status;
+}
+
+/* Gives every curve that will be measured a flat one, so that only costs count; or frees them. */
+static gac_status set_flat_curves(compression *c, bool there)
+{
+    bool have = true;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+            matrix_stats *m = &c->layers[l].matrix[p];
+            free(m->energy);
+            m->energy = NULL;
+            m->n_basis = there ? compress_break_even(m) : 0;
+            if (there && compress_may_factor(c, l, (gac_projection)p))
+                have = (m->energy = calloc((size_t)(m->n_parts * m->n), sizeof *m->energy)) && have;
+        }
+        for (int k = 0; k < CHANNELS_COUNT; k++) {
+            channel_stats *s = &c->layers[l].channels[k];
+            free(s->order);
+            free(s->loss);
+            s->order = NULL;
+            s->loss = NULL;
+            if (!there || !compress_may_cut(c, l, k))
+                continue;
+            s->order = calloc((size_t)s->n_groups, sizeof *s->order);
+            s->loss = calloc((size_t)s->n_groups + 1, sizeof *s->loss);
+            have = have && s->order && s->loss;
+        }
+    }
+    return have ? GAC_OK : gac_error_no_memory(c->err);
+}
+
+gac_status compress_check_budget(compression *c, const gac_compress_result *result)
+{
+    gac_compress_result unused = *result;
+    gac_status status = set_flat_curves(c, true);
+    if (status == GAC_OK)
+        status = compress_allocate(c, &unused);
+    set_flat_curves(c, false);
+    memset(c->choices, 0, (size_t)c->n_layers * sizeof *c->choices);
     return status;
 }

@@ -162,6 +162,8 @@ gac_status compress_divergence(compression *c, int32_t layer, double *out)
     if (status == GAC_OK && !isfinite(*out))
         status = gac_error_set(c->err, GAC_FAILED, "layer %d: the output with a cut is not finite",
                                layer);
+    if (*out < 0) /* by rounding */
+        *out = 0;
     return status;
 }
 

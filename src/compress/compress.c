@@ -94,6 +94,7 @@ static gac_status describe_matrix(const compression *c, int32_t layer, gac_proje
     const int32_t first = c->options->first_layer, n = c->options->n_layers;
     const bool outside = layer < first || (n > 0 && layer >= first + n);
     *out = (matrix_stats){ .tensor = module->parts[0].weight,
+                           .bias = module->parts[0].bias,
                            .n_out = module->n_out,
                            .n_in = module->n_in,
                            .n = module->n_out < module->n_in ? module->n_out : module->n_in,
@@ -348,6 +349,20 @@ static void list_block(const compression *c, int32_t l, gac_compress_result *r, 
         add_module(r, &whole);
 }
 
+/* Entries of biases that go with the rows of a layer's weights. */
+static int64_t cut_biases(const layer_stats *s, const layer_choice *choice)
+{
+    int64_t sum = 0;
+    for (int p = 0; p < GAC_PROJECTION_COUNT; p++) {
+        const bool mlp = p >= GAC_PROJECTION_GATE;
+        const int64_t groups = mlp ? choice->width : choice->heads;
+        const int64_t n_groups = s->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS].n_groups;
+        if (groups && p != GAC_PROJECTION_O && p != GAC_PROJECTION_DOWN && s->matrix[p].bias >= 0)
+            sum += s->matrix[p].n_out / n_groups * (n_groups - groups);
+    }
+    return sum;
+}
+
 static gac_status list_modules(const compression *c, gac_compress_result *r)
 {
     r->modules = calloc((size_t)c->n_layers * GAC_PROJECTION_COUNT + 1, sizeof *r->modules);
@@ -357,8 +372,9 @@ static gac_status list_modules(const compression *c, gac_compress_result *r)
         list_block(c, l, r, false);
         list_block(c, l, r, true);
         r->params_after += compress_layer_params(&c->layers[l], &c->choices[l]);
+        r->total_after -= cut_biases(&c->layers[l], &c->choices[l]);
     }
-    r->total_after = r->total_before - r->params_before + r->params_after;
+    r->total_after += r->total_before - r->params_before + r->params_after;
     r->needs_code = compress_needs_code(c);
     r->n_tokens = c->n_windows * c->window;
     r->window = c->window;
@@ -414,6 +430,7 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
                       .options = options,
                       .err = err,
                       .n_layers = gac_model_n_layers(model),
+                      .lock = -1,
                       .dtype = GAC_DTYPE_COUNT };
     gac_team_watch(options->team, options->cancel);
     gac_status status = check_options(options, err);
@@ -426,6 +443,8 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
         status = describe_layers(&c);
     if (status == GAC_OK)
         status = set_budget(&c, result);
+    if (status == GAC_OK)
+        status = compress_check_budget(&c, result);
     if (status == GAC_OK)
         status = open_engine(&c);
     if (status == GAC_OK)

@@ -10,7 +10,7 @@ enum { PALU_HEADS = 4, MAX_HEAD_PARTS = 32 }; /* heads in a group of PaLU's, and
 
 /* The weight of one projection of one layer, and what factoring it would lose. */
 typedef struct matrix_stats {
-    int32_t tensor;         /* of the weight, in the checkpoint */
+    int32_t tensor, bias;   /* of the weight and its bias, in the checkpoint; -1: no bias */
     int64_t n_out, n_in;    /* of the weight */
     int64_t n_parts;        /* into which the rows are split, each factored by itself: 1, or groups
                              * of heads */
@@ -76,6 +76,8 @@ typedef struct compression {
     float *logits;            /* (GAC_MAX_LOGIT_ROWS, vocab): what is being compared */
     double *entropy;          /* (n_trial_windows): sums of p log p over a window's samples */
     char *work;               /* folder for measured layers */
+    int lock;                 /* on the work folder, or -1 */
+    bool owns_work;           /* this process made or found the folder, and no other job has it */
     bool keeps_work;          /* layers that are there are used, and they stay if the job fails */
     char fingerprint[20];     /* of the model, the text and the options, for a resumed job */
     uint64_t n_done, n_steps; /* progress */
@@ -172,6 +174,8 @@ void compress_end_work(compression *c, bool keep);
 
 /* ---- allocate.c ---- */
 
+/* Whether the budget can be met, before anything is measured. */
+gac_status compress_check_budget(compression *c, const gac_compress_result *result);
 /* Chooses for every layer. */
 gac_status compress_allocate(compression *c, gac_compress_result *result);
 /* Parameters of a layer's linear weights with these choices. */
@@ -193,6 +197,8 @@ const gac_op *compress_attention_of(const gac_model *model, int32_t layer);
 /* The sizes that may be chosen between 1 and largest, rising, *n of them; the caller frees
  * them. Where any size may be chosen, n_any evenly spaced ones. NULL: no memory. */
 int64_t *compress_candidates(const compression *c, int64_t largest, int64_t n_any, size_t *n);
+/* Whether the contract calls size aligned, for the outputs and for the inputs of a weight. */
+bool compress_is_aligned(const compression *c, int64_t size);
 int64_t compress_smallest(const compression *c);
 /* The largest of them that is at most size, or 0. */
 int64_t compress_round_down(const compression *c, int64_t size);

@@ -31,6 +31,17 @@ static size_t settings_length(const char *card, size_t n_bytes)
     return end ? (size_t)(end - card) + 5 : 0;
 }
 
+static void print_aligned(FILE *to, double aligned_pct, const char *gpu)
+{
+    if (aligned_pct >= 100)
+        fprintf(to, "- All sizes are aligned for %s.\n", gpu);
+    else
+        fprintf(to,
+                "- %.1f %% of the sizes are aligned for %s. The others are the original's;\n"
+                "  `gac repair` aligns them without changing what the model computes.\n",
+                aligned_pct, gpu);
+}
+
 static void print_summary(FILE *to, const compression *c, const gac_compress_result *r)
 {
     int n[GAC_CHOICE_HEADS + 1] = { 0 };
@@ -57,9 +68,9 @@ static void print_summary(FILE *to, const compression *c, const gac_compress_res
     if (compress_tries_cuts(c))
         fprintf(to, "- Expected divergence of the output from the original's: %.4g nats.\n",
                 r->objective);
-    if (c->options->align == GAC_ALIGN_CONTRACT)
-        fprintf(to, "- All chosen sizes are aligned for %s.\n",
-                gac_contract_gpu(c->options->contract));
+    const gac_compress_row *written = &r->rows[GAC_COMPRESS_ROW_RESULT];
+    if (c->options->align == GAC_ALIGN_CONTRACT && written->n_params)
+        print_aligned(to, written->aligned_pct, gac_contract_gpu(c->options->contract));
     fprintf(to, "\nLoad it with `AutoModelForCausalLM.from_pretrained(DIR%s)`.\n",
             r->needs_code ? ", trust_remote_code=True" : "");
 }

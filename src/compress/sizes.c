@@ -10,8 +10,7 @@ static int64_t step_at(int64_t size)
     return size < 1024 ? 32 : size < 4096 ? 64 : 128;
 }
 
-/* Whether the contract calls size aligned, for the outputs and for the inputs of a weight. */
-static bool is_aligned(const compression *c, int64_t size)
+bool compress_is_aligned(const compression *c, int64_t size)
 {
     static const gac_op_axis axes[] = { GAC_OP_GEMM_N, GAC_OP_GEMM_K };
     if (c->dtype == GAC_DTYPE_COUNT)
@@ -34,7 +33,7 @@ static bool may_choose(const compression *c, int64_t size)
     case GAC_ALIGN_ROUND:
         return size % c->options->multiple == 0;
     case GAC_ALIGN_CONTRACT:
-        return size % step_at(size) == 0 && is_aligned(c, size);
+        return size % step_at(size) == 0 && compress_is_aligned(c, size);
     }
     return false;
 }

@@ -8,10 +8,12 @@
 #include "base/team.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -96,14 +98,20 @@ static bool remove_layer(const compression *c, int kind, int32_t layer)
     return rmdir(path) == 0 || errno == ENOENT || errno == ENOTDIR;
 }
 
-/* Removes the layers in the work folder, and the folder if nothing else is in it. Returns false
- * if one of them cannot be removed. */
-static bool remove_work(const compression *c)
+static bool remove_layers(const compression *c)
 {
     bool removed = true;
     for (int32_t i = 0; i < c->n_layers; i++)
         for (int kind = 0; kind < KIND_COUNT; kind++)
             removed = remove_layer(c, kind, i) && removed;
+    return removed;
+}
+
+/* Removes the layers in the work folder, and the folder if nothing else is in it. Returns false
+ * if one of them cannot be removed. */
+static bool remove_work(const compression *c)
+{
+    const bool removed = remove_layers(c);
     return (rmdir(c->work) == 0 || errno == ENOENT || errno == ENOTEMPTY) && removed;
 }
 
@@ -146,11 +154,34 @@ static gac_status check_target(const compression *c, const char *out)
     return status;
 }
 
+/* Makes the work folder if it is not there, and locks it against other jobs. Where the file system
+ * has no locks, nothing is locked. */
+static gac_status open_work(compression *c)
+{
+    char q[256];
+    struct stat s;
+    do {
+        if (c->lock >= 0)
+            close(c->lock); /* another job removed the folder meanwhile */
+        if (mkdir(c->work, 0700) != 0 && errno != EEXIST)
+            return gac_error_set(c->err, GAC_FAILED, "%s: cannot make the work folder: %s",
+                                 gac_quote(q, sizeof q, c->work), strerror(errno));
+        c->lock = open(c->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (c->lock < 0 && errno != ENOENT)
+            return gac_error_set(c->err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, c->work),
+                                 strerror(errno));
+        if (c->lock >= 0 && flock(c->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+            return gac_error_set(c->err, GAC_FAILED, "%s: another job is at work here",
+                                 gac_quote(q, sizeof q, c->work));
+    } while (c->lock < 0 || (fstat(c->lock, &s) == 0 && s.st_nlink == 0));
+    c->owns_work = true;
+    return GAC_OK;
+}
+
 gac_status compress_start_work(compression *c, const char *out)
 {
     const char *own = c->options->work;
     size_t n = strlen(own ? own : out);
-    char q[256];
     while (!own && n > 1 && out[n - 1] == '/')
         n--;
     c->keeps_work = own || c->options->resume;
@@ -165,18 +196,18 @@ gac_status compress_start_work(compression *c, const char *out)
         status = check_target(c, out);
     if (status != GAC_OK)
         return status;
-    if (!c->keeps_work)
-        remove_work(c);
-    if (mkdir(c->work, 0700) != 0 && errno != EEXIST)
-        return gac_error_set(c->err, GAC_FAILED, "%s: cannot make the work folder: %s",
-                             gac_quote(q, sizeof q, c->work), strerror(errno));
-    return GAC_OK;
+    status = open_work(c);
+    if (status == GAC_OK && !c->keeps_work)
+        remove_layers(c);
+    return status;
 }
 
 void compress_end_work(compression *c, bool keep)
 {
-    if (c->work && !keep && gac_team_is_first(c->options->team))
+    if (c->owns_work && !keep)
         remove_work(c);
+    if (c->lock >= 0)
+        close(c->lock);
     free(c->work);
     c->work = NULL;
 }

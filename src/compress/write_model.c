@@ -52,15 +52,6 @@ static int32_t *kept_rows(const compression *c, int32_t layer, gac_projection pr
     return compress_kept_inputs(&groups, n_groups);
 }
 
-/* The index of a module's bias, or -1. */
-static int32_t bias_of(const compression *c, int32_t layer, gac_projection projection)
-{
-    char name[96];
-    snprintf(name, sizeof name, "layers.%d.%s", layer, gac_projection_name(projection));
-    const gac_module *module = gac_model_find_module(c->model, name);
-    return module->parts[0].bias;
-}
-
 static gac_status plan_projection(writing *w, int32_t layer, gac_projection projection)
 {
     const compression *c = w->c;
@@ -69,7 +60,7 @@ static gac_status plan_projection(writing *w, int32_t layer, gac_projection proj
     const bool mlp = projection >= GAC_PROJECTION_GATE;
     const bool is_last = projection == GAC_PROJECTION_O || projection == GAC_PROJECTION_DOWN;
     const int64_t groups = mlp ? choice->width : choice->heads;
-    const int32_t bias = bias_of(c, layer, projection);
+    const int32_t bias = m->bias;
     tensor_plan *plan = &w->plans[m->tensor];
     *plan = (tensor_plan){ .layer = layer, .projection = projection };
     if (choice->rank[projection]) {
@@ -354,7 +345,7 @@ static json_t *module_json(const compression *c, int32_t layer, gac_projection p
     const bool is_last = projection == GAC_PROJECTION_O || projection == GAC_PROJECTION_DOWN;
     const int64_t groups = mlp ? choice->width : choice->heads;
     const int64_t n_groups = l->channels[mlp ? CHANNELS_WIDTH : CHANNELS_HEADS].n_groups;
-    const int bias = bias_of(c, layer, projection) >= 0;
+    const int bias = m->bias >= 0;
     if (choice->rank[projection] && c->options->method == GAC_COMPRESS_PALU)
         return json_pack("{s:[I, I], s:o, s:b}", "groups", (json_int_t)m->n_out,
                          (json_int_t)m->n_in, "ranks", ranks_json(m, choice->rank[projection]),
@@ -395,24 +386,45 @@ static json_t *modules_json(const compression *c)
     return modules;
 }
 
-/* The one width that all MLPs have, where nothing else differs: then a plain config says it.
- * 0 otherwise. */
-static int64_t common_width(const compression *c)
+/* Heads of queries that all attention blocks have if each keeps n_kv_heads of keys and values. */
+static int64_t common_heads(const compression *c, int64_t n_kv_heads)
 {
+    const gac_op *op = compress_attention_of(c->model, 0);
+    return op ? op->n_q_heads / op->n_kv_heads * n_kv_heads : 0;
+}
+
+/* Whether a plain config can say all that was chosen: all layers have the same width and heads. A
+ * number of heads can only be said where the config states their size, and divides the hidden size,
+ * or other runtimes do not read it. */
+static bool is_uniform(const compression *c)
+{
+    const layer_choice *first = &c->choices[0];
+    const json_t *head = json_object_get(gac_checkpoint_config(c->checkpoint), "head_dim");
     json_t *before = list_before(c);
-    const bool differed = json_object_size(before) > 0;
+    bool uniform = json_object_size(before) == 0;
     json_decref(before);
-    if (differed)
-        return 0;
+    if (first->heads) {
+        const int64_t n_heads = common_heads(c, first->heads);
+        uniform = uniform && json_is_integer(head) && n_heads && c->hidden % n_heads == 0;
+    }
     for (int32_t l = 0; l < c->n_layers; l++) {
         const layer_choice *choice = &c->choices[l];
-        if (!choice->width || choice->width != c->choices[0].width || choice->heads)
-            return 0;
+        uniform = uniform && choice->width == first->width && choice->heads == first->heads;
         for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
-            if (choice->rank[p])
-                return 0;
+            uniform = uniform && !choice->rank[p];
     }
-    return c->choices[0].width;
+    return uniform;
+}
+
+static void set_uniform_sizes(const compression *c, json_t *config)
+{
+    const int64_t width = c->choices[0].width, n_kv_heads = c->choices[0].heads;
+    if (width)
+        json_object_set_new(config, "intermediate_size", json_integer(width));
+    if (!n_kv_heads)
+        return;
+    json_object_set_new(config, "num_key_value_heads", json_integer(n_kv_heads));
+    json_object_set_new(config, "num_attention_heads", json_integer(common_heads(c, n_kv_heads)));
 }
 
 bool compress_needs_code(const compression *c)
@@ -420,7 +432,7 @@ bool compress_needs_code(const compression *c)
     json_t *modules = modules_json(c);
     const bool changed = json_object_size(modules) > 0;
     json_decref(modules);
-    return changed && common_width(c) == 0;
+    return changed && !is_uniform(c);
 }
 
 static gac_status write_text(writing *w, const char *name, const json_t *json)
@@ -462,8 +474,8 @@ static gac_status write_config(writing *w)
     gac_status status = config && modules ? GAC_OK : gac_error_no_memory(c->err);
     if (status == GAC_OK && c->options->method == GAC_COMPRESS_PALU)
         add_palu_ranks(c, config);
-    if (status == GAC_OK && common_width(c) > 0)
-        json_object_set_new(config, "intermediate_size", json_integer(common_width(c)));
+    if (status == GAC_OK && is_uniform(c))
+        set_uniform_sizes(c, config);
     else if (status == GAC_OK && json_object_size(modules) > 0)
         status = gac_model_add_code(gac_model_family(c->model), modules, config, &code, c->err);
     if (status == GAC_OK && code)
@@ -490,10 +502,13 @@ static gac_status write_card(writing *w, const gac_compress_result *result)
 /* Writes gac.json: what was chosen, and all that is needed to do it again. */
 static gac_status write_record(writing *w, const gac_compress_result *result)
 {
+    char *path = realpath(gac_checkpoint_path(w->c->checkpoint), NULL);
     json_t *body = gac_compress_to_json(result, w->c->options);
-    json_t *record = json_pack("{s:s, s:s, s:s}", "schema", "gac.compress/1", "tool",
-                               "gac " GAC_VERSION, "device", w->c->options->device);
+    json_t *record =
+        json_pack("{s:s, s:s, s:s, s:s?}", "schema", "gac.compress/1", "tool", "gac " GAC_VERSION,
+                  "device", w->c->options->device, "model", path ? strrchr(path, '/') + 1 : NULL);
     json_object_update(record, body);
+    free(path);
     gac_status status =
         body && record ? write_text(w, "gac.json", record) : gac_error_no_memory(w->c->err);
     json_decref(body);

@@ -94,6 +94,23 @@ def product(a, b):
     return sum(x * y for x, y in zip(a, b))
 
 
+def narrow_mlps(width):
+    """The tensors of the small model, whose MLPs have lost their last channels."""
+    tensors = read_tensors(TINY / "model.safetensors")
+    for name, ((n_out, *n_in), data) in tensors.items():
+        if "gate_proj" in name or "up_proj" in name:
+            tensors[name] = ([width, *n_in], data[:2 * width * n_in[0]])
+        elif "down_proj" in name:
+            rows = [data[2 * n_in[0] * i:][:2 * width] for i in range(n_out)]
+            tensors[name] = ([n_out, width], b"".join(rows))
+    return tensors
+
+
+def rounded(value):
+    """A result as JSON on standard output has it: numbers of nine digits."""
+    return json.loads(json.dumps(value), parse_float=lambda text: f"{float(text):.8g}")
+
+
 def linear_params(folder):
     return sum(shape[0] * shape[1] for name, shape in header(folder / "model.safetensors").items()
                if ".layers." in name and len(shape) == 2)
@@ -259,6 +276,22 @@ class Compress(unittest.TestCase):
         self.assertEqual(width % 32, 0)
         self.assertNotIn("gac_modules", config)
 
+    def test_one_number_of_heads_needs_no_code(self):
+        """Every layer loses one of its two heads of keys and values."""
+        self.compress("--ratio", 0.125, "--choices", "heads", "--calib-tokens", "4096")
+        self.assertFalse((self.out / "modeling_gac.py").exists())
+        config = json.loads((self.out / "config.json").read_text())
+        self.assertEqual([config["num_attention_heads"], config["num_key_value_heads"],
+                          config["head_dim"]], [3, 1, 32])
+        self.assertNotIn("gac_modules", config)
+        self.assertIn("from_pretrained(DIR)", (self.out / "README.md").read_text())
+        self.perplexity(self.out)
+        model, out = self.folder / "old", self.folder / "of_old"
+        write_model(model, read_tensors(TINY / "model.safetensors"), head_dim=None)
+        self.compress("--ratio", 0.125, "--choices", "heads", "--calib-tokens", "4096", "-o", out,
+                      model=model)  # not every runtime reads head_dim where it was not stated
+        self.assertTrue((out / "modeling_gac.py").exists())
+
     def test_a_model_that_lost_channels_before(self):
         """What differed from the stock layers still does, changed or not."""
         before = self.folder / "before"
@@ -277,6 +310,23 @@ class Compress(unittest.TestCase):
             for module, spec in modules.items():
                 self.assertEqual(spec["linear"], shapes[f"model.{module}.weight"])
             self.assertTrue((out / "modeling_gac.py").exists())
+
+    def test_an_original_that_is_not_aligned(self):
+        """Its widths do not stay. Sizes that cannot change are mentioned."""
+        model = self.folder / "model"
+        write_model(model, narrow_mlps(500), intermediate_size=500)
+        args = ("--ratio", 0.05, "--calib-tokens", 1024)
+        found = json.loads(self.compress(*args, "--json", model=model).stdout)
+        self.assertEqual(found["aligned_pct"], 100)
+        self.assertEqual([m["choice"] for m in found["modules"] if ".mlp" in m["name"]],
+                         8 * ["width"])
+        self.assertIn("All sizes are aligned", (self.out / "README.md").read_text())
+        self.gac("inspect", self.out, "--fail-on", "misaligned", "-q")
+        said = self.compress(*args, "--exclude", "*.mlp.*", "--force", model=model).stdout
+        self.assertRegex(said, "aligned +[0-9.]+ % of the sizes; .* gac repair")
+        card = (self.out / "README.md").read_text()
+        self.assertNotIn("All sizes are aligned", card)
+        self.assertIn("gac repair", card)
 
     def test_code_of_another_family(self):
         model = self.folder / "mistral"
@@ -398,6 +448,22 @@ class Compress(unittest.TestCase):
                 self.assertEqual(first + data, tensors[name.replace(".U.1", "")][1])
                 n += 1
         self.assertGreater(n, 8)
+
+    def test_biases_that_go_with_their_rows(self):
+        tensors = read_tensors(TINY / "model.safetensors")
+        for layer in range(8):
+            for p, n in (("q", 192), ("k", 64), ("v", 64)):
+                bias = struct.pack(f"<{n}e", *[(i % 7 + layer) / 64 for i in range(n)])
+                tensors[f"model.layers.{layer}.self_attn.{p}_proj.bias"] = ([n], bias)
+        model = self.folder / "qwen2"
+        write_model(model, tensors, model_type="qwen2", architectures=["Qwen2ForCausalLM"],
+                    sliding_window=None)
+        found = json.loads(self.compress("--ratio", 0.3, "--choices", "width,heads", "--json",
+                                         "--calib-tokens", 4096, model=model).stdout)
+        self.assertIn("heads", {module["choice"] for module in found["modules"]})
+        for folder, n in ((model, found["total_before"]), (self.out, found["total_after"])):
+            self.assertEqual(n, sum(math.prod(shape) for shape in
+                                    header(folder / "model.safetensors").values()))
 
     def test_choices_and_exclusions(self):
         found = json.loads(self.compress("--ratio", 0.15, "--choices", "dense,width", "--dry-run",
@@ -553,6 +619,46 @@ class Compress(unittest.TestCase):
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")
         self.refused(2, "can be reached", "--ratio", 0.97, "--choices", "width", "--exclude",
                      "layers.[0-6].*", "--calib-tokens", "4096")
+
+    def test_what_is_impossible_is_refused_before_the_work(self):
+        work = self.folder / "work"
+        for args in (["--ratio", 0.9], ["--target-ms", 3], ["--ratio", 0.9, "--method", "asvd"],
+                     ["--ratio", 0.6, "--method", "svd"], ["--ratio", 0.3, "--method", "palu"]):
+            self.compress(*args, "--work", work, status=2)
+            self.assertFalse(work.exists())
+
+    def test_the_record_says_how_to_repeat_the_job(self):
+        said = self.result("--ratio", 0.1, "--choices", "width,rank", "--layers", "2-6", "--seed", 7,
+                           "--exclude", "layers.3.*", "--workload", "prefill:2x512*3,decode:1@300")
+        record = json.loads((self.out / "gac.json").read_text())
+        self.assertEqual(record["choices"], ["rank", "width"])
+        self.assertEqual(record["layers"], [2, 6])
+        self.assertEqual(record["excluded"], ["layers.3.*"])
+        self.assertEqual(record["target_ms"], None)
+        self.assertEqual(record["calibration"]["seed"], 7)
+        self.assertEqual([record["model"], record["calibration"]["text"]], ["tiny", "heldout.txt"])
+        self.assertEqual(record["predicted"]["workload"], "prefill:2x512*3,decode:1@300")
+        for key in set(said) - {"time", "machine", "arguments", "tool", "loads_in"}:
+            if key != "table":  # measurements are made later
+                self.assertEqual(rounded(record[key]), rounded(said[key]), key)
+        self.result("--target-ms", 2.5, "--workload", "prefill:1x2048", "--force")
+        record = json.loads((self.out / "gac.json").read_text())
+        self.assertEqual([record["target_ms"], record["layers"]], [2.5, None])
+
+    def test_two_jobs_in_one_place(self):
+        args = ["--ratio", "0.2", "--calib-tokens", "4096"]
+        for option in ((), ("--resume",)):
+            first = subprocess.Popen([OPTIONS.gac, "compress", TINY, "-o", self.out, "--text", TEXT,
+                                      "--no-sync", "-q", *args, *option], stdout=subprocess.DEVNULL)
+            end = time.monotonic() + 600
+            while not (self.folder / "out.work" / "layer-000").exists():
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.01)
+            done = self.compress(*args, *option, status=1)
+            self.assertIn("out.work: another job is at work here", done.stderr)
+            self.assertEqual(first.wait(timeout=600), 0)
+            self.assertEqual(os.listdir(self.folder), ["out"])
+            shutil.rmtree(self.out)
 
     def test_what_is_said_to_be_possible_is(self):
         args = ("--calib-tokens", 4096, "--work", self.folder / "work", "-n")

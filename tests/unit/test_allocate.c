@@ -206,12 +206,39 @@ static void one_limit_for_all(void **unused)
     dispose(&c);
 }
 
+/* The cheapest choice of every block is one of its choices, however many there are. */
+static void the_least_can_be_chosen(void **unused)
+{
+    static const shape s = { 2, 2048, 32, 8, 64, 8192 };
+    compression c = { 0 };
+    (void)unused;
+    make(&c, &s, 3);
+    const int64_t before = params(&c);
+    for (int align = GAC_ALIGN_NONE; align <= GAC_ALIGN_ROUND; align++) {
+        compression cheapest = { 0 };
+        make(&cheapest, &s, 3);
+        for (int32_t l = 0; l < s.n_layers; l++) { /* nothing is lost: the cheapest is the best */
+            for (int p = 0; p < GAC_PROJECTION_COUNT; p++)
+                cheapest.layers[l].matrix[p].scale = 0;
+            for (int k = 0; k < CHANNELS_COUNT; k++)
+                cheapest.layers[l].channels[k].scale = 0;
+        }
+        share(&cheapest, (gac_align)align, 32, 1, before);
+        const int64_t least = params(&cheapest);
+        share(&c, (gac_align)align, 32, (double)least / (double)before + 1e-12, before);
+        assert_int_equal(params(&c), least);
+        dispose(&cheapest);
+    }
+    dispose(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_limit_for_all),
         cmocka_unit_test(any_size_is_no_worse),
         cmocka_unit_test(any_size_is_seldom_aligned),
+        cmocka_unit_test(the_least_can_be_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
