@@ -138,6 +138,7 @@ typedef struct gac_compress_result {
     bool optimal;                        /* no choice of these sizes has a smaller sum of losses */
     double objective, bound;             /* that sum, and what no choice can be below */
     int64_t n_tokens, window;            /* of the text that were used, and in one sequence */
+    int64_t n_gradient_tokens;           /* of them, with which gradients were measured */
     bool needs_code; /* other runtimes load the result by modelling code beside it */
     gac_compress_row rows[GAC_COMPRESS_ROW_COUNT]; /* where there are a contract that serves the
                                                     * dtype, and a workload */

@@ -378,6 +378,7 @@ static gac_status list_modules(const compression *c, gac_compress_result *r)
     r->needs_code = compress_needs_code(c);
     r->n_tokens = c->n_windows * c->window;
     r->window = c->window;
+    r->n_gradient_tokens = c->n_gradient_windows * c->window;
     return GAC_OK;
 }
 

@@ -133,11 +133,12 @@ struct json_t *gac_compress_to_json(const gac_compress_result *r, const gac_comp
         json_pack("{s:f, s:f, s:f, s:f}", "asked", o->ratio, "asked_total", o->total_ratio,
                   "reached", 1 - (double)r->params_after / (double)r->params_before,
                   "reached_total", 1 - (double)r->total_after / (double)r->total_before);
-    json_t *text = json_pack("{s:s?, s:I, s:I, s:I, s:o}", "text", last_part(o->text_name),
-                             "n_tokens", (json_int_t)r->n_tokens, "window", (json_int_t)r->window,
-                             "seed", (json_int_t)o->seed, "hash",
-                             json_sprintf("%016llx", (unsigned long long)gac_hash_bytes(
-                                                         o->ids, o->n_ids * sizeof *o->ids)));
+    json_t *text = json_pack(
+        "{s:s?, s:I, s:I, s:I, s:I, s:o}", "text", last_part(o->text_name), "n_tokens",
+        (json_int_t)r->n_tokens, "gradient_tokens", (json_int_t)r->n_gradient_tokens, "window",
+        (json_int_t)r->window, "seed", (json_int_t)o->seed, "hash",
+        json_sprintf("%016llx",
+                     (unsigned long long)gac_hash_bytes(o->ids, o->n_ids * sizeof *o->ids)));
     return json_pack(
         "{s:s, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:b, "
         "s:f, s:f, s:o, s:o, s:o, s:o}",

@@ -65,6 +65,9 @@ static void print_summary(FILE *to, const compression *c, const gac_compress_res
             "- Calibrated with %lld tokens of text, in windows of %lld.\n",
             n[GAC_CHOICE_DENSE], n[GAC_CHOICE_RANK], n[GAC_CHOICE_WIDTH], n[GAC_CHOICE_HEADS],
             (long long)r->n_tokens, (long long)r->window);
+    if (r->n_gradient_tokens > 0)
+        fprintf(to, "- Outputs were weighed by gradients over %lld of these tokens.\n",
+                (long long)r->n_gradient_tokens);
     if (compress_tries_cuts(c))
         fprintf(to, "- Expected divergence of the output from the original's: %.4g nats.\n",
                 r->objective);
