@@ -570,7 +570,7 @@ class Compress(unittest.TestCase):
         self.refused(2, "the text has", "--ratio", 0.2, "--calib-tokens", 2 ** 63 - 1)
         self.refused(2, "no choice makes the blocks' linear weights fewer", "--ratio", 0.1,
                      "--exclude", "*", "--calib-tokens", 4096)
-        self.refused(2, "all that cannot be compressed takes", "--target-ms", 1e-4)
+        self.refused(2, "the fastest choices take", "--target-ms", 1e-4)
         self.refused(1, "No such file", "--ratio", 0.2, "-o", self.folder / "none" / "out")
         self.refused(3, "No such file", "--ratio", 0.2, "--test", self.folder / "none.txt")
         self.refused(3, "No such file", "--ratio", 0.2, text=self.folder / "none.txt")
@@ -626,8 +626,13 @@ class Compress(unittest.TestCase):
                                          said).groups()
                 self.compress("--ratio", ratio, *options, *args)
                 self.compress("--total-ratio", total, *options, *args)
-        said = self.compress("--target-ms", 3, *args, status=2).stderr
-        self.compress("--target-ms", re.search("choices take ([0-9.]+)", said)[1], *args)
+        for options in ([], ["--choices", "rank"], ["--workload", "decode:64@512"]):
+            said = self.compress("--target-ms", 1e-4, *options, *args, status=2).stderr
+            least_ms = float(re.search("choices take ([0-9.]+)", said)[1])  # rounded up
+            found = json.loads(self.compress("--target-ms", least_ms, "--json", *options,
+                                             *args).stdout)
+            self.assertLessEqual(found["predicted"]["compressed_ms"], least_ms)
+            self.assertGreater(found["predicted"]["compressed_ms"], least_ms - 0.0011)
 
     def test_a_target_that_exists_is_refused_before_the_work(self):
         self.out.mkdir()
