@@ -139,7 +139,7 @@ gac_status compress_load_layer(compression *c, int32_t layer, bool *found);
 gac_status compress_open_layer(const compression *c, int32_t layer, gac_checkpoint **out);
 gac_status compress_start_work(compression *c, const char *out);
 /* Removes the work folder, unless it was given to stay. */
-gac_status compress_clear_work(const compression *c);
+gac_status compress_clear_work(compression *c);
 /* Frees what belongs to it, and removes it unless it is to be kept. */
 void compress_end_work(compression *c, bool keep);
 

@@ -54,11 +54,11 @@ static double attention_us(const compression *c, const gac_op *op, const gac_pha
 
 int64_t compress_inner_cost(const compression *c, int32_t layer, int kind, int64_t n_groups)
 {
-    const gac_op *op = compress_attention_of(c->model, layer);
     gac_runtime runtime = { 0 };
     double sum_us = 0;
     if (!by_time(c))
         return 0;
+    const gac_op *op = compress_attention_of(c->model, layer);
     gac_contract_runtime(c->options->contract, &runtime);
     for (int i = 0; i < c->options->workload->n_phases; i++) {
         const gac_phase *phase = &c->options->workload->phases[i];
