@@ -115,11 +115,13 @@ static bool remove_work(const compression *c)
     return (rmdir(c->work) == 0 || errno == ENOENT || errno == ENOTEMPTY) && removed;
 }
 
-gac_status compress_clear_work(const compression *c)
+gac_status compress_clear_work(compression *c)
 {
     char q[256];
-    if (c->options->work || remove_work(c))
+    if (c->options->work || remove_work(c)) {
+        c->owns_work = false; /* from now on it may be another job's */
         return GAC_OK;
+    }
     return gac_error_set(c->err, GAC_FAILED, "%s: cannot be removed: %s",
                          gac_quote(q, sizeof q, c->work), strerror(errno));
 }
