@@ -168,6 +168,24 @@ class Page(unittest.TestCase):
             colours |= {ink, paper}
         self.assertEqual(len(colours), 4)
 
+    def test_commands_leave_pages(self):
+        """inspect --html and compress write such a page."""
+        tiny, cut = ROOT / "models" / "tiny", self.folder / "cut"
+        text = self.folder / "text.txt"
+        text.write_bytes((tiny / "heldout.txt").read_bytes()[:3000])
+        small = self.folder / "small"
+        for command in ([sys.executable, ROOT / "tools" / "cut_mlp.py", tiny, cut],
+                        [options.gac, "inspect", cut, "--html", self.folder / "inspect.html"],
+                        [options.gac, "compress", tiny, "-o", small, "--ratio", "0.3", "--text",
+                         text, "-q"]):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        for page, title in ((self.folder / "inspect.html", "What each cause costs"),
+                            (small / "report.html", "Predicted time beside the dense model")):
+            self.open(page, width=390)
+            self.assertIn(title, self.titles())
+            self.assertGreater(self.browser.run("document.querySelectorAll('svg title').length"), 4)
+            self.check_texts()
+
     def test_evil_texts(self):
         """What a hostile result says stays text, in the page and in its figures."""
         result = json.loads((RESULTS / "experiment.json").read_text(encoding="utf-8"))
