@@ -227,6 +227,21 @@ class Page(unittest.TestCase):
             found.setdefault(family, set()).add(colour)
         self.assertTrue(all(len(c) == 1 for c in found.values()), found)
         self.assertGreaterEqual(len({next(iter(c)) for c in found.values()}), 3)
+        # A published time lies over the bar of its case and variant.
+        marks = self.browser.run("""[...[...document.querySelectorAll('figure')].find(f =>
+            f.querySelector('h3').textContent.includes('(S2, ')).querySelectorAll('svg title')].map(t => {
+                const box = t.parentNode.getBoundingClientRect();
+                return [t.parentNode.tagName, ...t.textContent.split('\\n'), box.left, box.right]})""")
+        bars = {m[1]: m[-2:] for m in marks if m[0] == "polygon"}
+        over = 0
+        for tag, head, _, note, left, right in (m for m in marks if m[0] == "g"):
+            case, series = head.split(" · ")
+            self.assertEqual(series, "published, A100")
+            if f"{case} · {note}" in bars:
+                start, end = bars[f"{case} · {note}"]
+                self.assertTrue(start < (left + right) / 2 < end, (head, note))
+                over += 1
+        self.assertGreater(over, 6)
         for width in (390, 1280):
             self.open(page, width=width)
             self.check_texts()
