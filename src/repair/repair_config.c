@@ -1,5 +1,6 @@
 /* Makes the config of a repaired model. Every key that states a size is
  * updated. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -409,6 +410,13 @@ static gac_status edit_all(config_edit *e)
     return status;
 }
 
+/* Whether a number still has the value that a text states; null stands for those beyond JSON. */
+static bool is_value(const json_t *now, const char *digits)
+{
+    double value = gac_json_digits_value(digits);
+    return isfinite(value) ? json_is_real(now) && json_real_value(now) == value : json_is_null(now);
+}
+
 /* Restores the text of large integers and real numbers whose value did not change. */
 static void restore_digits(json_t *value, const json_t *exact)
 {
@@ -420,7 +428,7 @@ static void restore_digits(json_t *value, const json_t *exact)
         const char *digits = gac_json_digits(was);
         if (!digits)
             restore_digits(now, was);
-        else if (json_is_real(now) && json_real_value(now) == gac_json_digits_value(digits))
+        else if (is_value(now, digits))
             json_object_set(value, key, was);
     }
     json_array_foreach(own, i, was) {
@@ -428,7 +436,7 @@ static void restore_digits(json_t *value, const json_t *exact)
         const char *digits = gac_json_digits(was);
         if (!digits)
             restore_digits(now, was);
-        else if (json_is_real(now) && json_real_value(now) == gac_json_digits_value(digits))
+        else if (is_value(now, digits))
             json_array_set(value, i, was);
     }
 }
