@@ -698,6 +698,24 @@ class Behaviour(InspectCase):
         self.assertEqual(config["intermediate_size"], 176)
         self.assertEqual(self.inspect(ck)["notes"], [])
 
+    def test_inside_of_another_model(self):
+        """Vision-language models nest the config; the tower's tensors are not understood."""
+        for prefix, model_type in (("model.language_model.", "qwen2_5_vl_text"),
+                                   ("model.text_model.", "llama"), ("language_model.model.", "llama"),
+                                   ("model.language_model.", "qwen3_vl_text")):
+            with self.subTest(model_type):
+                ck = mk.build("llama")
+                for name in list(ck.tensors):
+                    if name.startswith("model."):
+                        ck.replace(name, {prefix + name[6:]: ck.tensors[name][1]})
+                ck.add("model.visual.blocks.0.mlp.fc1.weight", 40, 20)
+                ck.config = {"model_type": "whole", "text_config": {**ck.config,
+                                                                    "model_type": model_type}}
+                result, config = self.repaired(ck)
+                self.assertEqual(config["text_config"]["intermediate_size"], 176)
+                why = {r["runtime"]: r.get("why") for r in result["loads_in"]}["transformers"]
+                self.assertIn("part of another model", why)
+
     def test_layer_numbers_with_zeros(self):
         """transformers writes them so in per_layer_config of a model with ten layers or more."""
         ck = mk.build("per-layer-config")
