@@ -338,6 +338,20 @@ static gac_status edit_shared(config_edit *e)
     return status;
 }
 
+/* Corrects a hidden size or a vocabulary that the config states otherwise than the tensors have. A
+ * new hidden size is gac_rescaled_config's. */
+static gac_status correct_others(config_edit *e)
+{
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++) {
+        const gac_dim *d = gac_model_dim(e->model, i);
+        if ((d->role == GAC_ROLE_HIDDEN || d->role == GAC_ROLE_VOCAB) && d->config_key &&
+            !changed(e, i) && d->declared >= 0 && d->declared != d->size)
+            status = set_size(e, e->text, d->config_key, d->size);
+    }
+    return status;
+}
+
 /* Whether modelling code may be written for the model: nobody else's code and no other form states
  * its sizes. */
 static bool may_have_code(const config_edit *e)
@@ -403,6 +417,8 @@ static gac_status edit_all(config_edit *e)
         status = e->code ? edit_common_width(e) : edit_widths(e);
     if (status == GAC_OK)
         status = edit_shared(e);
+    if (status == GAC_OK)
+        status = correct_others(e);
     if (status == GAC_OK)
         status = gac_rescaled_config(e->model, e->sizes, e->text, e->err);
     if (status == GAC_OK && (there || e->code))

@@ -807,6 +807,23 @@ class Behaviour(InspectCase):
                 self.assertIn("gac_modules", json.load(file))
             self.assertEqual(gac("verify", directory + "/m", directory + "/x").returncode, 0)
 
+    def test_repair_corrects_every_size_of_a_stale_config(self):
+        """Also those that a repair does not change; head_dim it cannot know."""
+        ck = mk.build("qwen2")
+        ck.config.update(hidden_size=128, vocab_size=99)
+        dims = self.dims_of(ck)
+        self.assertEqual(dims["layers.1.self_attn.qk_head"]["size"], 16)  # 64 / 4, not 128 / 4
+        result, config = self.repaired(ck)
+        self.assertEqual((config["hidden_size"], config["vocab_size"]), (64, 80))
+        self.assertTrue(result["config_corrected"])
+        self.assertTrue(all(r["loads"] for r in result["loads_in"]), result["loads_in"])
+        ck.config["head_dim"] = 24
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory + "/m", seed=1)
+            said = gac("repair", directory + "/m", "-o", directory + "/x", "-q").stdout
+        self.assertIn("hidden_size 128, but hidden has 64: corrected", said)
+        self.assertIn("head_dim 24, but layers.0.self_attn.qk_head has 16: not corrected", said)
+
     def test_fail_on_misaligned(self):
         for name, code in (("svdllm", 5), ("mistral", 0)):
             run = self.run_inspect(mk.build(name), "--fail-on", "misaligned")
