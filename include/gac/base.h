@@ -180,8 +180,8 @@ gac_status gac_json_parse_exact(const char *text, size_t n_bytes, const char *so
                                 struct json_t **out, gac_error *err);
 /* Returns the text of such a number, or NULL for any other value. */
 const char *gac_json_digits(const struct json_t *value);
-/* Returns what gac_json_parse would have returned for the same text, NaN and infinity apart. The caller
- * owns it. NULL if memory is short. */
+/* Returns what gac_json_parse would have returned for the same text, apart from
+ * NaN and infinity. The caller owns it. NULL if memory is short. */
 struct json_t *gac_json_rounded(const struct json_t *exact);
 
 /* Reads and parses a file of at most max_bytes. */

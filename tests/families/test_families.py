@@ -687,7 +687,8 @@ class Behaviour(InspectCase):
     def test_width_that_is_doubled(self):
         """Layers of Gemma 4 that share keys have twice the width that the config states."""
         ck = mk.build("gemma")
-        ck.config.update(model_type="gemma4_text", use_double_wide_mlp=True)
+        ck.config.update(model_type="gemma4_text", use_double_wide_mlp=True, num_kv_shared_layers=1,
+                         intermediate_size=86)  # and that is out of date
         block = "model.layers.1.mlp."
         for name, shape in (("gate", (344, 64)), ("up", (344, 64)), ("down", (64, 344))):
             ck.replace(f"{block}{name}_proj.weight", {f"{block}{name}_proj.weight": shape})
@@ -696,7 +697,7 @@ class Behaviour(InspectCase):
         self.assertEqual([dims[f"layers.{i}.mlp.width"]["size"] for i in range(2)], [172, 172])
         result, config = self.repaired(ck)
         self.assertEqual(config["intermediate_size"], 176)
-        self.assertEqual(self.inspect(ck)["notes"], [])
+        self.assertTrue(all("missing" not in note for note in self.inspect(ck)["notes"]))
 
     def test_inside_of_another_model(self):
         """Vision-language models nest the config; the tower's tensors are not understood."""
