@@ -642,6 +642,21 @@ class Behaviour(InspectCase):
         result, _ = self.repaired(ck)
         self.assertFalse({r["runtime"]: r["loads"] for r in result["loads_in"]}["transformers"])
 
+    def test_layers_that_predict_further_tokens(self):
+        """DeepSeek-V3 has one behind the last layer that runs. Its experts move with the others."""
+        ck = mk.build("deepseek-v3")
+        for name in [n for n in ck.tensors if n.startswith("model.layers.1.")]:
+            ck.add(name.replace("layers.1.", "layers.2."), *ck.tensors[name][1])
+        ck.add("model.layers.2.eh_proj.weight", 64, 128)
+        loads = {}
+        for n_predict in (0, 1):
+            ck.config["num_nextn_predict_layers"] = n_predict
+            result, _ = self.repaired(ck)
+            self.assertTrue(any(d["name"].startswith("layers.2.mlp.experts")
+                                for d in result["dims"] if d["from"] != d["to"]))
+            loads[n_predict] = {r["runtime"]: r["loads"] for r in result["loads_in"]}["transformers"]
+        self.assertEqual(loads, {0: False, 1: True})
+
     def test_a_state_space_layer_may_share_the_width(self):
         ck = self.hybrid()
         ck.add("model.layers.0.mamba.norm.weight", 44)
