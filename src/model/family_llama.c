@@ -93,6 +93,12 @@ static const decoder ministral = {
 static const family family_ministral = { "ministral", ministral_types, "layers",
                                          NULL,        decoder_build,   &ministral };
 
+/* Vision-language models; their rotation has parts for time, height and width. */
+static const char *const qwen_vl_types[] = { "qwen2_vl",        "qwen2_vl_text", "qwen2_5_vl",
+                                             "qwen2_5_vl_text", "qwen3_vl_text", NULL };
+static const family family_qwen_vl = { "qwen-vl", qwen_vl_types, "layers",
+                                       NULL,      decoder_build, &ministral };
+
 static const char *const arcee_types[] = { "arcee", NULL };
 static const decoder arcee = {
     MODULES, .top_norms = { "norm" },         .norms = { NORMS }, QKVO, UNGATED,
@@ -234,7 +240,7 @@ static const decoder apertus = { MODULES,
 static const family family_apertus = { "apertus", apertus_types, "layers",
                                        NULL,      decoder_build, &apertus };
 
-static const char *const glm_types[] = { "glm", "glm4", NULL };
+static const char *const glm_types[] = { "glm", "glm4", "glm4v", "glm4v_text", NULL };
 static const decoder glm = { MODULES,
                              .top_norms = { "norm" },
                              .norms = { NORMS, "post_self_attn_layernorm", "post_mlp_layernorm" },
@@ -349,13 +355,14 @@ static const decoder minicpm3 = { MODULES,
 static const family family_minicpm3 = { "minicpm3", minicpm3_types, "layers",
                                         NULL,       decoder_build,  &minicpm3 };
 
-const family *const families_llama[] = {
-    &family_llama,     &family_mistral,   &family_qwen2,    &family_qwen3,
-    &family_gemma,     &family_phi3,      &family_seed_oss, &family_smollm3,
-    &family_ministral, &family_arcee,     &family_granite,  &family_helium,
-    &family_ernie4_5,  &family_hunyuan,   &family_exaone4,  &family_cohere,
-    &family_olmo,      &family_olmo2,     &family_stablelm, &family_nemotron,
-    &family_jais2,     &family_nanochat,  &family_apertus,  &family_glm,
-    &family_bitnet,    &family_diffllama, &family_doge,     &family_starcoder2,
-    &family_phi,       &family_persimmon, &family_minicpm3, NULL
-};
+const family *const families_llama[] = { &family_llama,     &family_mistral,    &family_qwen2,
+                                         &family_qwen3,     &family_gemma,      &family_phi3,
+                                         &family_seed_oss,  &family_smollm3,    &family_ministral,
+                                         &family_qwen_vl,   &family_arcee,      &family_granite,
+                                         &family_helium,    &family_ernie4_5,   &family_hunyuan,
+                                         &family_exaone4,   &family_cohere,     &family_olmo,
+                                         &family_olmo2,     &family_stablelm,   &family_nemotron,
+                                         &family_jais2,     &family_nanochat,   &family_apertus,
+                                         &family_glm,       &family_bitnet,     &family_diffllama,
+                                         &family_doge,      &family_starcoder2, &family_phi,
+                                         &family_persimmon, &family_minicpm3,   NULL };
