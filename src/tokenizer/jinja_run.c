@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { MAX_DEPTH = 200, MAX_WORK = 1 << 24, MAX_OUT = 1 << 22 };
+enum { NODE_WORK = 10, LOOP_WORK = 200 }; /* beside a byte of text */
 
 json_t *jinja_fail(jinja_run *run, const char *format, ...)
 {
@@ -281,7 +282,7 @@ static json_t *eval_kind(jinja_run *run, const jinja_node *node)
 
 json_t *jinja_eval(jinja_run *run, const jinja_node *node)
 {
-    if (!jinja_spend(run, 1))
+    if (!jinja_spend(run, NODE_WORK))
         return NULL;
     if (++run->depth > MAX_DEPTH)
         return jinja_fail(run, "it is nested too deeply");
@@ -397,6 +398,8 @@ static void run_for(jinja_run *run, const jinja_node *node)
     if (node->b && run->status == GAC_OK)
         items = keep_items(run, node, items);
     for (size_t i = 0; i < json_array_size(items) && run->status == GAC_OK && !run->broke; i++) {
+        if (!jinja_spend(run, LOOP_WORK))
+            break;
         json_object_clear(inner.variables);
         set_loop(run, items, i);
         set_targets(run, node, json_array_get(items, i));

@@ -84,7 +84,7 @@ json_t *jinja_list(jinja_run *run)
 
 bool jinja_append(jinja_run *run, json_t *list, json_t *value)
 {
-    bool fits = jinja_spend(run, 1) && value && !jinja_is_namespace(run, value) &&
+    bool fits = jinja_spend(run, 4) && value && !jinja_is_namespace(run, value) &&
                 json_array_append(list, value) == 0;
     json_decref(value);
     if (!fits)
