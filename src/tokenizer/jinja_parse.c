@@ -309,6 +309,8 @@ static jinja_node *parse_filters(parser *p, jinja_node *value)
             value = filter;
         } else if (take(p, "is")) {
             value = parse_test(p, value);
+            if (is_word(p, "is"))
+                return refuse(p, "a chain of tests");
         } else {
             break;
         }
@@ -351,6 +353,7 @@ static jinja_node *parse_binary(parser *p, int level)
         return value;
     }
     jinja_node *value = parse_binary(p, level + 1);
+    int n_taken = 0;
     while (p->status == GAC_OK) {
         const char *op = NULL;
         bool no = false;
@@ -364,13 +367,12 @@ static jinja_node *parse_binary(parser *p, int level)
         }
         if (!op)
             return value;
+        if (level == compared && n_taken++ > 0)
+            return refuse(p, "a chain of comparisons is not known, before");
         jinja_node *both = make(p, JINJA_BINARY, value, parse_binary(p, level + 1));
         if (both)
             both->name = op;
         value = no ? negated(p, both) : both;
-        if (level == compared && (is(p, JINJA_TOKEN_OPERATOR, "<") ||
-                                  is(p, JINJA_TOKEN_OPERATOR, "==") || is_word(p, "in")))
-            return refuse(p, "a chain of comparisons is not known");
     }
     return value;
 }
