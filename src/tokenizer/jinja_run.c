@@ -406,13 +406,14 @@ static void run_for(jinja_run *run, const jinja_node *node)
         jinja_run_body(run, node->body);
         run->continued = false;
     }
-    bool none = json_array_size(items) == 0;
     run->broke = false;
+    if (json_array_size(items) == 0 && run->status == GAC_OK) {
+        json_object_clear(inner.variables); /* names of the condition */
+        jinja_run_body(run, node->otherwise);
+    }
     run->scope = (jinja_scope *)(uintptr_t)inner.outer;
     json_decref(inner.variables);
     json_decref(items);
-    if (none && run->status == GAC_OK)
-        jinja_run_body(run, node->otherwise);
 }
 
 static void run_statement(jinja_run *run, const jinja_node *node)
