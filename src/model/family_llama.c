@@ -1,6 +1,8 @@
 /* Families with Llama's layout: a decoder with RMSNorm or LayerNorm, rotary
  * embedding and an MLP, one after the other or side by side. They differ in a
  * few names and in what may change. */
+#include <string.h>
+
 #include "model/model_internal.h"
 
 #define NORMS "input_layernorm", "post_attention_layernorm"
@@ -48,11 +50,28 @@ static const decoder qwen3 = { MODULES, .top_norms = { "norm" }, .norms = { NORM
                                MLP };
 static const family family_qwen3 = { "qwen3", qwen3_types, "layers", NULL, decoder_build, &qwen3 };
 
+/* Published configs of Gemma leave out what transformers has as a default. */
+static void gemma_heads(builder *b, attention_spec *spec)
+{
+    const char *type = json_string_value(json_object_get(b->config, "model_type"));
+    const bool first = type && strcmp(type, "gemma") == 0;
+    if (!json_object_get(b->config, "num_attention_heads"))
+        spec->n_heads = first ? 16 : 8;
+    if (!json_object_get(b->config, "num_key_value_heads"))
+        spec->n_kv_heads = first ? 16 : 4;
+    if (!json_object_get(b->config, "head_dim"))
+        spec->head_dim = 256;
+}
+
 static const char *const gemma_types[] = { "gemma", "gemma2", "gemma3_text", "vaultgemma", NULL };
-static const decoder gemma = {
-    MODULES, .top_norms = { "norm" },           .norms = { FOUR_NORMS }, QKVO, GATED,
-    MLP,     .hidden_refused = scaled_embedding
-};
+static const decoder gemma = { MODULES,
+                               .top_norms = { "norm" },
+                               .norms = { FOUR_NORMS },
+                               QKVO,
+                               GATED,
+                               MLP,
+                               .hidden_refused = scaled_embedding,
+                               .heads = gemma_heads };
 static const family family_gemma = { "gemma", gemma_types, "layers", NULL, decoder_build, &gemma };
 
 static const char *const phi3_types[] = { "phi3", NULL };
