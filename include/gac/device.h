@@ -254,12 +254,12 @@ typedef struct gac_compute_options {
         GAC_DTYPE_F16, NULL, 0, 1 \
     }
 
-/* What families of models do in another way than Llama. A device states which of these it
- * computes (gac_compute_ops.variations), and is not asked for others. */
+/* How families of models differ from Llama. A device states which of these it computes
+ * (gac_compute_ops.variations), and is not asked for others. */
 typedef enum gac_variation {
     GAC_VARIATION_LAYER_NORM = 1 << 0, /* norms that subtract the mean, or have a bias */
     GAC_VARIATION_ACTIVATION = 1 << 1, /* an activation other than silu, an MLP without a gate */
-    GAC_VARIATION_OUT_NORM = 1 << 2,   /* a norm of what a module gives */
+    GAC_VARIATION_OUT_NORM = 1 << 2,   /* a norm of a module's output */
     GAC_VARIATION_SCALE = 1 << 3,      /* scaled embeddings, outputs or logits */
     GAC_VARIATION_SOFTCAP = 1 << 4,    /* bounded scores or logits */
     GAC_VARIATION_WINDOW = 1 << 5,     /* attention to the last tokens only */
@@ -403,7 +403,8 @@ typedef struct gac_factor_job {
 
 /* ---- Gradients ----------------------------------------------------------- */
 
-/* A linear module y = x W^T + bias. gram, if not NULL, adds g g^T for the gradients g by y. */
+/* A linear module y = x W^T + bias. gram, if not NULL, adds g g^T for the gradients g with
+ * respect to y. */
 typedef struct gac_backward_linear {
     gac_host_tensor weight; /* (n_out, n_in) */
     const float *bias;      /* (n_out), or NULL */
@@ -421,7 +422,7 @@ enum {
     GAC_BACKWARD_COUNT
 };
 
-/* One layer as Llama's, for sequences that start at position 0. What runs forward in it is
+/* A layer of Llama's kind, for sequences that start at position 0. The forward pass through it is
  * computed again from x. */
 typedef struct gac_backward_layer {
     int64_t n_sequences, n_tokens, hidden, n_q_heads, n_kv_heads, qk_size, v_size;
@@ -431,22 +432,24 @@ typedef struct gac_backward_layer {
     const float *cosines, *sines;           /* (n_tokens, qk_size / 2), or NULL: not rotated */
     int64_t window;    /* a token sees so many tokens, its own included; 0: all */
     double eps, scale; /* of the norms, and of the softmax */
-    const float *x;    /* (n_sequences, n_tokens, hidden), what goes in */
-    float *gradient;   /* as x: by what comes out; replaced by that by x */
+    const float *x;    /* (n_sequences, n_tokens, hidden), the input */
+    float *gradient;   /* as x, with respect to the output; replaced by that with
+                        * respect to x */
 } gac_backward_layer;
 
-/* The end of a model: a norm and an output head. The loss is -log of the probability of one
- * token for each row, which is drawn from the output itself. */
+/* The end of a model: a norm and an output head. The loss of a row is -log of the probability of
+ * one token, which is drawn from the model's own output. */
 typedef struct gac_backward_head {
     int64_t n_rows, hidden, vocab;
     gac_host_tensor weight; /* (vocab, hidden) */
     const float *norm;      /* (hidden) */
     double eps;
     const float *x;         /* (n_rows, hidden), what the norm gets */
-    float *logits;          /* (n_rows, vocab); replaced by the gradient by them */
+    float *logits;          /* (n_rows, vocab); replaced by the gradient with respect to
+                             * them */
     const double *log_sums; /* (n_rows): log of the sum of the exponentials of a row */
     const double *draws;    /* (n_rows), from 0 to 1: choose the tokens */
-    float *gradient;        /* (n_rows, hidden), by x: an output */
+    float *gradient;        /* (n_rows, hidden), with respect to x: the result */
 } gac_backward_head;
 
 typedef struct gac_compute_memory {
