@@ -1,5 +1,5 @@
-"""What the derive_*.py scripts share: the time model of src/contract/contract_time.c,
-fitting it to measured points, and writing a contract file people can read."""
+"""What the derive_*.py scripts share: the time model of src/contract/contract_time.c, its errors,
+and writing a contract file people can read."""
 import json
 import math
 import statistics
