@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Choices of a block, and ranks of a matrix where any may be chosen. Both are primes: sizes that
- * are so many equal steps apart are aligned no more often than any others. */
+/* Choices of a block, and ranks of a matrix where any rank may be chosen. Both are primes, so that
+ * evenly spaced sizes are aligned no more often than any others. */
 enum { MAX_CHOICES = 509, N_ANY_RANKS = 127, MAX_MATRICES = 4 };
 
 /* One choice for a block. */
@@ -25,7 +25,7 @@ typedef struct options {
     size_t n;
 } options;
 
-/* The matrices of a block, the matrix through which its channels go out, and their kind. */
+/* The matrices of a block, and the kind of its channels. The last matrix reads the channels. */
 typedef struct block {
     gac_projection first;
     int n_matrices;

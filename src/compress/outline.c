@@ -1,6 +1,6 @@
 /* The table that a job ends with: the model as it was, with sizes of any kind, with those rounded
- * up, and with the sizes that were chosen. For choices that are not written, a checkpoint of zeros
- * is: its file is sparse, and it is judged as any model is. */
+ * up, and with the sizes that were chosen. A choice that is not written is judged by a
+ * checkpoint of zeros: its file is sparse, and it is opened and judged as any model is. */
 #include "compress/compress_internal.h"
 
 #include <math.h>
