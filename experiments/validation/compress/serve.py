@@ -2,13 +2,15 @@
 """Do compressed models load in transformers and vLLM, and do they say the same there?
 
     serve.py GAC MODEL TEXT OUT.json [--ratios 0.1,0.3,0.5] [--more "--method energy"]
+    serve.py GAC MODEL TEXT OUT.json --folders RESULT,RESULT
 
-Compresses MODEL at every ratio with gac, calibrated on TEXT, and once by fewer heads only, with the options
-of --more. The dense model and each result continue three prompts with the likeliest tokens: by gac, by
+Compresses MODEL at every ratio with gac, calibrated on TEXT, and once by fewer heads only, with the
+options of --more; or takes results that are there. The dense model and each result continue three prompts with the likeliest tokens: by gac, by
 transformers and by vLLM, in float32 on the CPU. The token ids must be equal. transformers also
 saves the model, loads it again, and compiles the forward pass. Exit 1 if anything differs.
 """
 import argparse
+import functools
 import json
 import os
 import platform
@@ -117,11 +119,19 @@ def compress(args, work, name, options):
     out = os.path.join(work, name)
     chosen = gac(args.gac, "compress", args.model, "-o", out, "--text", args.text, "--work",
                  os.path.join(work, "layers"), *options, *args.more.split())
+    return out, {"options": options + args.more.split(), **describe(chosen)}
+
+
+def describe(chosen):
     counts = {}
     for module in chosen["modules"]:
         counts[module["choice"]] = counts.get(module["choice"], 0) + 1
-    return out, {"options": options + args.more.split(), "choices": counts, "aligned_pct": chosen["aligned_pct"],
-                 "ratio": chosen["ratio"]}
+    return {"choices": counts, "aligned_pct": chosen.get("aligned_pct"), "ratio": chosen["ratio"]}
+
+
+def read_result(folder):
+    with open(os.path.join(folder, "gac.json"), encoding="utf-8") as file:
+        return folder, describe(json.load(file))
 
 
 def versions():
@@ -146,14 +156,19 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--ratios", default="0.1,0.3,0.5")
     parser.add_argument("--more", default="")
+    parser.add_argument("--folders", default="")
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as work:
-        jobs = [("dense", None)] + [(r, ["--ratio", r]) for r in args.ratios.split(",")]
-        jobs.append(("fewer heads", ["--ratio", "0.1", "--choices", "heads"]))
-        for name, options in jobs:
-            folder, row = (compress(args, work, name, options) if options
-                           else (args.model, {}))
+        jobs = [("dense", lambda: (args.model, {}))]
+        for folder in filter(None, args.folders.split(",")):
+            jobs.append((os.path.basename(folder), functools.partial(read_result, folder)))
+        if not args.folders:
+            made = [(r, ["--ratio", r]) for r in args.ratios.split(",")]
+            made.append(("fewer heads", ["--ratio", "0.1", "--choices", "heads"]))
+            jobs += [(n, functools.partial(compress, args, work, n, how)) for n, how in made]
+        for name, job in jobs:
+            folder, row = job()
             prompts, expected = gac_ids(args.gac, folder)
             row = {"name": name, **row, **try_model(folder, prompts, expected)}
             rows.append(row)
