@@ -38,7 +38,11 @@ def main():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     n_tables = len(outputs(notebook, "text/html"))
     with tempfile.TemporaryDirectory() as home:
-        os.environ.update(IPYTHONDIR=home, JUPYTER_RUNTIME_DIR=home, TQDM_DISABLE="1")
+        # The kernel runs in another folder, so that it needs whole paths.
+        path = os.pathsep.join(str(pathlib.Path(p).absolute()) for p in
+                               os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+        os.environ.update(IPYTHONDIR=home, JUPYTER_RUNTIME_DIR=home, TQDM_DISABLE="1",
+                          PYTHONPATH=path)
         client = NotebookClient(notebook, timeout=600,
                                 resources={"metadata": {"path": str(NOTEBOOK.parent)}})
         try:
