@@ -55,8 +55,11 @@ def main():
         nbformat.write(notebook, NOTEBOOK)
         return 0
     tables = outputs(notebook, "text/html")
-    if len(tables) != n_tables or not all("<td" in t for t in tables):
-        sys.exit(f"{len(tables)} tables, {n_tables} are in the notebook: run it with --write")
+    # A page has a caption and no rows.
+    empty = sum("<td" not in t for t in tables)
+    if len(tables) != n_tables or empty != 1 or not all("<caption" in t for t in tables):
+        sys.exit(f"{len(tables)} tables, {empty} of them empty, and {n_tables} are in the notebook: "
+                 "run it with --write")
     for line in printed(notebook).splitlines():
         if line.startswith("skipped"):
             print(line)
