@@ -44,6 +44,8 @@ check-transformers: build/gac
 	@[ -n "$(PYTHON)" ] || tools/setup.sh transformers
 	@$(or $(PYTHON),build/venv-transformers/bin/python) $(FAMILIES)/matrix.py build/gac \
 	    $(FAMILIES)/results.json; status=$$?; \
+	    $(or $(PYTHON),build/venv-transformers/bin/python) $(FAMILIES)/nested.py build/gac \
+	    $(FAMILIES)/nested.json || status=1; \
 	    python3 $(FAMILIES)/supported.py --write && exit $$status
 
 demo: build/gac

@@ -112,14 +112,25 @@ static gac_status make_chat(cli *c, generate_command *o, const char *message)
 }
 
 /* Tells of --chat where a plain prompt goes to a chat model. */
-static void hint_at_chat(cli *c, const generate_command *o)
+static void hint_at_chat(cli *c, const generate_command *o, const char *prompt)
 {
     gac_error ignored = GAC_ERROR_INIT;
     gac_chat *chat = NULL;
-    if (gac_chat_open(o->engine.path, &chat, &ignored) == GAC_OK && chat)
+    char *text = NULL;
+    if (c->json)
+        return;
+    gac_status status = gac_chat_open(o->engine.path, &chat, &ignored);
+    bool has = status != GAC_OK || chat;
+    if (status == GAC_OK && chat)
+        status = gac_chat_prompt(chat, o->engine.tokenizer, NULL, prompt, &text, &ignored);
+    if (has && status == GAC_OK)
         gac_log_write(&c->log, 0,
-                      "hint: this model has a chat template (%s); --chat puts the prompt into it",
-                      gac_chat_name(chat));
+                      "hint: this model has a chat template; --chat puts the prompt into it");
+    else if (has)
+        gac_log_write(&c->log, 0,
+                      "hint: this model has a chat template that cannot be used here; it may not "
+                      "expect a plain prompt");
+    free(text);
     gac_chat_close(chat);
 }
 
@@ -135,7 +146,7 @@ static gac_status make_prompt(cli *c, generate_command *o, const char *text)
         return read_ids(c, o);
     if (o->chat)
         return make_chat(c, o, text);
-    hint_at_chat(c, o);
+    hint_at_chat(c, o, text);
     return gac_tokenizer_encode(o->engine.tokenizer, text, strlen(text), true, &o->prompt,
                                 &o->n_prompt, &c->error);
 }
@@ -207,8 +218,8 @@ static gac_status find_eos(cli *c, generate_command *o)
     o->options.eos = o->eos;
     if (o->engine.tokenizer)
         add_eos(o, gac_tokenizer_eos(o->engine.tokenizer));
-    if (gac_chat_end(o->template))
-        add_eos(o, gac_tokenizer_find(o->engine.tokenizer, gac_chat_end(o->template)));
+    if (o->template)
+        add_eos(o, gac_chat_end(o->template, o->engine.tokenizer));
     if (has_file(o, "generation_config.json"))
         status = add_generation_eos(c, o, &found);
     if (status == GAC_OK && !found)
@@ -269,9 +280,9 @@ static gac_status report_json(cli *c, const generate_command *o, const gac_gener
     char q[300];
     json_t *result = gac_json_result("gac.generate/1", c->argc, c->argv);
     json_t *body = json_pack(
-        "{s:s, s:s, s:s?, s:o, s:o, s:s%, s:s, s:{s:f, s:I, s:f, s:I}, s:f, s:f}", "checkpoint",
+        "{s:s, s:s, s:b, s:o, s:o, s:s%, s:s, s:{s:f, s:I, s:f, s:I}, s:f, s:f}", "checkpoint",
         gac_quote(q, sizeof q, o->engine.path), "device", o->engine.options.device, "chat",
-        gac_chat_name(o->template), "prompt_ids", ids_json(o->prompt, o->n_prompt), "ids",
+        o->template != NULL, "prompt_ids", ids_json(o->prompt, o->n_prompt), "ids",
         ids_json(g->ids, (size_t)g->n_ids), "text", g->text, g->n_bytes, "stop",
         gac_stop_name(g->stop), "sampling", "temperature", s->temperature, "top_k",
         (json_int_t)s->top_k, "top_p", s->top_p, "seed", (json_int_t)s->seed, "prompt_s",

@@ -99,17 +99,25 @@ static gac_status choose(cli *c, repair_command *o, const gac_model *model, gac_
 /* Prints the keys of the config that stated other sizes than the tensors had. */
 static void print_corrections(const gac_model *model, bool dry_run)
 {
-    const char *last = NULL, *done = dry_run ? "would be corrected" : "corrected";
-    for (int32_t i = 0; i < gac_model_n_dims(model); i++) {
+    enum { MAX_KEYS = 16 };
+    const char *keys[MAX_KEYS], *done = dry_run ? "would be corrected" : "corrected";
+    int n = 0;
+    for (int32_t i = 0; i < gac_model_n_dims(model) && n < MAX_KEYS; i++) {
         const gac_dim *d = gac_model_dim(model, i);
-        bool stale = d->declared >= 0 && d->declared != d->size && d->role != GAC_ROLE_RANK;
-        if (!stale || !d->config_key || (last && strcmp(last, d->config_key) == 0))
+        int k = 0;
+        if (d->declared < 0 || d->declared == d->size || d->role == GAC_ROLE_RANK || !d->config_key)
             continue;
-        last = d->config_key;
-        printf("config.json states %s %lld, but %s has %lld: %s\n", last, (long long)d->declared,
-               d->name, (long long)d->size, done);
+        while (k < n && strcmp(keys[k], d->config_key) != 0)
+            k++;
+        if (k < n)
+            continue;
+        keys[n++] = d->config_key;
+        printf("config.json states %s %lld, but %s has %lld: %s\n", d->config_key,
+               (long long)d->declared, d->name, (long long)d->size,
+               strcmp(d->config_key, "head_dim") == 0 ? "not corrected, as scores depend on it"
+                                                      : done);
     }
-    if (!last)
+    if (n == 0)
         printf("config.json states other numbers of heads than the layers have: %s\n", done);
 }
 

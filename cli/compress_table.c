@@ -12,7 +12,7 @@ void compress_table_clear(compress_measured *measured)
     }
 }
 
-/* Sorts the phases that fit into the model's context into the work of an engine. */
+/* Lists the phases that an engine is to time: those that fit into the model's context. */
 static void list_work(const gac_workload *workload, int64_t context, gac_pass_shape *prefill,
                       gac_pass_shape *decode, gac_engine_work *work)
 {

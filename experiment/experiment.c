@@ -255,11 +255,6 @@ const char *gac_experiment_title(const gac_experiment *experiment)
     return experiment->title;
 }
 
-const struct json_t *gac_experiment_spec(const gac_experiment *experiment)
-{
-    return experiment->spec;
-}
-
 gac_status gac_experiment_count(const gac_experiment *experiment, gac_stack stack, bool quick,
                                 int64_t *n_cases, int64_t *n_calls, gac_error *err)
 {

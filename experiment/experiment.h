@@ -37,7 +37,6 @@ void gac_experiment_free(gac_experiment *experiment); /* NULL is fine */
 /* Borrowed; valid while the experiment lives. */
 const char *gac_experiment_id(const gac_experiment *experiment);
 const char *gac_experiment_title(const gac_experiment *experiment);
-const struct json_t *gac_experiment_spec(const gac_experiment *experiment);
 
 /* Counts what a run measures: cases, and distinct operator calls. */
 gac_status gac_experiment_count(const gac_experiment *experiment, gac_stack stack, bool quick,

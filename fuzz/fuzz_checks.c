@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include <gac/engine.h>
+
 void fuzz_check_refusal(gac_status status, const gac_error *err)
 {
     size_t n = strnlen(err->text, sizeof err->text);
@@ -120,4 +122,15 @@ void fuzz_check_model(const gac_model *model)
     for (int32_t i = 0; i < gac_model_n_unexplained(model); i++)
         FUZZ_CHECK(gac_model_unexplained(model, i) <
                    gac_checkpoint_n_tensors(gac_model_checkpoint(model)));
+}
+
+void fuzz_check_engine(const gac_model *model)
+{
+    gac_error err = GAC_ERROR_INIT;
+    int64_t n_tokens = 0;
+    gac_status status = gac_engine_model_context(model, &n_tokens, &err);
+    if (status == GAC_OK)
+        FUZZ_CHECK(n_tokens >= 1);
+    else
+        fuzz_check_refusal(status, &err);
 }

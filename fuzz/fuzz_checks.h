@@ -21,5 +21,7 @@ void fuzz_check_checkpoint(gac_checkpoint *checkpoint);
 
 /* Dimensions name places that exist and fit, operators name dimensions. */
 void fuzz_check_model(const gac_model *model);
+/* The engine takes the model, or refuses it in one line. */
+void fuzz_check_engine(const gac_model *model);
 
 #endif

@@ -41,10 +41,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     status = gac_checkpoint_open(fuzz_folder(), NULL, &checkpoint, &err);
     if (status == GAC_OK)
         status = gac_model_create(checkpoint, &model, &err);
-    if (status == GAC_OK)
+    if (status == GAC_OK) {
         fuzz_check_model(model);
-    else
+        fuzz_check_engine(model);
+    } else {
         fuzz_check_refusal(status, &err);
+    }
     gac_model_free(model);
     gac_checkpoint_close(checkpoint);
     return 0;

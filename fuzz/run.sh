@@ -29,7 +29,7 @@ start() { # target
         -print_final_stats=1 "$work/corpus/$1" "$work/seeds/$1" >"$work/$1.log" 2>&1
 }
 
-targets="json header index config model contract experiment gguf tokenizer torch report"
+targets="json header index config model contract experiment gguf tokenizer chat torch report"
 pids=""
 for target in $targets; do
     if [ ! -x "$work/fuzz_$target" ]; then

@@ -368,9 +368,16 @@ def report_seeds():
                 yield name[:-5], stream.read()
 
 
+def chat_seeds():
+    with open(os.path.join(ROOT, "tests", "data", "chat", "cases.json"), "rb") as stream:
+        for i, case in enumerate(json.load(stream)):
+            yield str(i), case["template"].encode()
+
+
 SEEDS = {"json": json_seeds, "header": header_seeds, "index": index_seeds, "config": config_seeds,
          "model": model_seeds, "contract": contract_seeds, "experiment": experiment_seeds,
-         "gguf": gguf_seeds, "torch": torch_seeds, "tokenizer": tokenizer_seeds, "report": report_seeds}
+         "gguf": gguf_seeds, "torch": torch_seeds, "tokenizer": tokenizer_seeds, "chat": chat_seeds,
+         "report": report_seeds}
 
 
 MAX_BYTES = 32768  # -max_len of run.sh

@@ -174,13 +174,14 @@ gac_status gac_json_parse(const char *text, size_t n_bytes, const char *source, 
  * their spelling: 1e-05 stays 1e-05. gac_json_parse turns both into real
  * numbers. This function turns each into a string of a NUL and its text. No
  * other string has a NUL, and gac_json_text writes these strings as numbers
- * again. */
+ * again. It also takes NaN, Infinity and -Infinity, which Python writes and
+ * JSON does not have; gac_json_rounded turns them into null. */
 gac_status gac_json_parse_exact(const char *text, size_t n_bytes, const char *source,
                                 struct json_t **out, gac_error *err);
 /* Returns the text of such a number, or NULL for any other value. */
 const char *gac_json_digits(const struct json_t *value);
-/* Returns what gac_json_parse would have returned for the same text. The caller
- * owns it. NULL if memory is short. */
+/* Returns what gac_json_parse would have returned for the same text, apart from
+ * NaN and infinity. The caller owns it. NULL if memory is short. */
 struct json_t *gac_json_rounded(const struct json_t *exact);
 
 /* Reads and parses a file of at most max_bytes. */

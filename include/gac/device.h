@@ -1,10 +1,9 @@
 /* device: where arithmetic runs.
  *
- * A device is a GPU reached through a plug-in that is loaded at run time, or
- * the CPU, which is always there and is the reference that every other device
- * is held against. Work is a task: one operator call prepared with its
- * operands on the device, that can be run, timed and asked which kernels it
- * launched. Models are not known here.
+ * A device is a GPU reached through a plug-in that is loaded at run time, or the CPU, which is
+ * always there and is the reference that every other device is held against. Work is a task: one
+ * operator call prepared with its operands on the device, that can be run, timed and asked which
+ * kernels it launched. Models are not known here.
  *
  * One device and its tasks are used by one thread at a time. */
 #ifndef GAC_DEVICE_H
@@ -36,12 +35,10 @@ typedef struct gac_device_info {
     int64_t max_clock_mhz;
 } gac_device_info;
 
-/* Opens "cpu", "cuda" (the first GPU) or "cuda:N". A plug-in is looked for in
- * GAC_BACKEND_PATH (the file itself, or the folder that holds it) if that is
- * set, else beside the program and in ../lib/gac and ../lib from there; without
- * /proc only GAC_BACKEND_PATH counts. GAC_NO_RESOURCE with the reason when there
- * is no plug-in, it does not load, it speaks another version, or there is no GPU;
- * GAC_USAGE for other names. */
+/* Opens "cpu", "cuda" (the first GPU) or "cuda:N". The plug-in is looked for in GAC_BACKEND_PATH (a
+ * file or its folder) if that is set, else beside the program and in ../lib/gac and ../lib from
+ * there; without /proc only GAC_BACKEND_PATH counts. GAC_NO_RESOURCE with the reason if there is
+ * no GPU or no plug-in of this version that loads; GAC_USAGE for other names. */
 gac_status gac_device_open(const char *name, gac_device **out, gac_error *err);
 /* Where the GPU plug-in lies; it is not loaded. free() *path. GAC_NO_RESOURCE when there is
  * none, and the message says why. */
@@ -91,11 +88,10 @@ typedef enum gac_sdpa_path {
     GAC_SDPA_PATH_COUNT
 } gac_sdpa_path;
 
-/* softmax(scale q k^T) v per head: q (batch, n_q_heads, n_q, qk_head),
- * k (batch, n_kv_heads, n_kv, qk_head), v (batch, n_kv_heads, n_kv, v_head),
- * out (batch, n_q_heads, n_q, v_head), all contiguous, F16 or BF16. Query head
- * h reads kv head h / (n_q_heads / n_kv_heads). Causal: query i sees keys up
- * to i + n_kv - n_q, and n_q is at most n_kv. */
+/* softmax(scale q k^T) v per head: q (batch, n_q_heads, n_q, qk_head), k (batch, n_kv_heads, n_kv,
+ * qk_head), v (batch, n_kv_heads, n_kv, v_head), out (batch, n_q_heads, n_q, v_head), all
+ * contiguous, F16 or BF16. Query head h reads kv head h / (n_q_heads / n_kv_heads). Causal: query i
+ * sees keys up to i + n_kv - n_q, and n_q is at most n_kv. */
 typedef struct gac_sdpa_call {
     gac_sdpa_shape shape;
     gac_sdpa_path path;
@@ -137,6 +133,9 @@ int64_t gac_task_operand_bytes(const gac_task_spec *spec, gac_operand operand);
 /* Operations of one call of GEMM or SDPA, else 0; bytes of operands and result, each once. */
 double gac_task_flops(const gac_task_spec *spec);
 double gac_task_bytes(const gac_task_spec *spec);
+
+/* How far a result may be from the reference: norm of the difference over that of the reference. */
+double gac_task_tolerance(const gac_task_spec *spec);
 
 /* Fills an operand of one set with random numbers: normal ones, scaled by
  * k^(-1/4) in a GEMM so that its results are near 1; small integers in I8;
@@ -254,17 +253,16 @@ typedef struct gac_compute_options {
         GAC_DTYPE_F16, NULL, 0, 1 \
     }
 
-/* What families of models do in another way than Llama. A device states which of these it
- * computes (gac_compute_ops.variations), and is not asked for others. */
+/* How families of models differ from Llama. A device states which of these it computes
+ * (gac_compute_ops.variations), and is not asked for others. */
 typedef enum gac_variation {
     GAC_VARIATION_LAYER_NORM = 1 << 0, /* norms that subtract the mean, or have a bias */
     GAC_VARIATION_ACTIVATION = 1 << 1, /* an activation other than silu, an MLP without a gate */
-    GAC_VARIATION_OUT_NORM = 1 << 2,   /* a norm of what a module gives */
+    GAC_VARIATION_OUT_NORM = 1 << 2,   /* a norm of a module's output */
     GAC_VARIATION_SCALE = 1 << 3,      /* scaled embeddings, outputs or logits */
     GAC_VARIATION_SOFTCAP = 1 << 4,    /* bounded scores or logits */
     GAC_VARIATION_WINDOW = 1 << 5,     /* attention to the last tokens only */
-    GAC_VARIATION_ROTATION = 1 << 6,   /* neighbours are rotated together, or only a part of a
-                                        * head, or nothing */
+    GAC_VARIATION_ROTATION = 1 << 6,   /* of neighbours, of a part of a head, or none */
     GAC_VARIATION_HEAD_NORM = 1 << 7,  /* norms over all heads together, or one per head */
     GAC_VARIATION_POSITIONS = 1 << 8,  /* a table of positions is added to the embedding */
     GAC_VARIATION_EXPERTS = 1 << 9,    /* a router chooses some of several MLPs */
@@ -334,12 +332,11 @@ typedef struct gac_linear_call {
     int32_t expert;
 } gac_linear_call;
 
-/* Causal attention of the new tokens over the cache and themselves. Rows of
- * qkv hold the q heads, the k heads and the v heads one after another. q and k
- * are normed per head where norms are given, rotated (number i of a head with
- * number i + size / 2, by the angle whose cosine is at [position, i] of the
- * table) and k and v go into the cache. Query head h reads kv head
- * h / (n_q_heads / n_kv_heads). */
+/* Causal attention of the new tokens over the cache and themselves. Rows of qkv hold the q heads,
+ * the k heads and the v heads one after another. q and k are normed per head where norms are given,
+ * rotated (number i of a head with number i + size / 2, by the angle whose cosine is at [position,
+ * i] of the table) and k and v go into the cache. Query head h reads kv head h / (n_q_heads /
+ * n_kv_heads). */
 typedef struct gac_attention_call {
     gac_cache *cache;
     const gac_rows *qkv;
@@ -403,7 +400,8 @@ typedef struct gac_factor_job {
 
 /* ---- Gradients ----------------------------------------------------------- */
 
-/* A linear module y = x W^T + bias. gram, if not NULL, adds g g^T for the gradients g by y. */
+/* A linear module y = x W^T + bias. gram, if not NULL, adds g g^T for the gradients g of y. The
+ * gradient of something is that of the loss with respect to it. */
 typedef struct gac_backward_linear {
     gac_host_tensor weight; /* (n_out, n_in) */
     const float *bias;      /* (n_out), or NULL */
@@ -421,7 +419,7 @@ enum {
     GAC_BACKWARD_COUNT
 };
 
-/* One layer as Llama's, for sequences that start at position 0. What runs forward in it is
+/* A layer of Llama's kind, for sequences that start at position 0. The forward pass through it is
  * computed again from x. */
 typedef struct gac_backward_layer {
     int64_t n_sequences, n_tokens, hidden, n_q_heads, n_kv_heads, qk_size, v_size;
@@ -431,22 +429,22 @@ typedef struct gac_backward_layer {
     const float *cosines, *sines;           /* (n_tokens, qk_size / 2), or NULL: not rotated */
     int64_t window;    /* a token sees so many tokens, its own included; 0: all */
     double eps, scale; /* of the norms, and of the softmax */
-    const float *x;    /* (n_sequences, n_tokens, hidden), what goes in */
-    float *gradient;   /* as x: by what comes out; replaced by that by x */
+    const float *x;    /* (n_sequences, n_tokens, hidden), the input */
+    float *gradient;   /* as x: of the output; replaced by that of x */
 } gac_backward_layer;
 
-/* The end of a model: a norm and an output head. The loss is -log of the probability of one
- * token for each row, which is drawn from the output itself. */
+/* The end of a model: a norm and an output head. The loss of a row is -log of the probability of
+ * one token, which is drawn from the model's own output. */
 typedef struct gac_backward_head {
     int64_t n_rows, hidden, vocab;
     gac_host_tensor weight; /* (vocab, hidden) */
     const float *norm;      /* (hidden) */
     double eps;
     const float *x;         /* (n_rows, hidden), what the norm gets */
-    float *logits;          /* (n_rows, vocab); replaced by the gradient by them */
+    float *logits;          /* (n_rows, vocab); replaced by their gradient */
     const double *log_sums; /* (n_rows): log of the sum of the exponentials of a row */
     const double *draws;    /* (n_rows), from 0 to 1: choose the tokens */
-    float *gradient;        /* (n_rows, hidden), by x: an output */
+    float *gradient;        /* (n_rows, hidden), of x: the result */
 } gac_backward_head;
 
 typedef struct gac_compute_memory {
@@ -468,9 +466,8 @@ typedef struct gac_compute_ops {
     int64_t (*stored)(void *state, gac_size_kind kind, int64_t size);
     void (*memory)(void *state, gac_compute_memory *out);
 
-    /* The input axis is one of the axes of the rows it will be called with.
-     * GAC_BAD_INPUT, with tensor and index, for a weight that is not finite
-     * or too large for the dtype. */
+    /* The input axis is one of the axes of the rows it will be called with. GAC_BAD_INPUT, with
+     * tensor and index, for a weight that is not finite or too large for the dtype. */
     gac_status (*matrix_create)(void *state, gac_axis in, const gac_linear_module *modules,
                                 int n_modules, gac_matrix **out, gac_error *err);
     void (*matrix_free)(void *state, gac_matrix *matrix); /* NULL is fine, as below */
@@ -507,9 +504,8 @@ typedef struct gac_compute_ops {
     gac_status (*embed)(void *state, const gac_embed_call *call, gac_error *err);
     gac_status (*linear)(void *state, const gac_linear_call *call, gac_error *err);
     gac_status (*attend)(void *state, const gac_attention_call *call, gac_error *err);
-    /* Logits of the rows first, first + step, ... n of them (at most
-     * GAC_MAX_LOGIT_ROWS), kept until the next call; call->out and mode are
-     * not looked at. */
+    /* Logits of the rows first, first + step, ... n of them (at most GAC_MAX_LOGIT_ROWS), kept
+     * until the next call; call->out and mode are not looked at. */
     gac_status (*logits)(void *state, const gac_linear_call *call, int64_t first, int64_t step,
                          int64_t n, gac_error *err);
     gac_status (*logits_read)(void *state, float *out, gac_error *err); /* (n, vocab) */
@@ -518,11 +514,10 @@ typedef struct gac_compute_ops {
     /* Waits until everything asked for is done. */
     gac_status (*finish)(void *state, gac_error *err);
 
-    /* Records the calls of a pass with n_new 1 between record(true) and
-     * record(false), without running them, to be run again by replay after
-     * another begin of the same batch. NULL: the device has no use for it. A
-     * second recording replaces the first. replay answers GAC_USAGE where there
-     * is none: a device may give one up when it needs more memory. */
+    /* Records the calls of a pass with n_new 1 between record(true) and record(false), without
+     * running them, to be run again by replay after another begin of the same batch. NULL: the
+     * device has no use for it. A second recording replaces the first. replay answers GAC_USAGE
+     * where there is none: a device may give one up when it needs more memory. */
     gac_status (*record)(void *state, bool start, gac_error *err);
     gac_status (*replay)(void *state, gac_error *err);
 
@@ -575,9 +570,8 @@ void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT and NULL are f
 
 #define GAC_BACKEND_ABI 7
 
-/* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry
- * that returns a table like this. Specs reach it checked. A slot that is NULL
- * is something the backend cannot do. */
+/* What a plug-in provides: libgac_NAME.so exports a function gac_backend_entry that returns a table
+ * like this. Specs reach it checked. A slot that is NULL is something the backend cannot do. */
 typedef struct gac_backend {
     int abi; /* GAC_BACKEND_ABI */
     const char *name;
@@ -598,22 +592,6 @@ typedef struct gac_backend {
 
 typedef const gac_backend *(*gac_backend_entry_fn)(void);
 #define GAC_BACKEND_ENTRY "gac_backend_entry"
-
-/* ---- Checks against the reference -------------------------------------- */
-
-typedef struct gac_difference {
-    double relative; /* norm of the difference over the norm of the reference */
-    double largest;  /* largest absolute difference */
-    int64_t n_elements;
-} gac_difference;
-
-/* Runs the task and its reference on the CPU on the same fresh random inputs;
- * the output is poisoned first, and one not written counts as infinite. */
-gac_status gac_task_check(gac_device *device, const gac_task_spec *spec, uint64_t seed,
-                          gac_difference *out, gac_error *err);
-
-/* The stated tolerance of relative for a spec (dtype and kind). */
-double gac_task_tolerance(const gac_task_spec *spec);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

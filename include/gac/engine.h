@@ -20,9 +20,9 @@ extern "C" {
 
 /* ---- Running a model ----------------------------------------------------- */
 
-/* A model on a device, with room for the keys and values of some sequences: of
- * one of the families in docs/engine.md, dense, or compressed in a way the model
- * room explains. */
+/* A model on a device, with room for the keys and values of some sequences. Its
+ * family is one of those in docs/engine.md. It is dense, or compressed in a way
+ * that the model room understands. */
 typedef struct gac_engine gac_engine;
 
 typedef struct gac_engine_options {
@@ -223,16 +223,19 @@ gac_status gac_engine_factor(gac_engine *engine, const gac_factor_job *jobs, int
 
 /* ---- Gradients ------------------------------------------------------------
  *
- * The loss is -log of the probability of a token that the model's own output draws, summed over
- * all tokens. Gradients are computed in F32 on the CPU, wherever the model runs. */
+ * The loss of a position is -log of the probability of one next token, which is drawn from the
+ * model's own output. Losses of all positions are summed. Gradients are computed in F32 on the CPU,
+ * wherever the model runs. */
 
-/* Sets gradient (n, hidden) to that by the residual stream behind the last layer, through which
- * the last sequence was run. The seed draws the tokens. */
+/* The last sequence must have run through all layers. Sets gradient (n, hidden) to the gradient of
+ * its loss with respect to the residual stream behind the last layer. The seed draws the tokens. */
 gac_status gac_engine_backward_head(gac_engine *engine, uint64_t seed, float *gradient,
                                     gac_error *err);
-/* x is the residual stream before a layer, (n_sequences, n_tokens, hidden). Replaces gradient, by
- * the stream behind the layer, by that by x. sums[projection], if not NULL, is set to the sum of
- * g g^T (n_out, n_out) over the gradients g by what that projection gives. */
+/* Passes gradients back through a layer. x is the residual stream before the layer,
+ * (n_sequences, n_tokens, hidden). gradient has the same shape. It goes in as the gradient with
+ * respect to the stream behind the layer, and comes out as that with respect to x.
+ * sums[projection], if not NULL, is set to the sum of g g^T (n_out, n_out), where g are the
+ * gradients with respect to the output of that projection. */
 gac_status gac_engine_backward_layer(gac_engine *engine, int32_t layer, int64_t n_sequences,
                                      int64_t n_tokens, const float *x, float *gradient,
                                      double *const sums[GAC_PROJECTION_COUNT], gac_error *err);

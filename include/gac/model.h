@@ -142,9 +142,6 @@ void gac_model_free(gac_model *model); /* NULL is fine */
  * an index. */
 const gac_checkpoint *gac_model_checkpoint(const gac_model *model);
 const char *gac_model_family(const gac_model *model);
-/* Returns false if config.json states an unknown model_type, so that only the
- * tensor names showed the family. */
-bool gac_model_family_is_stated(const gac_model *model);
 /* One of dense, gac, svd-llm, asvd, dobi-svd, basis-sharing, palu, low-rank,
  * pruned, direct, block-configs, lora; or how the weights are quantised: gptq,
  * awq, bitsandbytes, compressed-tensors, fp4, fp8, int8. */

@@ -69,23 +69,21 @@ gac_status gac_tokenizer_decode_one(gac_tokenizer *tokenizer, int32_t id, bool f
 
 /* ---- Chat ----------------------------------------------------------------- */
 
-/* How a chat model is talked to: the chat template of a directory, recognised by its markers.
- * Templates are programs, and they are not run. */
+/* How a chat model is talked to: the chat template of a directory, a program in Jinja. What
+ * templates commonly use of the language is run, and can do nothing but make a text. */
 typedef struct gac_chat gac_chat;
 
 /* Reads chat_template.jinja or, without it, chat_template in tokenizer_config.json. *out is NULL
  * if the directory has no template, otherwise the caller owns it. GAC_BAD_INPUT for a template
- * that is not known. */
+ * with something that is not known. */
 gac_status gac_chat_open(const char *directory, gac_chat **out, gac_error *err);
 void gac_chat_close(gac_chat *chat); /* NULL is fine */
-/* "chatml", "llama-3", ...; NULL for NULL. */
-const char *gac_chat_name(const gac_chat *chat);
-/* The piece of the token that ends an answer; NULL: the tokenizer's end of a text. */
-const char *gac_chat_end(const gac_chat *chat);
+/* Returns the token with which the template ends an answer; -1 if it has none, or for NULL. */
+int32_t gac_chat_end(const gac_chat *chat, gac_tokenizer *tokenizer);
 /* Makes the text that asks for an answer to one message, as transformers' apply_chat_template
  * does with add_generation_prompt. Its special tokens are spelled out: encode it without others.
- * system may be NULL. *out is malloc'ed. GAC_USAGE for a system message that the template does not
- * take. */
+ * system may be NULL. *out is malloc'ed. GAC_USAGE, with the template's words, for messages that it
+ * refuses; GAC_BAD_INPUT if it comes to something that is not known. */
 gac_status gac_chat_prompt(const gac_chat *chat, const gac_tokenizer *tokenizer, const char *system,
                            const char *user, char **out, gac_error *err);
 

@@ -1,6 +1,7 @@
 #include <gac/base.h>
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -112,8 +113,10 @@ struct json_t *gac_json_rounded(const struct json_t *exact)
     const char *key;
     json_t *child, *same = (json_t *)(uintptr_t)exact;
     const char *digits = gac_json_digits(exact);
-    if (digits)
-        return json_real(gac_json_digits_value(digits));
+    if (digits) {
+        double value = gac_json_digits_value(digits);
+        return isfinite(value) ? json_real(value) : json_null();
+    }
     if (!json_is_object(exact) && !json_is_array(exact))
         return json_incref(same);
     json_t *copy = json_is_object(exact) ? json_object() : json_array();

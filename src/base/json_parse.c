@@ -275,6 +275,23 @@ static json_t *number_value(char *room, size_t n_bytes, bool real, bool exact)
                                     : json_real(value); /* NULL for infinity */
 }
 
+/* Takes one of the words that Python writes for numbers which JSON does not
+ * have. *out stays NULL if there is none. */
+static gac_status take_python_number(gac_json_source *t, json_t **out, gac_error *err)
+{
+    static const char words[][sizeof "-Infinity" + 1] = { "\0NaN", "\0Infinity", "\0-Infinity" };
+    *out = NULL;
+    for (int i = 0; i < 3 && t->exact; i++) {
+        size_t n = strlen(words[i] + 1);
+        if (t->limit - t->position < n || memcmp(t->text + t->position, words[i] + 1, n) != 0)
+            continue;
+        t->position += n;
+        *out = json_stringn_nocheck(words[i], n + 1);
+        return *out ? GAC_OK : gac_error_no_memory(err);
+    }
+    return GAC_OK;
+}
+
 static gac_status take_number(gac_json_source *t, json_t **out, gac_error *err)
 {
     bool real;
@@ -404,6 +421,9 @@ static gac_status take_any(gac_json_source *t, int depth, json_t **out, gac_erro
         return take_container(t, depth, out, err);
     if (c == '"')
         return take_text(t, out, err);
+    gac_status status = take_python_number(t, out, err);
+    if (status != GAC_OK || *out)
+        return status;
     if (c == '-' || is_digit(c))
         return take_number(t, out, err);
     return take_word(t, out, err);

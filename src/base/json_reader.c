@@ -128,17 +128,6 @@ bool gac_reader_to_size(gac_reader *r, const json_t *value, int64_t max, int64_t
     return gac_reader_fault(r, rule);
 }
 
-bool gac_reader_size(gac_reader *r, const json_t *parent, const char *key, int64_t max,
-                     int64_t *out)
-{
-    const json_t *value = json_object_get(parent, key);
-    *out = json_integer_value(value);
-    if (json_is_integer(value) && *out >= 1 && *out <= max)
-        return true;
-    gac_reader_enter(r, ".%s", key);
-    return gac_reader_to_size(r, value, max, out);
-}
-
 double gac_json_number_or(const json_t *object, const char *key, double otherwise)
 {
     const json_t *value = json_object_get(object, key);

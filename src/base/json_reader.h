@@ -40,8 +40,6 @@ bool gac_reader_to_number(gac_reader *r, const json_t *value, double min, double
 bool gac_reader_number(gac_reader *r, const json_t *parent, const char *key, double min, double max,
                        double *out);
 bool gac_reader_to_size(gac_reader *r, const json_t *value, int64_t max, int64_t *out);
-bool gac_reader_size(gac_reader *r, const json_t *parent, const char *key, int64_t max,
-                     int64_t *out);
 
 /* Returns the number under key, or otherwise if there is none. object may be NULL. */
 double gac_json_number_or(const json_t *object, const char *key, double otherwise);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Choices of a block, and ranks of a matrix where any may be chosen. Both are primes: sizes that
- * are so many equal steps apart are aligned no more often than any others. */
+/* Choices of a block, and ranks of a matrix where any rank may be chosen. Both are primes, so that
+ * evenly spaced sizes are aligned no more often than any others. */
 enum { MAX_CHOICES = 509, N_ANY_RANKS = 127, MAX_MATRICES = 4 };
 
 /* One choice for a block. */
@@ -25,7 +25,7 @@ typedef struct options {
     size_t n;
 } options;
 
-/* The matrices of a block, the matrix through which its channels go out, and their kind. */
+/* The matrices of a block, and the kind of its channels. The last matrix reads the channels. */
 typedef struct block {
     gac_projection first;
     int n_matrices;
@@ -153,7 +153,7 @@ static int64_t cut_cost(const compression *c, int32_t layer, const block *b, int
         cut_sizes(&c->layers[layer], b, i, n_groups, &n_out, &n_in);
         sum += compress_matrix_cost(c, n_out, n_in);
     }
-    return sum + (b->kind == CHANNELS_HEADS ? compress_attention_cost(c, layer, n_groups) : 0);
+    return sum + compress_inner_cost(c, layer, b->kind, n_groups);
 }
 
 /* Adds the choices that keep fewer channels or heads. */
@@ -192,9 +192,7 @@ static gac_status add_cuts(const compression *c, int32_t layer, const block *b, 
 static gac_status block_options(const compression *c, int32_t layer, const block *b, options *out)
 {
     const layer_stats *l = &c->layers[layer];
-    const int64_t n_heads = l->channels[CHANNELS_HEADS].n_groups;
-    const int64_t attention =
-        b->kind == CHANNELS_HEADS ? compress_attention_cost(c, layer, n_heads) : 0;
+    const int64_t inner = compress_inner_cost(c, layer, b->kind, l->channels[b->kind].n_groups);
     gac_status status = matrix_options(c, &l->matrix[b->first], 0, out);
     for (int i = 1; i < b->n_matrices && status == GAC_OK; i++) {
         options next = { 0 };
@@ -204,7 +202,7 @@ static gac_status block_options(const compression *c, int32_t layer, const block
         free(next.items);
     }
     for (size_t i = 0; i < out->n && status == GAC_OK; i++)
-        out->items[i].cost += attention;
+        out->items[i].cost += inner;
     return status == GAC_OK ? add_cuts(c, layer, b, out) : status;
 }
 

@@ -401,7 +401,7 @@ static gac_status share_jobs(compression *c, const gac_factor_job *jobs, int n_j
     return status;
 }
 
-/* The projection through which the channels of a kind go out. */
+/* The projection that reads the channels of a kind. */
 static const gac_projection through[CHANNELS_COUNT] = { GAC_PROJECTION_DOWN, GAC_PROJECTION_O };
 
 /* Weighs the outputs of the modules that may be cut. */

@@ -168,7 +168,7 @@ gac_status compress_load_gradients(compression *c, int32_t layer, int projection
 bool compress_have_gradients(const compression *c);
 gac_status compress_start_work(compression *c, const char *out);
 /* Removes the work folder, unless it was given to stay. */
-gac_status compress_clear_work(const compression *c);
+gac_status compress_clear_work(compression *c);
 /* Frees what belongs to it, and removes it unless it is to be kept. */
 void compress_end_work(compression *c, bool keep);
 
@@ -185,9 +185,10 @@ int64_t compress_layer_params(const layer_stats *s, const layer_choice *choice);
 
 /* What a plain weight costs: parameters, or nanoseconds if a time is asked for. */
 int64_t compress_matrix_cost(const compression *c, int64_t n_out, int64_t n_in);
-/* Nanoseconds of a layer's attention with so many heads of keys; 0 if no time is asked for. */
-int64_t compress_attention_cost(const compression *c, int32_t layer, int64_t n_kv_heads);
-/* Nanoseconds that are left for the blocks if a time is asked for. */
+/* Nanoseconds of what a block does between its matrices with so many groups: attention, or a
+ * runtime's work on the channels of an MLP; 0 if no time is asked for. */
+int64_t compress_inner_cost(const compression *c, int32_t layer, int kind, int64_t n_groups);
+/* Nanoseconds that are left for the blocks if a time is asked for; below 0 if none are. */
 gac_status compress_time_budget(const compression *c, int64_t *budget);
 /* The attention operator of a layer, or NULL. */
 const gac_op *compress_attention_of(const gac_model *model, int32_t layer);

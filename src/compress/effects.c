@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The cuts that are measured: of ranks, half of what break-even has; of channels, two thirds
- * of all. */
+/* The cuts that are measured: half of the break-even rank, or two thirds of all channels. */
 #define RANK_SHARE 0.5
 #define CHANNEL_SHARE (2.0 / 3)
 #define LEAST_DIVERGENCE 1e-9

@@ -1,5 +1,6 @@
-/* Which directions of a module's output matter: the sums of g g^T over gradients g of the model's
- * loss by that output. An error e of the output then counts as e^T H e in place of e^T e. */
+/* Which directions of a module's output matter. H is the sum of g g^T, where g are the gradients of
+ * the model's loss with respect to that output. An error e of the output then counts as e^T H e
+ * in place of e^T e. */
 #include "compress/compress_internal.h"
 
 #include "base/team.h"
@@ -11,7 +12,8 @@
  * before each layer. */
 enum { MOST_WINDOWS = 8 };
 #define MOST_BYTES ((int64_t)4 << 30)
-/* What is added to the diagonal of the sums, over its mean: no direction counts for nothing. */
+/* This share of the mean of H's diagonal is added to the diagonal, so that no direction counts for
+ * nothing. */
 #define RIDGE 1e-3
 
 bool compress_weighs(const compression *c, int projection)

@@ -1,6 +1,6 @@
 /* The table that a job ends with: the model as it was, with sizes of any kind, with those rounded
- * up, and with the sizes that were chosen. For choices that are not written, a checkpoint of zeros
- * is: its file is sparse, and it is judged as any model is. */
+ * up, and with the sizes that were chosen. A choice that is not written is judged by a
+ * checkpoint of zeros: its file is sparse, and it is opened and judged as any model is. */
 #include "compress/compress_internal.h"
 
 #include <math.h>
@@ -103,13 +103,22 @@ gac_status compress_outline(compression *c, gac_compress_result *result)
         return status;
     }
     gac_compress_options options = *c->options;
+    gac_error unused = GAC_ERROR_INIT;
     gac_compress_result with_any = { .params_before = result->params_before,
                                      .budget_params = result->budget_params };
     compression other = *c;
     options.align = GAC_ALIGN_NONE;
     other.options = &options;
+    other.err = &unused;
     other.choices = calloc((size_t)c->n_layers + 1, sizeof *other.choices);
     status = other.choices ? compress_allocate(&other, &with_any) : gac_error_no_memory(c->err);
+    if (status == GAC_USAGE) { /* no such sizes are fast enough: these rows are not there */
+        free(other.choices);
+        return GAC_OK;
+    }
+    if (status != GAC_OK && c->err)
+        *c->err = unused;
+    other.err = c->err;
     if (status == GAC_OK)
         status = judge_choices(&other, &rows[GAC_COMPRESS_ROW_UNALIGNED],
                                &rows[GAC_COMPRESS_ROW_ROUNDED]);

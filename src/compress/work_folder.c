@@ -115,11 +115,13 @@ static bool remove_work(const compression *c)
     return (rmdir(c->work) == 0 || errno == ENOENT || errno == ENOTEMPTY) && removed;
 }
 
-gac_status compress_clear_work(const compression *c)
+gac_status compress_clear_work(compression *c)
 {
     char q[256];
-    if (c->options->work || remove_work(c))
+    if (c->options->work || remove_work(c)) {
+        c->owns_work = false; /* from now on it may be another job's */
         return GAC_OK;
+    }
     return gac_error_set(c->err, GAC_FAILED, "%s: cannot be removed: %s",
                          gac_quote(q, sizeof q, c->work), strerror(errno));
 }
@@ -163,13 +165,18 @@ static gac_status open_work(compression *c)
     do {
         if (c->lock >= 0)
             close(c->lock); /* another job removed the folder meanwhile */
-        if (mkdir(c->work, 0700) != 0 && errno != EEXIST)
+        const bool made = mkdir(c->work, 0700) == 0;
+        if (!made && errno != EEXIST)
             return gac_error_set(c->err, GAC_FAILED, "%s: cannot make the work folder: %s",
                                  gac_quote(q, sizeof q, c->work), strerror(errno));
         c->lock = open(c->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (c->lock < 0 && errno != ENOENT)
-            return gac_error_set(c->err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, c->work),
-                                 strerror(errno));
+        if (c->lock < 0 && errno != ENOENT) {
+            gac_error_set(c->err, GAC_FAILED, "%s: %s", gac_quote(q, sizeof q, c->work),
+                          strerror(errno));
+            if (made)
+                rmdir(c->work);
+            return GAC_FAILED;
+        }
         if (c->lock >= 0 && flock(c->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
             return gac_error_set(c->err, GAC_FAILED, "%s: another job is at work here",
                                  gac_quote(q, sizeof q, c->work));

@@ -1,4 +1,4 @@
-#include <gac/device.h>
+#include "device/check_task.h"
 
 #include "base/arguments.h"
 #include "device/task_spec.h"

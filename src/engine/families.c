@@ -31,7 +31,7 @@ static double number(reading *r, const char *key, double otherwise)
     return x;
 }
 
-/* A number that may be absent, but not 0 or less. */
+/* A number above 0. It may be absent. */
 static double positive(reading *r, const char *key, double otherwise)
 {
     double x = number(r, key, otherwise);

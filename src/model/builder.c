@@ -200,14 +200,30 @@ const char *builder_display(const builder *b, const char *format, ...)
     return gac_arena_strdup(b->arena, gac_quote(quoted, sizeof quoted, from));
 }
 
+/* Notes which key states the hidden size, and what it states. */
+static gac_status declare_hidden(builder *b, gac_error *err)
+{
+    static const char *const keys[] = { "hidden_size", "n_embd", "d_model", NULL };
+    gac_dim *d = &b->dims[b->hidden].dim;
+    gac_status status = GAC_OK;
+    for (int i = 0; keys[i] && !d->config_key && status == GAC_OK; i++) {
+        status = config_size(b, b->config, keys[i], &d->declared, err);
+        d->config_key = d->declared >= 0 ? keys[i] : NULL;
+    }
+    return status;
+}
+
 /* Binds the hidden dimension to an axis. norm: the tensor is the weight of a norm. */
 static gac_status bind_hidden(builder *b, int32_t tensor, int32_t axis, bool norm, gac_error *err)
 {
     int64_t size = builder_tensor(b, tensor)->shape[axis];
     gac_status status = GAC_OK;
-    if (b->hidden < 0)
+    if (b->hidden < 0) {
         status = builder_add_dim(b, GAC_ROLE_HIDDEN, size, b->hidden_name, b->hidden_exactness,
                                  b->hidden_reason, &b->hidden, err);
+        if (status == GAC_OK && strcmp(b->hidden_name, "hidden") == 0)
+            status = declare_hidden(b, err);
+    }
     if (status != GAC_OK)
         return status;
     const dim_entry *d = &b->dims[b->hidden];

@@ -117,7 +117,7 @@ gac_status declared_heads(builder *b, int32_t layer, attention_spec *spec, gac_e
     }
     if (spec->n_kv_heads < 0)
         spec->n_kv_heads = spec->n_heads;
-    if (hidden < 0 && b->hidden >= 0)
+    if (b->hidden >= 0)
         hidden = b->dims[b->hidden].dim.size;
     int64_t derived = spec->n_heads > 0 && hidden > 0 ? hidden / spec->n_heads : -1;
     spec->head_dim_stated = spec->head_dim > 0 && spec->head_dim != derived;

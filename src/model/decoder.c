@@ -105,10 +105,29 @@ static gac_status expect(builder *b, const char *path, gac_error *err)
     return status;
 }
 
+/* Marks the layers behind the last one that transformers runs. They predict further tokens. */
+static gac_status expect_predictors(builder *b, gac_error *err)
+{
+    char path[GAC_MAX_NAME_BYTES];
+    int64_t n_run = -1, n_predict = -1;
+    gac_status status = config_size(b, b->config, "num_hidden_layers", &n_run, err);
+    if (status == GAC_OK &&
+        json_integer_value(json_object_get(b->config, "num_nextn_predict_layers")))
+        status = config_size(b, b->config, "num_nextn_predict_layers", &n_predict, err);
+    if (n_run < 0 || n_predict < 0)
+        return status;
+    for (int64_t i = n_run; i < n_run + n_predict && i < b->n_layers && status == GAC_OK; i++) {
+        layer_path(b, (int32_t)i, "", path, sizeof path);
+        snprintf(path + strlen(path), sizeof path - strlen(path), ".");
+        status = expect(b, path, err);
+    }
+    return status;
+}
+
 static gac_status expect_unread(builder *b, const decoder *d, gac_error *err)
 {
     char path[GAC_MAX_NAME_BYTES];
-    gac_status status = GAC_OK;
+    gac_status status = expect_predictors(b, err);
     for (int i = 0; d->unread_outside[i] && status == GAC_OK; i++) {
         snprintf(path, sizeof path, "%s%s", b->prefix, d->unread_outside[i]);
         status = expect(b, path, err);

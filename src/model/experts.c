@@ -199,14 +199,14 @@ static gac_status separate_experts(builder *b, const expert_names *names, const 
     return status;
 }
 
-/* Whether a module has twice the width that the config states, and the config says that some do. */
-static bool is_double(builder *b, const char *module, const expert_names *names)
+/* Whether a layer has twice the width that the config states: those that take keys and values from
+ * another layer may. */
+static bool is_double(const builder *b, int32_t layer)
 {
-    int32_t down = builder_find(b, "%s.%s.weight", module, names->down);
-    const json_t *width = json_object_get(b->config, names->shared_key);
-    return down >= 0 && config_true(b, "use_double_wide_mlp") &&
-           builder_tensor(b, down)->n_axes == 2 && json_is_integer(width) &&
-           builder_tensor(b, down)->shape[1] / 2 >= json_integer_value(width);
+    const json_t *n_shared = json_object_get(b->config, "num_kv_shared_layers");
+    const json_t *n_layers = json_object_get(b->config, "num_hidden_layers");
+    json_int_t first = json_integer_value(n_layers) - json_integer_value(n_shared);
+    return config_true(b, "use_double_wide_mlp") && first > 0 && layer >= first;
 }
 
 /* The expert that all tokens take. Its width has a key, or is a multiple of the
@@ -227,7 +227,7 @@ static gac_status shared_expert(builder *b, int32_t layer, const expert_names *n
         json_integer_value(json_object_get(b->config, names->n_shared_key)) > 0)
         status = config_size(b, b->config, names->n_shared_key, &n_shared, err);
     snprintf(module, sizeof module, "%s.%s", block, names->shared);
-    if (names->shared_may_double && is_double(b, module, names))
+    if (names->shared_may_double && is_double(b, layer))
         n_shared = 2;
     mlp_spec spec = { .module = module,
                       .gate = names->shared_in ? names->shared_in : names->gate,

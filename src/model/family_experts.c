@@ -72,7 +72,8 @@ static const expert_names qwen_experts = { .block = "mlp",
                                            .dense_key = "intermediate_size" };
 static const decoder qwen_moe = { MODULES, .top_norms = { "norm" }, .norms = { NORMS }, QKVO,
                                   DENSE,   .experts = &qwen_experts };
-static const char *const qwen_types[] = { "qwen3_moe", "qwen2_moe", "mellum", NULL };
+static const char *const qwen_types[] = { "qwen3_moe", "qwen2_moe", "mellum", "qwen3_vl_moe_text",
+                                          NULL };
 static const family family_qwen3_moe = { "qwen3-moe",    qwen_types,    "layers",
                                          "mlp.experts.", decoder_build, &qwen_moe };
 
@@ -125,7 +126,8 @@ static const decoder glm4_moe = { MODULES,
                                   .hidden_refused = untried_hidden,
                                   .heads_refused = own_rotation,
                                   .experts = &deepseek_experts };
-static const char *const glm4_moe_types[] = { "glm4_moe", "dots1", "solar_open", NULL };
+static const char *const glm4_moe_types[] = { "glm4_moe", "glm4v_moe_text", "dots1", "solar_open",
+                                              NULL };
 static const family family_glm4_moe = { "glm4-moe", glm4_moe_types, "layers",
                                         NULL,       decoder_build,  &glm4_moe };
 

@@ -1,6 +1,8 @@
 /* Families with Llama's layout: a decoder with RMSNorm or LayerNorm, rotary
  * embedding and an MLP, one after the other or side by side. They differ in a
  * few names and in what may change. */
+#include <string.h>
+
 #include "model/model_internal.h"
 
 #define NORMS "input_layernorm", "post_attention_layernorm"
@@ -48,11 +50,28 @@ static const decoder qwen3 = { MODULES, .top_norms = { "norm" }, .norms = { NORM
                                MLP };
 static const family family_qwen3 = { "qwen3", qwen3_types, "layers", NULL, decoder_build, &qwen3 };
 
+/* Published configs of Gemma leave out what transformers has as a default. */
+static void gemma_heads(builder *b, attention_spec *spec)
+{
+    const char *type = json_string_value(json_object_get(b->config, "model_type"));
+    const bool first = type && strcmp(type, "gemma") == 0;
+    if (!json_object_get(b->config, "num_attention_heads"))
+        spec->n_heads = first ? 16 : 8;
+    if (!json_object_get(b->config, "num_key_value_heads"))
+        spec->n_kv_heads = first ? 16 : 4;
+    if (!json_object_get(b->config, "head_dim"))
+        spec->head_dim = 256;
+}
+
 static const char *const gemma_types[] = { "gemma", "gemma2", "gemma3_text", "vaultgemma", NULL };
-static const decoder gemma = {
-    MODULES, .top_norms = { "norm" },           .norms = { FOUR_NORMS }, QKVO, GATED,
-    MLP,     .hidden_refused = scaled_embedding
-};
+static const decoder gemma = { MODULES,
+                               .top_norms = { "norm" },
+                               .norms = { FOUR_NORMS },
+                               QKVO,
+                               GATED,
+                               MLP,
+                               .hidden_refused = scaled_embedding,
+                               .heads = gemma_heads };
 static const family family_gemma = { "gemma", gemma_types, "layers", NULL, decoder_build, &gemma };
 
 static const char *const phi3_types[] = { "phi3", NULL };
@@ -92,6 +111,12 @@ static const decoder ministral = {
 };
 static const family family_ministral = { "ministral", ministral_types, "layers",
                                          NULL,        decoder_build,   &ministral };
+
+/* Vision-language models; their rotation has parts for time, height and width. */
+static const char *const qwen_vl_types[] = { "qwen2_vl",        "qwen2_vl_text", "qwen2_5_vl",
+                                             "qwen2_5_vl_text", "qwen3_vl_text", NULL };
+static const family family_qwen_vl = { "qwen-vl", qwen_vl_types, "layers",
+                                       NULL,      decoder_build, &ministral };
 
 static const char *const arcee_types[] = { "arcee", NULL };
 static const decoder arcee = {
@@ -234,7 +259,7 @@ static const decoder apertus = { MODULES,
 static const family family_apertus = { "apertus", apertus_types, "layers",
                                        NULL,      decoder_build, &apertus };
 
-static const char *const glm_types[] = { "glm", "glm4", NULL };
+static const char *const glm_types[] = { "glm", "glm4", "glm4v", "glm4v_text", NULL };
 static const decoder glm = { MODULES,
                              .top_norms = { "norm" },
                              .norms = { NORMS, "post_self_attn_layernorm", "post_mlp_layernorm" },
@@ -349,13 +374,14 @@ static const decoder minicpm3 = { MODULES,
 static const family family_minicpm3 = { "minicpm3", minicpm3_types, "layers",
                                         NULL,       decoder_build,  &minicpm3 };
 
-const family *const families_llama[] = {
-    &family_llama,     &family_mistral,   &family_qwen2,    &family_qwen3,
-    &family_gemma,     &family_phi3,      &family_seed_oss, &family_smollm3,
-    &family_ministral, &family_arcee,     &family_granite,  &family_helium,
-    &family_ernie4_5,  &family_hunyuan,   &family_exaone4,  &family_cohere,
-    &family_olmo,      &family_olmo2,     &family_stablelm, &family_nemotron,
-    &family_jais2,     &family_nanochat,  &family_apertus,  &family_glm,
-    &family_bitnet,    &family_diffllama, &family_doge,     &family_starcoder2,
-    &family_phi,       &family_persimmon, &family_minicpm3, NULL
-};
+const family *const families_llama[] = { &family_llama,     &family_mistral,    &family_qwen2,
+                                         &family_qwen3,     &family_gemma,      &family_phi3,
+                                         &family_seed_oss,  &family_smollm3,    &family_ministral,
+                                         &family_qwen_vl,   &family_arcee,      &family_granite,
+                                         &family_helium,    &family_ernie4_5,   &family_hunyuan,
+                                         &family_exaone4,   &family_cohere,     &family_olmo,
+                                         &family_olmo2,     &family_stablelm,   &family_nemotron,
+                                         &family_jais2,     &family_nanochat,   &family_apertus,
+                                         &family_glm,       &family_bitnet,     &family_diffllama,
+                                         &family_doge,      &family_starcoder2, &family_phi,
+                                         &family_persimmon, &family_minicpm3,   NULL };

@@ -408,7 +408,7 @@ static bool layers_state_heads(const json_t *config)
 static bool states_all(const gac_model *m)
 {
     return m->plain && m->family_known && m->all_expected && !m->stale &&
-           layers_state_heads(m->config) && !json_object_get(m->config, "text_config");
+           layers_state_heads(m->config);
 }
 
 /* A model of a family with modelling code. */
@@ -451,6 +451,10 @@ gac_status gac_model_loading(const gac_model *model, gac_loading *out, gac_error
                  "block_configs needs the modelling code of DeciLM, and config.json names none");
     else if (!model->config)
         snprintf(out->reason, sizeof out->reason, "there is no config.json");
+    else if (json_object_get(gac_checkpoint_config(model->checkpoint), "text_config"))
+        snprintf(out->reason, sizeof out->reason,
+                 "the language model is a part of another model, and gac does not know how that "
+                 "loads");
     else if (served_family(model->family))
         return loading_of_served(model, out, err);
     else if (states_all(model))

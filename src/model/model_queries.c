@@ -16,11 +16,6 @@ const char *gac_model_family(const gac_model *m)
     return m->family;
 }
 
-bool gac_model_family_is_stated(const gac_model *m)
-{
-    return m->family_known;
-}
-
 const char *gac_model_compressor(const gac_model *m)
 {
     return m->compressor;

@@ -85,7 +85,9 @@ static double llama3_frequency(const json_t *settings, double f)
 double gac_rotary_frequency(const char *type, const json_t *settings, double base, int64_t i,
                             int64_t size)
 {
-    double f = pow(base, -2.0 * (double)i / (double)size);
+    /* Each step in F32, as in transformers: at position 1000, the last bit is 1e-4 of an angle. */
+    const float part = (float)(2 * i) / (float)size;
+    double f = (double)(1 / (float)pow(base, (double)part));
     if (strcmp(type, "linear") == 0)
         return f / gac_json_number_or(settings, "factor", 1);
     return strcmp(type, "llama3") == 0 ? llama3_frequency(settings, f) : f;

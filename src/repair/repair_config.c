@@ -1,5 +1,6 @@
 /* Makes the config of a repaired model. Every key that states a size is
  * updated. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -337,6 +338,20 @@ static gac_status edit_shared(config_edit *e)
     return status;
 }
 
+/* Corrects a hidden size or a vocabulary that the config states otherwise than the tensors have. A
+ * new hidden size is gac_rescaled_config's. */
+static gac_status correct_others(config_edit *e)
+{
+    gac_status status = GAC_OK;
+    for (int32_t i = 0; i < gac_model_n_dims(e->model) && status == GAC_OK; i++) {
+        const gac_dim *d = gac_model_dim(e->model, i);
+        if ((d->role == GAC_ROLE_HIDDEN || d->role == GAC_ROLE_VOCAB) && d->config_key &&
+            !changed(e, i) && d->declared >= 0 && d->declared != d->size)
+            status = set_size(e, e->text, d->config_key, d->size);
+    }
+    return status;
+}
+
 /* Whether modelling code may be written for the model: nobody else's code and no other form states
  * its sizes. */
 static bool may_have_code(const config_edit *e)
@@ -403,10 +418,19 @@ static gac_status edit_all(config_edit *e)
     if (status == GAC_OK)
         status = edit_shared(e);
     if (status == GAC_OK)
+        status = correct_others(e);
+    if (status == GAC_OK)
         status = gac_rescaled_config(e->model, e->sizes, e->text, e->err);
     if (status == GAC_OK && (there || e->code))
         status = edit_modules(e);
     return status;
+}
+
+/* Whether a number still has the value that a text states; null stands for those beyond JSON. */
+static bool is_value(const json_t *now, const char *digits)
+{
+    double value = gac_json_digits_value(digits);
+    return isfinite(value) ? json_is_real(now) && json_real_value(now) == value : json_is_null(now);
 }
 
 /* Restores the text of large integers and real numbers whose value did not change. */
@@ -420,7 +444,7 @@ static void restore_digits(json_t *value, const json_t *exact)
         const char *digits = gac_json_digits(was);
         if (!digits)
             restore_digits(now, was);
-        else if (json_is_real(now) && json_real_value(now) == gac_json_digits_value(digits))
+        else if (is_value(now, digits))
             json_object_set(value, key, was);
     }
     json_array_foreach(own, i, was) {
@@ -428,7 +452,7 @@ static void restore_digits(json_t *value, const json_t *exact)
         const char *digits = gac_json_digits(was);
         if (!digits)
             restore_digits(now, was);
-        else if (json_is_real(now) && json_real_value(now) == gac_json_digits_value(digits))
+        else if (is_value(now, digits))
             json_array_set(value, i, was);
     }
 }

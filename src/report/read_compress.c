@@ -175,9 +175,10 @@ static bool read_modules(rep_reader *in)
         int64_t layer = rep_layer(name);
         if (layer < 0)
             continue;
-        rep_series *series =
-            rep_series_get(report, figure, kind ? kind + 1 : pattern,
-                           colours[figure ? figure->n_series % REP_N_COLOURS : 0], REP_LINES);
+        rep_series *series = rep_series_get(
+            report, figure, kind ? kind + 1 : pattern,
+            colours[figure ? figure->n_series % (int)(sizeof colours / sizeof *colours) : 0],
+            REP_LINES);
         if (series && !series->points)
             series->mark = figure->n_series - 1;
         rep_point_add(report, figure, series, (double)layer, params,

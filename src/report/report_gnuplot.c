@@ -281,7 +281,14 @@ static void put_two_lines(FILE *out, const char *text)
     put_text(out, colon + 2, 30);
 }
 
-static void put_categories(FILE *out, const rep_figure *figure, const limits *l)
+/* The style of the page decides on the grid of figures in it. */
+static const char *grid_style(rep_format_kind format)
+{
+    return format == REP_INLINE_SVG ? "" : " lt 1 lw 0.6 lc rgb '#d8dee4'";
+}
+
+static void put_categories(FILE *out, const rep_figure *figure, const limits *l,
+                           rep_format_kind format)
 {
     const bool rows = figure->kind == REP_ROWS;
     const size_t longest = longest_category(figure);
@@ -297,7 +304,8 @@ static void put_categories(FILE *out, const rep_figure *figure, const limits *l)
     fputs(")\n", out);
     if (!rows && is_rotated(figure))
         fputs("set xtics rotate by -30\n", out);
-    fprintf(out, "set grid %stics\nset %stics scale 0\n", rows ? "x" : "y", rows ? "y" : "x");
+    fprintf(out, "set grid %stics%s\nset %stics scale 0\n", rows ? "x" : "y", grid_style(format),
+            rows ? "y" : "x");
     if (rows)
         fprintf(out, "set xtics %.9g\nset xrange [%.9g:%.9g]\nset yrange [%d.5:-0.5]\n",
                 tic_step(l->y1 - l->y0), l->y0, l->y1, figure->n_categories - 1);
@@ -369,11 +377,11 @@ void rep_gnuplot_figure(FILE *out, const rep_figure *figure, rep_format_kind for
     if (log_y)
         fprintf(out, "set logscale %s\n", rows ? "x" : "y");
     if (rows || bars) {
-        put_categories(out, figure, &l);
+        put_categories(out, figure, &l, format);
         if (figure->label_bars && figure->n_points <= 40)
             put_labels(out, figure);
     } else {
-        fprintf(out, "set grid\nset xlabel ");
+        fprintf(out, "set grid%s\nset xlabel ", grid_style(format));
         put_text(out, figure->x_title, 60);
         fprintf(out, "\nset xrange [%.9g:%.9g]\nset yrange [%.9g:%.9g]\n", l.x0, l.x1, l.y0, l.y1);
         if (l.x1 - l.x0 < 10 && has_whole_x(figure))

@@ -12,8 +12,8 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from torch_files import (Call, Global, Member, Raw, Storage, Tensor, archive, as_model,  # noqa: E402
-                         dump, legacy_file, members_of, module, tensor, zip_file)
+from torch_files import (Call, Global, Member, Raw, Storage, Tensor, archive, dump,  # noqa: E402
+                         legacy_file, members_of, module, tensor, zip_file)
 
 SIX = bytes(range(24))
 

@@ -7,7 +7,7 @@ run plan m --contract "$SMALL" --format md
 run inspect m --contract "$SMALL" --format md
 run contract show "$SMALL" --format csv
 run contract list --format md | sed -n 1,6p
-run verify m m --format csv | sed -n 1,4p
+run verify "$ROOT/models/tiny" "$ROOT/models/tiny" --format csv | sed -n 1,4p
 run dim 107 --format yaml
 run dim 107 --json --format csv
 run dim 107 --json --format json | sed -n 3p

@@ -90,6 +90,12 @@ def families():
             "gemma2-unbounded": ("Gemma2Config", {**window, **unlisted, "num_hidden_layers": 3,
                                                   "attn_logit_softcapping": None,
                                                   "final_logit_softcapping": None}),
+            "gemma3-published": ("Gemma3TextConfig", {
+                "hidden_size": 32, "num_attention_heads": 8, "num_key_value_heads": 4,
+                "head_dim": 256, "num_hidden_layers": 7, "sliding_window": 9,
+                "drop": ["num_attention_heads", "num_key_value_heads", "head_dim", "layer_types",
+                         "query_pre_attn_scalar", "rms_norm_eps", "rope_parameters",
+                         "tie_word_embeddings", "hidden_activation", "architectures"]}),
             "gemma3-images": ("Gemma3Config", {**window, "query_pre_attn_scalar": 20}),
             "phi3": ("Phi3Config", {**window, "pad_token_id": 0}),
             "phi3-longrope": ("Phi3Config", {

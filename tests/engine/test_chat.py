@@ -3,10 +3,11 @@
 
     test_chat.py CHAT_PROMPT CASES          CASES is tests/data/chat/cases.json
     test_chat.py --write CASES TEMPLATES    makes CASES by transformers from a JSON
-                                            object of templates
+                                            object: name -> template
 
 A case has a template and what apply_chat_template gives for messages with it; null where it
-refuses them, and so must we. DATE stands for today's date.
+refuses them, and so must we. DATE stands for today's date. A template that uses what is not
+known here has "refused", which is part of what we say; it never gets a prompt.
 """
 import datetime
 import json
@@ -16,8 +17,9 @@ import sys
 import tempfile
 
 MESSAGES = [{"user": "Hi"}, {"user": "What is 2 + 2?\n\nSay why: \u00e9\u4f60"},
-            {"user": "Hi", "system": "Be brief."}]
-TRIMMED = {"user": "  Hi \n", "system": " Be brief. "}
+            {"user": "Hi", "system": "Be brief."},
+            {"user": "  Hi \n", "system": " Be brief. "},
+            {"user": "{{ 'a' }} {% if %} \\n \"'<s>", "system": ""}]
 TOKENS = ["<s>", "</s>"]
 
 
@@ -44,24 +46,38 @@ def write_config(folder, template):
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
+def find_end(tokenizer):
+    """The token with which the template ends an answer, or None."""
+    messages = [{"role": "user", "content": "Question"}, {"role": "assistant", "content": "Answer"}]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception:  # pylint: disable=broad-exception-caught
+        return None
+    after = text.partition("Answer")[2].lstrip()
+    ends = [token for token in tokenizer.all_special_tokens if after.startswith(token)]
+    return ends[0] if ends else None
+
+
 def make_cases(target, source):
     import jinja2
     from transformers import PreTrainedTokenizerFast
     cases = []
     for name, entry in json.loads(pathlib.Path(source).read_text(encoding="utf-8")).items():
+        entry = {"template": entry} if isinstance(entry, str) else entry
         with tempfile.TemporaryDirectory() as scratch:
             write_tokenizer(pathlib.Path(scratch))
             tokenizer = PreTrainedTokenizerFast(
                 tokenizer_file=scratch + "/tokenizer.json", bos_token=TOKENS[0],
                 eos_token=TOKENS[1], chat_template=entry["template"])
-            rows = []
-            for m in MESSAGES + ([TRIMMED] if entry.get("trims") else []):
+            entry["end"] = None if "refused" in entry else find_end(tokenizer)
+            rows = [{**MESSAGES[0], "prompt": None}] if "refused" in entry else []
+            for m in [] if rows else MESSAGES:
                 messages = [{"role": "system", "content": m["system"]}] if "system" in m else []
                 messages.append({"role": "user", "content": m["user"]})
                 try:
                     prompt = tokenizer.apply_chat_template(messages, tokenize=False,
                                                            add_generation_prompt=True)
-                except jinja2.exceptions.TemplateError:
+                except (jinja2.exceptions.TemplateError, TypeError):
                     prompt = None
                 rows.append({**m, "prompt": prompt and prompt.replace(today(), "DATE")})
             cases.append({"name": name, **entry, "cases": rows})
@@ -74,18 +90,20 @@ def check(program, folder, entry, message):
     result = subprocess.run([program, folder, message["user"], *system], capture_output=True,
                             check=False, encoding="utf-8")
     expected = message["prompt"]
-    if entry["as"] is None:
-        said = result.returncode == 3 and "its chat template is not known" in result.stderr
-        return None if said else "is not refused"
+    if "refused" in entry:
+        said = result.returncode == 3 and "its chat template is not known here" in result.stderr \
+            and entry["refused"] in result.stderr
+        return None if said and result.stderr.count("\n") == 1 else \
+            f"is not refused: {result.stderr}{result.stdout}"
     if expected is None:
-        said = result.returncode == 2 and "takes no system message" in result.stderr
-        return None if said else f"a system message is not refused: {result.stdout}"
+        said = result.returncode in (2, 3) and "its chat template" in result.stderr
+        return None if said else f"messages are not refused: {result.stdout}"
     if result.returncode != 0:
         return result.stderr
     answer = json.loads(result.stdout)
     expected = expected.replace("DATE", today())
-    if answer["template"] != entry["as"] or answer["prompt"] != expected:
-        return f"{answer['template']}: {answer['prompt']!r}, not {expected!r}"
+    if answer["prompt"] != expected or answer["end"] != entry.get("end"):
+        return f"{answer}, not {expected!r} and {entry.get('end')}"
     return None
 
 
@@ -116,7 +134,7 @@ def run(program, cases):
             n_failed += 1
             print("FAIL a directory without a template")
     print(f"{n_run} prompts, {n_failed} failed")
-    return 1 if n_failed or n_run < 60 else 0
+    return 1 if n_failed or n_run < 400 else 0
 
 
 def main():

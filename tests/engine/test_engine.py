@@ -224,7 +224,7 @@ class Generate(EngineCase):
                "<|im_start|>assistant\n"
         found = self.json("generate", folder, "Hello\n", "--chat", "--system", "Be kind.")
         encode = self.judge.tokenizer.encode
-        self.assertEqual(found["chat"], "chatml")
+        self.assertIs(found["chat"], True)
         self.assertEqual(found["prompt_ids"], encode(text, add_special_tokens=False).ids)
 
     def test_chat_ends_with_the_turn(self):
@@ -250,25 +250,36 @@ class Generate(EngineCase):
             chat = self.json("generate", folder, "The file system is", "--chat", *draw)
             ids = ",".join(map(str, chat["prompt_ids"]))
             plain = self.json("generate", folder, "--ids", ids, *draw)
-            self.assertEqual((chat["chat"], plain["chat"]), ("chatml", None))
+            self.assertEqual((chat["chat"], plain["chat"]), (True, False))
             if end[0] in plain["ids"]:
                 break
         self.assertEqual(chat["ids"], plain["ids"][:plain["ids"].index(end[0])])
         self.assertEqual(chat["stop"], "eos")
 
     def test_chat_hint(self):
-        hint = "hint: this model has a chat template (chatml); --chat puts the prompt into it"
-        for folder, args, told in ((self.chat_model("hint"), (), True), (self.model, (), False),
-                                   (self.chat_model("hint-chat"), ("--chat",), False),
-                                   (self.chat_model("hint-no", "{{ messages }}"), (), False)):
-            result = self.gac("generate", folder, "Hi", "--max-tokens", 2, *args)
-            self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertEqual(hint in result.stderr, told, result.stderr)
+        """On stderr, where a chat model gets a plain prompt; not with -q or --json."""
+        hint = "hint: this model has a chat template; --chat puts the prompt into it\n"
+        other = "hint: this model has a chat template that cannot be used here; "
+        known, not_known = self.chat_model("hint"), self.chat_model("hint-no", "{{ messages }}")
+        for folder, args, told in ((known, (), hint), (self.model, (), None),
+                                   (known, ("--chat",), None), (known, ("-q",), None),
+                                   (known, ("--json",), None), (not_known, (), other),
+                                   (not_known, ("--json",), None),
+                                   (self.chat_model("hint-bad", "{% for %}"), (), other)):
+            with self.subTest(folder=folder, args=args):
+                result = self.gac("generate", folder, "Hi", "--max-tokens", 2, *args)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertNotIn("hint:", result.stdout)
+                self.assertEqual(result.stderr.count("hint:"), 1 if told else 0, result.stderr)
+                self.assertIn(told or "", result.stderr)
 
     def test_chat_refused(self):
         other = self.chat_model("other", "{{ messages }}")
-        self.refused(3, ["its chat template is not known; chatml, "], "generate", other, "Hi",
-                     "--chat")
+        self.refused(3, ["its chat template is not known here: it prints a list"], "generate",
+                     other, "Hi", "--chat")
+        strict = self.chat_model("strict", "{{ raise_exception('No ' ~ messages[0].role) }}")
+        self.refused(2, ["its chat template refuses the message: No user"], "generate",
+                     strict, "Hi", "--chat")
         self.refused(3, ["it has no chat template"], "generate", self.model, "Hi", "--chat")
         self.refused(2, ["--system goes with --chat"], "generate", other, "Hi", "--system", "a")
         self.refused(2, ["not with --ids"], "generate", other, "--ids", "1", "--chat")

@@ -642,6 +642,21 @@ class Behaviour(InspectCase):
         result, _ = self.repaired(ck)
         self.assertFalse({r["runtime"]: r["loads"] for r in result["loads_in"]}["transformers"])
 
+    def test_layers_that_predict_further_tokens(self):
+        """DeepSeek-V3 has one behind the last layer that runs. Its experts move with the others."""
+        ck = mk.build("deepseek-v3")
+        for name in [n for n in ck.tensors if n.startswith("model.layers.1.")]:
+            ck.add(name.replace("layers.1.", "layers.2."), *ck.tensors[name][1])
+        ck.add("model.layers.2.eh_proj.weight", 64, 128)
+        loads = {}
+        for n_predict in (0, 1):
+            ck.config["num_nextn_predict_layers"] = n_predict
+            result, _ = self.repaired(ck)
+            self.assertTrue(any(d["name"].startswith("layers.2.mlp.experts")
+                                for d in result["dims"] if d["from"] != d["to"]))
+            loads[n_predict] = {r["runtime"]: r["loads"] for r in result["loads_in"]}["transformers"]
+        self.assertEqual(loads, {0: False, 1: True})
+
     def test_a_state_space_layer_may_share_the_width(self):
         ck = self.hybrid()
         ck.add("model.layers.0.mamba.norm.weight", 44)
@@ -687,7 +702,8 @@ class Behaviour(InspectCase):
     def test_width_that_is_doubled(self):
         """Layers of Gemma 4 that share keys have twice the width that the config states."""
         ck = mk.build("gemma")
-        ck.config.update(model_type="gemma4_text", use_double_wide_mlp=True)
+        ck.config.update(model_type="gemma4_text", use_double_wide_mlp=True, num_kv_shared_layers=1,
+                         intermediate_size=86)  # and that is out of date
         block = "model.layers.1.mlp."
         for name, shape in (("gate", (344, 64)), ("up", (344, 64)), ("down", (64, 344))):
             ck.replace(f"{block}{name}_proj.weight", {f"{block}{name}_proj.weight": shape})
@@ -696,7 +712,25 @@ class Behaviour(InspectCase):
         self.assertEqual([dims[f"layers.{i}.mlp.width"]["size"] for i in range(2)], [172, 172])
         result, config = self.repaired(ck)
         self.assertEqual(config["intermediate_size"], 176)
-        self.assertEqual(self.inspect(ck)["notes"], [])
+        self.assertTrue(all("missing" not in note for note in self.inspect(ck)["notes"]))
+
+    def test_inside_of_another_model(self):
+        """Vision-language models nest the config; the tower's tensors are not understood."""
+        for prefix, model_type in (("model.language_model.", "qwen2_5_vl_text"),
+                                   ("model.text_model.", "llama"), ("language_model.model.", "llama"),
+                                   ("model.language_model.", "qwen3_vl_text")):
+            with self.subTest(model_type):
+                ck = mk.build("llama")
+                for name in list(ck.tensors):
+                    if name.startswith("model."):
+                        ck.replace(name, {prefix + name[6:]: ck.tensors[name][1]})
+                ck.add("model.visual.blocks.0.mlp.fc1.weight", 40, 20)
+                ck.config = {"model_type": "whole", "text_config": {**ck.config,
+                                                                    "model_type": model_type}}
+                result, config = self.repaired(ck)
+                self.assertEqual(config["text_config"]["intermediate_size"], 176)
+                why = {r["runtime"]: r.get("why") for r in result["loads_in"]}["transformers"]
+                self.assertIn("part of another model", why)
 
     def test_layer_numbers_with_zeros(self):
         """transformers writes them so in per_layer_config of a model with ten layers or more."""
@@ -788,6 +822,23 @@ class Behaviour(InspectCase):
             with open(directory + "/x/config.json", encoding="utf-8") as file:
                 self.assertIn("gac_modules", json.load(file))
             self.assertEqual(gac("verify", directory + "/m", directory + "/x").returncode, 0)
+
+    def test_repair_corrects_every_size_of_a_stale_config(self):
+        """Also those that a repair does not change; head_dim it cannot know."""
+        ck = mk.build("qwen2")
+        ck.config.update(hidden_size=128, vocab_size=99)
+        dims = self.dims_of(ck)
+        self.assertEqual(dims["layers.1.self_attn.qk_head"]["size"], 16)  # 64 / 4, not 128 / 4
+        result, config = self.repaired(ck)
+        self.assertEqual((config["hidden_size"], config["vocab_size"]), (64, 80))
+        self.assertTrue(result["config_corrected"])
+        self.assertTrue(all(r["loads"] for r in result["loads_in"]), result["loads_in"])
+        ck.config["head_dim"] = 24
+        with tempfile.TemporaryDirectory() as directory:
+            ck.write(directory + "/m", seed=1)
+            said = gac("repair", directory + "/m", "-o", directory + "/x", "-q").stdout
+        self.assertIn("hidden_size 128, but hidden has 64: corrected", said)
+        self.assertIn("head_dim 24, but layers.0.self_attn.qk_head has 16: not corrected", said)
 
     def test_fail_on_misaligned(self):
         for name, code in (("svdllm", 5), ("mistral", 0)):

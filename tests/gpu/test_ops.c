@@ -5,7 +5,7 @@
  * relative difference and the tolerance. Exit 0 if nothing failed, 1 otherwise, 77
  * (skipped) without a GPU. Only two things may be declined: the vendor's attention, and
  * F8 and I8 products of sizes that are not multiples of 16. */
-#include <gac/device.h>
+#include "device/check_task.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -71,15 +71,6 @@ def random_blocks(rng, shape, kind):
     return rng.integers(0, 256, (*shape[:-1], shape[-1] // block * size), dtype=np.uint8)
 
 
-def bytes_to_text():
-    """GPT-2's printable characters for the 256 bytes."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    table = {b: chr(b) for b in printable}
-    table.update({b: chr(256 + i) for i, b in enumerate(others)})
-    return [table[b] for b in range(256)]
-
-
 def write(path, arch, tensors, kinds=None, keys=None, name="tiny", head=HEAD, alignment=None,
           tokens=None):
     """tensors: {GGUF name: float array, or raw bytes of kinds[name]}. keys: more

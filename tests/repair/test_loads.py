@@ -186,12 +186,16 @@ class Loads(RepairCase):
     def test_families_without_code(self):
         loads = self.repair("gemma")
         self.assertEqual(loads["transformers"]["how"], "AutoModelForCausalLM.from_pretrained(DIR)")
-        self.assertTrue(loads["gac"]["loads"])
+        self.assertTrue(loads["gac"]["loads"])  # the engine runs it without code
+        self.fresh()
+        loads = self.repair("starcoder2")
+        self.assertIn('model_type "starcoder2" is not supported', loads["gac"]["why"])
         self.fresh()
 
         def widths_differ(ck):
             for i in range(ck.config["num_hidden_layers"]):
                 mk.set_mlp(ck, i, 40 + i)
+        # Without modelling code, all layers get one width, which the config states.
         loads = self.repair("gemma", change=widths_differ, seed=3)
         self.assertEqual(self.config()["intermediate_size"], 48)  # one key for all layers
         self.assertTrue(loads["transformers"]["loads"])

@@ -187,7 +187,7 @@ class Config(SameModelCase):
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
         text = json.dumps(config, indent=2).replace("500000.0", "5.00E+5")
-        text = text[:-2] + ',\n  "list": [1.50, 2E-7, 1e-05, 0.10]\n}'
+        text = text[:-2] + ',\n  "list": [1.50, 2E-7, 1e-05, Infinity, 0.10]\n}'
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         self.assertIn('"rms_norm_eps": 1e-05', text)

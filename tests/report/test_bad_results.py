@@ -95,7 +95,16 @@ class BadResults(unittest.TestCase):
             {"overhead_pct": i / 1000, "time_ms": 9 / (i + 1)} for i in range(200000)]}
         dims = {"schema": "gac.plan/1", "strategy": "x" * 300, "dims": [
             {"name": f"a{i}b{i * 7919 % 1000003}", "from": i, "to": i + 1} for i in range(100000)]}
-        for document in (front, dims):
+        compress = json.loads((RESULTS / "compress.json").read_text(encoding="utf-8"))
+        compress["modules"] = [{**compress["modules"][0], "name": f"layers.{i % 7}.m{i}"}
+                               for i in range(20000)]
+        experiment = json.loads((RESULTS / "experiment.json").read_text(encoding="utf-8"))
+        case = experiment["cases"][0]
+        cell = next(iter(case["variants"].values()))
+        experiment["cases"] = [{**case, "label": f"c{i}", "variables": {"d": i, f"v{i}": i}}
+                               for i in range(5000)]
+        experiment["cases"].append({**case, "variants": {f"v{i}": cell for i in range(5000)}})
+        for document in (front, dims, compress, experiment):
             with tempfile.TemporaryDirectory() as folder:
                 self.assertEqual(self.report(folder, json.dumps(document).encode()), 0)
 

@@ -69,12 +69,55 @@ class Page(unittest.TestCase):
             f.querySelector('svg').getBoundingClientRect().height < 80 ||
             !f.querySelector('details tbody tr')).length""")
         self.assertEqual(empty, 0)
+        titles = self.titles()
         for title in ("Perplexity against parameters", "What each cause costs",
-                      "Sizes by layer, as they are", "Time against bytes: the exact Pareto front",
-                      "Predicted time beside the dense model"):
-            self.assertTrue(self.browser.run(
-                f"[...document.querySelectorAll('figure h3')].some(h => h.textContent == '{title}')"),
-                title)
+                      "Sizes by layer, as they are", "Sizes by layer, as gac repair would make them",
+                      "Sizes by layer, before", "Sizes by layer, after",
+                      "Time against bytes: the exact Pareto front",
+                      "Predicted time of each phase, now and repaired",
+                      "Predicted time beside the dense model", "Attention time against head size, F16"):
+            self.assertIn(title, titles)
+        # Machine, versions and date.
+        for stamp in self.browser.run(
+                "[...document.querySelectorAll('figure .stamp')].map(s => s.textContent)"):
+            self.assertRegex(stamp, r"^.+ · gac \d+\.\d+\.\d+ · \d{4}-\d\d-\d\d$")
+        bars = self.browser.run("""[...[...document.querySelectorAll('figure')].find(f =>
+            f.querySelector('h3').textContent == 'Predicted time beside the dense model'
+            ).querySelectorAll('tbody td:first-child')].map(c => c.textContent)""")
+        self.assertEqual(set(bars), {"dense", "as compressed", "rounded", "gac"})
+
+    def titles(self):
+        return self.browser.run(
+            "[...document.querySelectorAll('figure h3')].map(h => h.textContent)")
+
+    def check_texts(self):
+        """On the page that is open, no text of a figure is too small, cut off, or on another."""
+        wrong = self.browser.run("""[...document.querySelectorAll('figure svg.plot')].map(svg => {
+            const box = svg.getBoundingClientRect(), wrong = [];
+            const texts = [...svg.querySelectorAll('text')].filter(t => t.textContent.trim());
+            const boxes = texts.map(t => t.getBoundingClientRect());
+            const tilted = texts.map(t => /rotate\\((?!-90)/.test(t.parentNode.getAttribute('transform')));
+            texts.forEach((t, i) => {
+                const a = boxes[i], scale = box.width / svg.viewBox.baseVal.width;
+                if (parseFloat(getComputedStyle(t).fontSize) * scale < 8) wrong.push('small');
+                if (a.left < box.left - 1 || a.right > box.right + 1 ||
+                    a.top < box.top - 1 || a.bottom > box.bottom + 1) wrong.push('cut');
+                for (let k = 0; k < i; k++) {
+                    const b = boxes[k], x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+                    const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+                    if (x > 1 && y > 4 && !tilted[i] && !tilted[k])
+                        wrong.push(texts[k].textContent + ' on');
+                }
+                if (wrong.length) wrong.push(t.textContent);
+            });
+            return wrong.length ? [svg.getAttribute('aria-label'), ...wrong.slice(0, 4)] : null;
+        }).filter(w => w)""")
+        self.assertEqual(wrong, [])
+
+    def test_texts_of_figures(self):
+        for width in (390, 1280):
+            self.open(self.all_results(), width=width)
+            self.check_texts()
 
     def test_marks_have_their_numbers(self):
         """As many hover texts as rows in the table behind a figure, in the same order."""
@@ -125,6 +168,24 @@ class Page(unittest.TestCase):
             colours |= {ink, paper}
         self.assertEqual(len(colours), 4)
 
+    def test_commands_leave_pages(self):
+        """inspect --html and compress write such a page."""
+        tiny, cut = ROOT / "models" / "tiny", self.folder / "cut"
+        text = self.folder / "text.txt"
+        text.write_bytes((tiny / "heldout.txt").read_bytes()[:3000])
+        small = self.folder / "small"
+        for command in ([sys.executable, ROOT / "tools" / "cut_mlp.py", tiny, cut],
+                        [options.gac, "inspect", cut, "--html", self.folder / "inspect.html"],
+                        [options.gac, "compress", tiny, "-o", small, "--ratio", "0.3", "--text",
+                         text, "-q"]):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        for page, title in ((self.folder / "inspect.html", "What each cause costs"),
+                            (small / "report.html", "Predicted time beside the dense model")):
+            self.open(page, width=390)
+            self.assertIn(title, self.titles())
+            self.assertGreater(self.browser.run("document.querySelectorAll('svg title').length"), 4)
+            self.check_texts()
+
     def test_evil_texts(self):
         """What a hostile result says stays text, in the page and in its figures."""
         result = json.loads((RESULTS / "experiment.json").read_text(encoding="utf-8"))
@@ -152,6 +213,39 @@ class Page(unittest.TestCase):
             for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]:
                 self.assertIn(claim["says"], text)
         self.assertIn("published, A100", text)
+        titles = " ".join(self.titles())
+        for start in ("Attention time against head size d (S1, ", "GEMM time against inputs k (G3, ",
+                      "GEMM time against outputs n (G4, "):
+            self.assertIn(start, titles)
+        # A family of kernels has one colour, and attention has several.
+        colours = self.browser.run("""[...[...document.querySelectorAll('figure')].find(f =>
+            f.querySelector('h3').textContent.includes('(S1, ')).querySelectorAll('svg title')].map(t =>
+                [t.textContent.split(' \u00b7 ')[1].split('\\n')[0].split(': ').pop(),
+                 getComputedStyle(t.parentNode.querySelector('use')).color])""")
+        found = {}
+        for family, colour in colours:
+            found.setdefault(family, set()).add(colour)
+        self.assertTrue(all(len(c) == 1 for c in found.values()), found)
+        self.assertGreaterEqual(len({next(iter(c)) for c in found.values()}), 3)
+        # A published time lies over the bar of its case and variant.
+        marks = self.browser.run("""[...[...document.querySelectorAll('figure')].find(f =>
+            f.querySelector('h3').textContent.includes('(S2, ')).querySelectorAll('svg title')].map(t => {
+                const box = t.parentNode.getBoundingClientRect();
+                return [t.parentNode.tagName, ...t.textContent.split('\\n'), box.left, box.right]})""")
+        bars = {m[1]: m[-2:] for m in marks if m[0] == "polygon"}
+        over = 0
+        for tag, head, _, note, left, right in (m for m in marks if m[0] == "g"):
+            case, series = head.split(" · ")
+            self.assertEqual(series, "published, A100")
+            if f"{case} · {note}" in bars:
+                start, end = bars[f"{case} · {note}"]
+                self.assertTrue(start < (left + right) / 2 < end, (head, note))
+                over += 1
+        self.assertGreater(over, 6)
+        for width in (390, 1280):
+            self.open(page, width=width)
+            self.check_texts()
+            self.assertLessEqual(self.browser.run("document.documentElement.scrollWidth"), width)
 
 
 if __name__ == "__main__":

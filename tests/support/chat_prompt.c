@@ -2,7 +2,8 @@
  *
  *   chat_prompt DIR MESSAGE [SYSTEM]
  *
- * Prints {"template", "end", "prompt"}; "prompt" is null without a template. */
+ * Prints {"end", "prompt"}: "end" is the token that ends an answer; "prompt" is null without
+ * a template. */
 #include <gac/tokenizer.h>
 
 #include <stdio.h>
@@ -24,8 +25,10 @@ int main(int argc, char **argv)
     if (status == GAC_OK && chat)
         status = gac_chat_prompt(chat, tokenizer, argc == 4 ? argv[3] : NULL, argv[2], &text, &err);
     if (status == GAC_OK) {
-        json_t *result = json_pack("{s:s?, s:s?, s:s?}", "template", gac_chat_name(chat), "end",
-                                   gac_chat_end(chat), "prompt", text);
+        const int32_t end = gac_chat_end(chat, tokenizer);
+        json_t *result =
+            json_pack("{s:s?, s:s?}", "end", end >= 0 ? gac_tokenizer_piece(tokenizer, end) : NULL,
+                      "prompt", text);
         json_dumpf(result, stdout, 0);
         json_decref(result);
     } else {

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "device/check_task.h"
 #include "scratch.h"
 #include "small_llama.h"
 

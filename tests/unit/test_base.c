@@ -479,6 +479,19 @@ static void keeps_the_spelling_of_numbers(void **state)
     json_decref(rounded);
     json_decref(plain);
     json_decref(value);
+    assert_ok(gac_json_parse_exact("[NaN, Infinity, -Infinity]", 26, "t", &value, err));
+    assert_string_equal(gac_json_digits(json_array_get(value, 2)), "-Infinity");
+    assert_ok(gac_json_text(value, 0, &again, NULL, err));
+    assert_string_equal(again, "[NaN, Infinity, -Infinity]");
+    free(again);
+    rounded = gac_json_rounded(value);
+    assert_true(json_is_null(json_array_get(rounded, 0)));
+    json_decref(rounded);
+    json_decref(value);
+    assert_fails(gac_json_parse("[NaN]", 5, "t", &value, err), GAC_BAD_INPUT, "expected a value");
+    assert_fails(gac_json_parse_exact("[-Inf]", 6, "t", &value, err), GAC_BAD_INPUT, "digit");
+    assert_fails(gac_json_parse_exact("[1, -Infinit", 12, "t", &value, err), GAC_BAD_INPUT,
+                 "digit");
     char longest[400];
     memset(longest, '9', sizeof longest);
     longest[0] = '[';

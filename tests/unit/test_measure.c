@@ -11,6 +11,7 @@
 
 #include <gac/timing.h>
 
+#include "device/check_task.h"
 #include "fake_model.h"
 
 static gac_timing timing_of(int n, const double *samples)

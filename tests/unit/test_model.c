@@ -640,9 +640,28 @@ static void llama3_mixes_middle_waves(void **state)
         double base =
             waves[i].wave / (2 * acos(-1)); /* the second of two pairs turns at 1 / base */
         double found = gac_rotary_frequency("llama3", settings, base, 1, 2);
-        assert_true(fabs(found * base * waves[i].stretched_by - 1) < 1e-12);
+        assert_true(fabs(found * base * waves[i].stretched_by - 1) < 1.2e-7); /* F32 */
     }
     json_decref(settings);
+}
+
+/* As torch computes it in F32: the quotient, its power of the base, and one over that are rounded,
+ * each by itself. Rounding once would give other last bits. */
+static void frequencies_are_rounded_in_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t i, size;
+        double base, torch, once;
+    } pairs[] = { { 3, 256, 1e4, 0x1.9c975ap-1, 0x1.9c9758p-1 },
+                  { 11, 256, 1e4, 0x1.d008bep-2, 0x1.d008c0p-2 },
+                  { 6, 256, 1e6, 0x1.0beddep-1, 0x1.0beddcp-1 },
+                  { 2, 128, 5e5, 0x1.53c38cp-1, 0x1.53c38ap-1 } };
+    for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
+        double found =
+            gac_rotary_frequency("default", NULL, pairs[k].base, pairs[k].i, pairs[k].size);
+        assert_true(found == pairs[k].torch && found != pairs[k].once);
+    }
 }
 
 static gac_status create(const char *name, gac_error *err)
@@ -711,6 +730,7 @@ int main(void)
         in_scratch(experts_get_a_share_for_each_choice),
         in_scratch(dtype_is_that_of_most_bytes),
         cmocka_unit_test(llama3_mixes_middle_waves),
+        cmocka_unit_test(frequencies_are_rounded_in_steps),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

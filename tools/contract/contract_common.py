@@ -1,5 +1,5 @@
-"""What the derive_*.py scripts share: the time model of src/contract/contract_time.c,
-fitting it to measured points, and writing a contract file people can read."""
+"""What the derive_*.py scripts share: the time model of src/contract/contract_time.c, its errors,
+and writing a contract file people can read."""
 import json
 import math
 import statistics
@@ -33,40 +33,6 @@ def pick(tiers, size):
 
 def gemm_us(gemm, m, n, k):
     return max(tier_us(pick(gemm["n"], n), m, n, k), tier_us(pick(gemm["k"], k), m, n, k))
-
-
-def nelder_mead(loss, start, step, n_steps=4000):
-    """Minimises loss over len(start) numbers; deterministic."""
-    simplex = [list(start)]
-    for i in range(len(start)):
-        point = list(start)
-        point[i] += step
-        simplex.append(point)
-    values = [loss(p) for p in simplex]
-    for _ in range(n_steps):
-        order = sorted(range(len(simplex)), key=lambda i: values[i])
-        simplex = [simplex[i] for i in order]
-        values = [values[i] for i in order]
-        if values[-1] - values[0] < 1e-12:
-            break
-        centre = [statistics.fmean(p[i] for p in simplex[:-1]) for i in range(len(start))]
-
-        def along(t):
-            point = [c + t * (w - c) for c, w in zip(centre, simplex[-1])]
-            return loss(point), point
-
-        value, point = along(-1.0)
-        if value < values[0]:
-            value, point = min((value, point), along(-2.0))
-        elif value >= values[-2]:
-            value, point = min(along(0.5), along(-0.5))
-            if value >= values[-1]:
-                best = simplex[0]
-                simplex = [best] + [[(a + b) / 2 for a, b in zip(best, p)] for p in simplex[1:]]
-                values = [values[0]] + [loss(p) for p in simplex[1:]]
-                continue
-        simplex[-1], values[-1] = point, value
-    return simplex[values.index(min(values))]
 
 
 def round_sig(value, digits=4):

@@ -3,8 +3,8 @@
 
   derive_a100.py [OUTPUT]     (standard output when OUTPUT is left out)
 
-The figures are those collected in facts/experiments.md, each under the name of
-its experiment. Nothing here was measured by this project."""
+The figures are published ones, each under the name of its experiment
+(experiments/published). Nothing here was measured by this project."""
 import statistics
 import sys
 

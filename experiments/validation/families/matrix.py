@@ -11,6 +11,7 @@ with those of the original in float32. An architecture fails if
 - gac ends with exit 0 and the result does not load without missing, unexpected or mismatched tensors;
 - logits differ by more than 1e-5;
 - an odd size is neither repaired, nor refused with a reason, nor is the model "not judged";
+- repair says of a result that loads that transformers does not load it (loads_in);
 - inspect, plan and repair contradict each other; verify or undo does not hold; something crashes.
 
 Exit 1 if an architecture fails. supported.py turns the result into docs/supported.md.

@@ -46,9 +46,19 @@ linear attention), gac leaves them as they are, and repairs the MLPs and experts
 
 """
 
+NESTED = """
+## Language models inside of vision-language models
+
+gac reads the language model by its nested config, leaves the other parts as they are, and pads MLP and expert widths.
+transformers loaded the results, and their logits of a text were compared with those of the original in float32.
+
+| `model_type` | widths | logits differ by |
+| --- | --- | --- |
+"""
+
 TAIL = """
-`make check-transformers` runs all of this ([how](../experiments/validation/families/README.md),
-[result](../experiments/validation/families/results.json)).
+`make check-transformers` runs all of this ([how](../experiments/validation/families/README.md), results:
+[one](../experiments/validation/families/results.json), [two](../experiments/validation/families/nested.json)).
 
 ## Compressors and runtimes
 
@@ -159,6 +169,18 @@ def read(path):
     return json.loads((HERE.parent / path).read_text(encoding="utf-8"))
 
 
+def nested():
+    """Models whose language model is a part."""
+    yield NESTED
+    for case in read("families/nested.json")["rows"]:
+        if "not_made" in case:
+            yield f"| {case['model_type']} | transformers made no such model | - |\n"
+        elif case["outcome"] == "repaired":
+            yield f"| {case['model_type']} | {', '.join(case['sizes'])} | {case['error']} |\n"
+        else:
+            yield f"| {case['model_type']} | {case['outcome']}: {short(case.get('reason', ''))} | - |\n"
+
+
 def runtimes():
     """What transformers and vLLM make of repaired models of each compressor."""
     rows = {}
@@ -193,7 +215,7 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    text = "".join([page(read("families/results.json")), *runtimes(), *adapters()])
+    text = "".join([page(read("families/results.json")), *nested(), *runtimes(), *adapters()])
     if args.write:
         PAGE.write_text(text, encoding="utf-8")
     elif args.check:

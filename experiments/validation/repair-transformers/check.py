@@ -8,6 +8,7 @@ repairs them with gac, loads both and compares logits in float32 on the CPU.
 Exact repairs may differ by the order of sums only; rescaled ones by rounding.
 """
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -42,8 +43,10 @@ CASES = [
     ("opt, FFN width 172", "OPTConfig",
      dict(vocab_size=VOCAB, hidden_size=64, ffn_dim=172, num_hidden_layers=3,
           num_attention_heads=4, max_position_embeddings=256, word_embed_proj_dim=64), []),
-    ("llama, one layer wider: per_layer_config", "LlamaConfig", llama(intermediate_size=176),
+    ("llama, one layer wider: modelling code", "LlamaConfig", llama(intermediate_size=176),
      ["--set", "layers.1.mlp.width=192"]),
+    ("llama, one layer wider: per_layer_config", "LlamaConfig", llama(intermediate_size=176),
+     ["--set", "layers.1.mlp.width=192", "--widths", "per_layer_config"]),
     ("llama, head 12 to 16, rescaled", "LlamaConfig", llama(head_dim=12),
      ["--allow", "rescaled", "--set", "hidden=64"]),
     ("llama, head 12 to 32, rescaled", "LlamaConfig", llama(head_dim=12),
@@ -61,7 +64,10 @@ CASES = [
 
 
 def logits(directory, tokens):
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with open(f"{directory}/config.json") as stream:
+        code = "auto_map" in json.load(stream)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
+                                                 trust_remote_code=code)
     model.eval()
     with torch.no_grad():
         return model(tokens).logits.double(), sum(p.numel() for p in model.parameters())
@@ -81,6 +87,7 @@ def run_case(gac, name, config_class, config, options, scratch):
     if done.returncode:
         return {"case": name, "error": done.stderr.strip()}
     changed = json.loads(done.stdout)
+    said = {row["runtime"]: row["loads"] for row in changed["loads_in"]}["transformers"]
     verified = subprocess.run([gac, "verify", source, fit, "--json"], capture_output=True,
                               text=True)
     tokens = torch.randint(0, VOCAB, (2, 64), generator=torch.Generator().manual_seed(2))
@@ -88,8 +95,8 @@ def run_case(gac, name, config_class, config, options, scratch):
     try:
         after, n_after = logits(fit, tokens)
     except Exception as error:  # the loader's own words are the finding
-        return {"case": name, "error": f"does not load: {error}"[:300]}
-    return {"case": name, "options": options, "dims": len(changed["dims"]),
+        return {"case": name, "error": f"does not load: {error}"[:300], "gac_says_loads": said}
+    return {"case": name, "options": options, "gac_says_loads": said, "dims": len(changed["dims"]),
             "verified": verified.returncode == 0, "params_before": n_before,
             "params_after": n_after,
             "relative_error": ((after - before).norm() / before.norm()).item(),
@@ -103,7 +110,7 @@ def main(gac, out):
             rows.append(run_case(gac, *case, scratch))
         print(json.dumps(rows[-1]), flush=True)
     result = {"schema": "gac.experiment/1", "id": "repair-transformers",
-              "command": " ".join(sys.argv), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ",
+              "command": "check.py " + " ".join(map(os.path.relpath, sys.argv[1:])), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ",
                                                                    time.gmtime()),
               "machine": {"system": platform.platform(), "torch": torch.__version__,
                           "transformers": transformers.__version__, "device": "cpu"},

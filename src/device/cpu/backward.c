@@ -51,10 +51,10 @@ typedef struct layer_run {
     const float *x;                     /* (n_tokens, hidden), of the sequence */
     float *gradient;                    /* likewise */
     float *weights[GAC_BACKWARD_COUNT]; /* (n_out, n_in) */
-    float *normed;    /* (n_tokens, hidden): what a norm gives, then the gradient by it */
+    float *normed;    /* (n_tokens, hidden): the output of a norm, then its gradient */
     float *between;   /* (n_tokens, hidden): the residual stream between attention and MLP */
     float *gate, *up; /* (n_tokens, width) */
-    float *gated;     /* (n_tokens, width): the gradient by what the down projection gets */
+    float *gated;     /* (n_tokens, width): gradient of the down projection's input */
     gac_back_attention attention;
 } layer_run;
 
@@ -75,7 +75,8 @@ static void forward(const layer_run *r, int which, const float *x, float *y)
         y[i] += l->bias[i % n_out];
 }
 
-/* Adds the gradient by y to the sums, if they are wanted, and passes it back to x. */
+/* Adds y, the gradient of a projection's output, to the sums, if they are wanted. Passes it back
+ * to x, the gradient of the input. */
 static gac_status back(const layer_run *r, int which, const float *y, bool add, float *x,
                        gac_error *err)
 {
@@ -122,7 +123,7 @@ static void run_norm(const layer_run *r, gac_pool_fn *fn, const float *weights, 
     gac_pool_run(r->compute->pool, r->job->n_tokens, fn, &n);
 }
 
-/* Replaces gate and up by the gradients by them. */
+/* Replaces gate and up by their gradients. */
 static void gate_row_back(void *data, int64_t t, int thread)
 {
     const layer_run *r = data;
@@ -274,8 +275,8 @@ gac_status gac_cpu_backward_layer(void *state, const gac_backward_layer *job, ga
     return status;
 }
 
-/* Draws the token of a row from its probabilities. The gradient of its loss by the logits is the
- * probabilities, less one at the token. */
+/* Draws the token of a row from its probabilities. The gradient of its loss with respect to the
+ * logits is the probabilities, less one at the token. */
 static void logits_row_back(void *data, int64_t row, int thread)
 {
     const gac_backward_head *job = data;

@@ -16,7 +16,8 @@ typedef struct gac_back_product {
 } gac_back_product;
 void gac_back_multiply(gac_cpu_compute *compute, const gac_back_product *product);
 
-/* Adds to gradient (n) what the norm weights * x / rms(x) passes back from out (n). */
+/* Passes out (n), the gradient with respect to the output of the norm weights * x / rms(x), back
+ * through the norm, and adds the result to gradient (n). */
 void gac_back_norm(const gac_cpu_compute *compute, const float *weights, double eps, const float *x,
                    const float *out, int64_t n, float *gradient);
 
@@ -27,14 +28,16 @@ typedef struct gac_back_attention {
     const gac_backward_layer *job;
     float *q, *k, *v;           /* (n_tokens, heads * size) */
     float *q_turned, *k_turned; /* as q, k */
-    float *out;                 /* (n_tokens, n_q_heads * v_size): what attention gives, and then
-                                 * the gradient by it */
-    float *k_parts, *v_parts;   /* (n_q_heads, n_tokens, size): gradients by one query head */
+    float *out;                 /* (n_tokens, n_q_heads * v_size): the output of attention, then
+                                 * the gradient with respect to it */
+    float *k_parts, *v_parts;   /* (n_q_heads, n_tokens, size): the share of each query head in
+                                 * the gradients of k and v */
 } gac_back_attention;
 
 /* Fills q_turned, k_turned and out. Scratch must be there: gac_back_attention_bytes. */
 void gac_back_attend(const gac_back_attention *attention);
-/* Replaces q, k and v by the gradients by them, from the gradient in out. */
+/* Replaces q, k and v by the gradients with respect to them. out must have the gradient with
+ * respect to the output. */
 void gac_back_attend_back(const gac_back_attention *attention);
 /* Bytes of scratch of each thread. */
 size_t gac_back_attention_bytes(const gac_backward_layer *job);

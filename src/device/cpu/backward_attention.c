@@ -28,7 +28,8 @@ static void turn(const gac_back_attention *a, const float *norm, const float *x,
     }
 }
 
-/* The way back: gradient (qk_size), by the turned row, is replaced by that by x. */
+/* The way back: gradient (qk_size) goes in as that of the turned row, and comes out as that of x.
+ */
 static void turn_back(const gac_back_attention *a, const float *norm, const float *x,
                       int64_t position, float *gradient, float *scratch)
 {
@@ -88,7 +89,7 @@ static query_block block_of(const gac_back_attention *a, int64_t head, int64_t f
     return b;
 }
 
-/* Fills shares (n, n_keys) with what each query gives to each key. */
+/* Fills shares (n, n_keys) with the weight that each query gives to each key. */
 static void fill_shares(const gac_backward_layer *job, const query_block *b, float *shares)
 {
     gac_blas_gemm(true, b->n, b->n_keys, job->qk_size, (float)job->scale, b->q, b->q_stride, b->k,
@@ -135,7 +136,7 @@ void gac_back_attend(const gac_back_attention *attention)
     gac_pool_run(pool, attention->job->n_q_heads, attend_head, (void *)(uintptr_t)attention);
 }
 
-/* Turns the gradients by the shares into those by the scores. */
+/* Turns the gradients of the shares into those of the scores. */
 static void scores_back(const query_block *b, double scale, const float *shares, float *gradient)
 {
     for (int64_t r = 0; r < b->n; r++) {
@@ -159,13 +160,13 @@ static void add_transposed(int64_t n, int64_t k, int64_t m, const float *a, cons
              (blasint)n, b, (blasint)b_stride, 1, c, (blasint)k);
 }
 
-/* q's gradient replaces q_turned, block by block: later blocks do not read it. */
+/* The gradient of q_turned replaces q_turned, block by block: later blocks do not read it. */
 static void attend_head_back(void *data, int64_t head, int thread)
 {
     const gac_back_attention *a = data;
     const gac_backward_layer *job = a->job;
     float *shares = a->compute->scratch[thread].data;
-    float *gradient = shares + QUERY_BLOCK * job->n_tokens; /* by the shares, then by the scores */
+    float *gradient = shares + QUERY_BLOCK * job->n_tokens; /* of the shares, then of the scores */
     float *k_part = a->k_parts + head * job->n_tokens * job->qk_size;
     float *v_part = a->v_parts + head * job->n_tokens * job->v_size;
     memset(k_part, 0, (size_t)(job->n_tokens * job->qk_size) * sizeof *k_part);

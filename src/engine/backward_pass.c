@@ -1,4 +1,4 @@
-/* Gradients, for compression: how much the model's own loss changes with what its modules give.
+/* Gradients of the model's own loss with respect to the outputs of its modules, for compression.
  * They are computed in F32 on the CPU, wherever the model runs. */
 #include "base/arguments.h"
 #include "base/splitmix.h"
