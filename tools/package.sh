@@ -60,7 +60,8 @@ links=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 --ignore-missing-info "$@" 
 depends=$(echo "$links" | sed -n 's/^shlibs:Depends=//p')
 suggests=$(echo "$links" | sed -n 's/^shlibs:Suggests=//p')
 
-# libopenblas.so.0 is loaded at run time, by the commands that compute on the CPU.
+# libopenblas.so.0 is loaded at run time, by the commands that compute on the CPU. gnuplot draws the
+# figures of pages.
 cat >"$root/DEBIAN/control" <<END
 Package: gac
 Version: $version-1
@@ -68,7 +69,7 @@ Architecture: $arch
 Maintainer: $maintainer
 Installed-Size: $(du -sk "$root/usr" | cut -f1)
 Depends: $depends
-Recommends: libopenblas0
+Recommends: libopenblas0, gnuplot-nox | gnuplot
 ${suggests:+Suggests: $suggests
 }Conflicts: gap-dev
 Section: science

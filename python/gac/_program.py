@@ -136,14 +136,15 @@ def explain(status: int, lines: list[str]) -> GacError:
     return BY_STATUS.get(status, GacError)(reason.removeprefix(PREFIX) or f"gac ended with {status}")
 
 
-def run(arguments: list[str], progress: bool = True) -> dict[str, Any]:
-    """Runs a command and returns its result document."""
+def run(arguments: list[str], progress: bool = True,
+        folder: str | None = None) -> dict[str, Any]:
+    """Runs a command, by default in the current folder, and returns its result document."""
     watcher = Watcher(progress)
     # A session of its own: Ctrl-C in a terminal reaches the program once, from wait(). It ends
     # with this process nevertheless (GAC_PARENT).
     process = subprocess.Popen([PROGRAM, *arguments], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
-                               errors="backslashreplace", start_new_session=True,
+                               errors="backslashreplace", start_new_session=True, cwd=folder,
                                env={**environment(), "GAC_PARENT": str(os.getpid())})
     with process:
         text = wait(process, watcher)

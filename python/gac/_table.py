@@ -27,7 +27,9 @@ class Table:
         self.rows.append(cells)
 
     def texts(self) -> list[list[str]]:
-        return [list(self.head), *([show(c) for c in row] for row in self.rows)]
+        """Head and rows; nothing where there are no rows."""
+        rows = [[show(c) for c in row] for row in self.rows]
+        return [list(self.head), *rows] if rows else []
 
     def right(self) -> list[bool]:
         """Which columns hold numbers and go to the right."""
@@ -36,9 +38,9 @@ class Table:
 
     def text(self) -> str:
         rows, right = self.texts(), self.right()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(self.head))]
+        widths = [max(map(len, column)) for column in zip(*rows)]
         lines = [self.caption] if self.caption else []
-        for row in rows if self.rows else []:
+        for row in rows:
             cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)]
             lines.append(("  " + "  ".join(cells)).rstrip())
         if self.more:
@@ -57,7 +59,7 @@ class Table:
             lines.append(f'<tr><td colspan="{len(self.head)}">and {self.more} more</td></tr>')
         return ('<table><caption style="text-align:left;white-space:nowrap">'
                 f"{html.escape(self.caption)}</caption>"
-                f"<thead>{lines[0]}</thead><tbody>{''.join(lines[1:])}</tbody></table>")
+                f"<thead>{''.join(lines[:1])}</thead><tbody>{''.join(lines[1:])}</tbody></table>")
 
 
 def show(value: object) -> str:

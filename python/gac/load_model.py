@@ -55,7 +55,7 @@ def load(path: Union[str, "os.PathLike[str]"], *, trust_remote_code: bool | None
         trust_remote_code: True runs any modelling code of the folder, False none.
         options: For ``from_pretrained``, as dtype="auto" or device_map="cuda".
     """
-    folder = pathlib.Path(path)
+    folder = pathlib.Path(path).expanduser()
     config = read_config(folder)
     if trust_remote_code is None and config.get("auto_map"):
         check_code(folder, config)

@@ -52,7 +52,7 @@ def common_name(dims: Sequence[Dim | SizeChange]) -> str:
 
 @dataclass(repr=False)
 class Result:
-    """A result that shows itself as a table: ``print(result)``, or the last line of a cell."""
+    """A result that shows itself as a table, at the prompt, in a notebook and by ``print``."""
 
     document: dict[str, Any] = field(kw_only=True, default_factory=dict)
 
@@ -75,7 +75,7 @@ class Result:
         return self._table().text()
 
     def __repr__(self) -> str:
-        return f"<gac.{type(self).__name__}: {self._table().caption}>"
+        return str(self)
 
     def _repr_html_(self) -> str:
         return self._table().html()
@@ -252,6 +252,36 @@ class Plan(Result):
         if self.now_ms is not None and self.planned_ms is not None:
             caption += f"; predicted {self.now_ms:.4g} ms now, {self.planned_ms:.4g} ms then"
         return table_of_changes(caption, self.dims)
+
+
+@dataclass
+class FrontPoint:
+    """One plan of the front: its bytes beyond those of the model, and its predicted time."""
+
+    extra_bytes: int
+    overhead_pct: float
+    time_ms: float
+
+
+@dataclass(repr=False)
+class Front(Result):
+    """The front of time against bytes, by :func:`gac.pareto`, smallest first. ``complete``: it
+    has every point; otherwise those at 64 limits of growth. ``n_unproved`` points may not be the
+    fastest of their size."""
+
+    contract: str
+    workload: str
+    complete: bool
+    n_unproved: int
+    points: list[FrontPoint]
+
+    def _table(self) -> Table:
+        table = Table(f"{len(self.points)} plans for {self.workload} on {self.contract}"
+                      + ("" if self.complete else "; there are more"),
+                      ["extra bytes", "overhead %", "predicted ms"])
+        for p in self.points:
+            table.add(p.extra_bytes, p.overhead_pct, p.time_ms)
+        return table
 
 
 @dataclass
@@ -498,3 +528,18 @@ class RankAdvice(Result):
         for r in self.candidates:
             table.add(r.rank, r.kept, r.prefill_ratio, r.decode_ratio, r.aligned, mark=r.suggested)
         return table
+
+
+# ---- report ---------------------------------------------------------------------
+
+
+@dataclass(repr=False)
+class Page(Result):
+    """A page that :func:`gac.report` wrote. ``drawn``: it has figures, because gnuplot was there."""
+
+    page: str
+    drawn: bool
+
+    def _table(self) -> Table:
+        return Table(f"written {self.page}" + ("" if self.drawn else "; without figures, because "
+                                               "there is no gnuplot"), [])

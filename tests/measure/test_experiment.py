@@ -165,6 +165,14 @@ class Case(unittest.TestCase):
 
 
 class Native(Case):
+    def test_the_example(self):
+        """examples/experiment, which docs/extending.md explains."""
+        result = self.json("--spec", ROOT / "examples" / "experiment" / "spec.json")
+        claim, = result["claims"]
+        self.assertEqual(len(result["cases"]), 4)
+        self.assertEqual((claim["id"], claim["published"]), ("odd", 2.1))
+        self.assertGreater(claim["ours"], 1)
+
     def test_all_twelve(self):
         out, _ = self.gac("all", "-o", "results/")
         files = sorted(p.name for p in (self.folder / "results").iterdir())

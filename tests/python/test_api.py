@@ -4,14 +4,18 @@ program prints.
 
     PYTHONPATH=build/wheel/site python3 tests/python/test_api.py"""
 import ctypes
+import inspect
 import json
 import os
 import pathlib
+import pickle
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 import unittest
@@ -62,6 +66,50 @@ class Case(unittest.TestCase):
                         "--fill", "1"], check=True, stdout=subprocess.DEVNULL)
 
 
+class Functions(unittest.TestCase):
+    """The functions and the program have the same options."""
+
+    # Options that are spelt otherwise in Python; those that all commands have; and those whose
+    # work Python does by itself: Plan.save writes plans, and results have members to test.
+    SPELT = {"set": "sizes", "allow": "allow_rescaled", "no-sync": "sync",
+             "no-gradients": "gradients"}
+    GENERAL = {"json", "format", "quiet", "verbose", "color", "help"}
+    ELSEWHERE = {"inspect": {"fail-on"}, "plan": {"output", "pareto", "data", "force"},
+                 "repair": {"undo"}}
+
+    def options(self, command):
+        said = subprocess.run([_program.PROGRAM, "help", command], stdout=subprocess.PIPE, text=True,
+                              check=True).stdout
+        return set(re.findall(r"^ +(?:-\w, )?--([a-z-]+)", said, re.M)) - self.GENERAL
+
+    def test_every_option_is_a_keyword(self):
+        for command in ("inspect", "plan", "repair", "verify", "compress", "dim", "report"):
+            keywords = set(inspect.signature(getattr(gac, command)).parameters)
+            wanted = {self.SPELT.get(name, name.replace("-", "_"))
+                      for name in self.options(command) - self.ELSEWHERE.get(command, set())}
+            self.assertTrue(wanted)
+            self.assertLessEqual(wanted, keywords, command)
+
+    def test_options_of_undo_and_pareto(self):
+        plan = self.options("plan")
+        self.assertLessEqual({"undo", "force", "no-sync"}, self.options("repair"))
+        self.assertLessEqual({"pareto", "data"}, plan)
+        spelt = {self.SPELT.get(name, name.replace("-", "_")) for name in plan}
+        self.assertLessEqual(set(inspect.signature(gac.pareto).parameters),
+                             spelt | {"path", "progress"})
+
+    def test_help_explains_every_keyword(self):
+        for name in gac.__all__:
+            if not inspect.isfunction(function := getattr(gac, name)):
+                continue
+            text = inspect.getdoc(function)
+            arguments = text.partition("Args:\n")[2].partition("\n\n")[0]
+            explained = set(re.findall(r"\w+", " ".join(
+                re.findall(r"^ {4}(\w+(?:,\s+\w+)*):", arguments, re.M))))
+            wanted = set(inspect.signature(function).parameters)
+            self.assertEqual(explained, wanted, name)
+
+
 class Inspect(Case):
     def test_says_what_the_program_says(self):
         found = gac.inspect(self.svd, gpu="a100", tp=2)
@@ -79,6 +127,7 @@ class Inspect(Case):
     def test_shows_a_table(self):
         found = gac.inspect(self.svd)
         self.assertIn(found.summary.advice, str(found))
+        self.assertIn(found.misaligned[0].name.split(".")[-1], repr(found))
         shown = found._repr_html_()
         self.assertEqual(shown.count("<tr"), shown.count("</tr>"))
         self.assertEqual(sum(int(row[1]) for row in found._table().rows), len(found.misaligned))
@@ -89,6 +138,39 @@ class Inspect(Case):
         self.assertIn("&lt;b&gt;", table.html())
         self.assertIn("&lt;script&gt;", table.html())
         self.assertNotIn("<script>", table.html())
+
+    def test_tables_without_rows_have_no_head(self):
+        table = _table.Table("nothing changes", ["from", "to"])
+        self.assertEqual(table.text(), "nothing changes")
+        self.assertNotIn("<th", table.html().replace("<thead>", ""))
+        self.assertIn("nothing changes", table.html())
+
+    def test_places_are_named_as_python_names_them(self):
+        odd = self.folder / "ünï 模型"
+        shutil.copytree(self.svd, odd)
+        home, os.environ["HOME"] = os.environ.get("HOME", "/"), str(self.folder)
+        self.addCleanup(os.environ.__setitem__, "HOME", home)
+        for path in (odd, str(odd), os.fsencode(odd), f"~/{odd.name}", pathlib.Path("~", odd.name)):
+            self.assertEqual(gac.inspect(path).checkpoint.path, str(odd))
+        gac.repair(f"~/{odd.name}", "~/ünï fit")
+        self.assertTrue((self.folder / "ünï fit" / "config.json").exists())
+        self.assertTrue(gac.verify(odd, "~/ünï fit").ok)
+
+    def test_results_can_be_pickled(self):
+        found = gac.inspect(self.svd)
+        self.assertEqual(pickle.loads(pickle.dumps(found)), found)
+
+    def test_threads(self):
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(gac.inspect(self.svd)))
+                   for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(found), 4)
+        for other in found[1:]:
+            self.assertEqual(lasting(other.document), lasting(found[0].document))
 
     def test_long_tables_end(self):
         table = _table.Table("", ["n"])
@@ -130,6 +212,17 @@ class Repair(Case):
         self.assertFalse(preview.written)
         self.assertIn("would change", str(preview))
         self.assertFalse((self.folder / "no").exists())
+
+    def test_pareto(self):
+        data = self.folder / "front.dat"
+        found = gac.pareto(self.svd, workload="prefill:4x512", data=data)
+        self.assertEqual(lasting(found.document)["points"],
+                         printed("plan", "--pareto", "--workload", "prefill:4x512", "--",
+                                 str(self.svd))["points"])
+        self.assertGreater(len(found.points), 2)
+        self.assertGreater(found.points[0].time_ms, found.points[-1].time_ms)
+        self.assertTrue(data.exists())
+        self.assertIn(f"{len(found.points)} plans", found._repr_html_())
 
     def test_what_is_not_the_same(self):
         fit = self.folder / "other"
@@ -174,8 +267,41 @@ class Errors(Case):
         self.check(gac.BadInput, 3, lambda: gac.inspect("--help"))
         self.check(gac.UsageError, 2, lambda: gac.dim("107"))
 
+    def test_wrong_types(self):
+        for path in (None, 5, ["a"]):
+            with self.assertRaises(TypeError):
+                gac.inspect(path)
+        with self.assertRaisesRegex(TypeError, "dict"):
+            gac.plan(self.svd, sizes=["mlp"])
+        for ratio in (2, -0.2, float("nan"), "many", True):
+            self.assertIn("ratio", self.check(gac.UsageError, 2, lambda: gac.compress(
+                TINY, self.folder / "c", ratio=ratio, text=TEXT)))
+        self.assertIn("ratio", self.check(gac.UsageError, 2, lambda: gac.compress(
+            TINY, self.folder / "c", text=TEXT)))
+        self.assertFalse((self.folder / "c").exists())
+
+    def test_errors_can_be_pickled(self):
+        with self.assertRaises(gac.BadInput) as caught:
+            gac.inspect(self.folder / "missing")
+        again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((type(again), str(again)), (gac.BadInput, str(caught.exception)))
+
     def test_a_killed_program(self):
-        self.assertIn("SIGKILL", str(_program.explain(-signal.SIGKILL, [])))
+        out = self.folder / "killed"
+        work = out.with_name("killed.work")
+
+        def kill():
+            while not work.exists():
+                time.sleep(0.01)
+            for task in pathlib.Path("/proc/self/task").iterdir():
+                for child in (task / "children").read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
+        self.assertIn("SIGKILL", self.check(gac.GacError, 1, lambda: gac.compress(
+            TINY, out, ratio=0.2, text=TEXT)))
+        self.assertFalse(out.exists())
 
     def test_notes_become_warnings(self):
         with self.assertWarns(gac.GacWarning) as caught:
@@ -196,6 +322,7 @@ class Dim(unittest.TestCase):
 
     def test_matrix(self):
         found = gac.dim((4096, 14336), keep=0.8)
+        self.assertEqual(gac.dim([4096, 14336], keep=0.8).to, found.to)
         suggested, = (r for r in found.candidates if r.suggested)
         self.assertEqual(found.to, suggested.rank)
         self.assertEqual((found.out, found.in_), (4096, 14336))
@@ -214,6 +341,14 @@ class Compress(Case):
                          {"dense"})
         self.assertEqual(gac.inspect(out).checkpoint.n_params, done.total_after)
         self.assertIn("svd-llm", done._repr_html_())
+
+    def test_options_reach_the_program(self):
+        done = gac.compress(TINY, self.folder / "no", ratio=0.2, text=TEXT, calib_tokens=512,
+                            choices="rank", exclude="layers.0.*", gradients=False, dry_run=True)
+        words = done.document["arguments"]
+        for word in ("--choices=rank", "--exclude=layers.0.*", "--no-gradients", "--dry-run"):
+            self.assertIn(word, words)
+        self.assertLessEqual({m.choice for m in done.modules}, {"dense", "rank"})
 
     def stop(self, name, number):
         """Sends a signal to a Python process while its compression runs. Returns what Python said
@@ -241,6 +376,35 @@ class Compress(Case):
 
     def test_the_program_ends_with_python(self):
         self.stop("killed", signal.SIGKILL)
+
+
+class Report(Case):
+    def test_page_of_results_and_files(self):
+        page, file = self.folder / "page.html", self.folder / "front.json"
+        gac.pareto(self.svd).save(file)
+        found = gac.inspect(self.svd, html=self.folder / "inspect.html")
+        plan = gac.plan(self.svd)
+        done = gac.report([found, plan, plan, file], page, title="Mine <&>")
+        self.assertEqual(done.page, str(page))
+        self.assertEqual(done.drawn, shutil.which("gnuplot") is not None)
+        text = page.read_text(encoding="utf-8")
+        self.assertIn("Mine &lt;&amp;&gt;", text)
+        self.assertEqual(text.count("<svg") > 0, done.drawn)
+        self.assertIn("written", done._repr_html_())
+        for shown in ("svd.plan.json", "svd.plan.2.json", "front.json"):
+            self.assertIn(shown, text)
+        self.assertNotIn("gac-report-", text)
+        self.assertIn("</html>", (self.folder / "inspect.html").read_text(encoding="utf-8"))
+        with self.assertRaisesRegex(gac.GacError, "exists"):
+            gac.report(found, page)
+        gac.report(found, page, force=True)
+        with self.assertRaisesRegex(gac.BadInput, "config.json"):
+            gac.report(self.svd / "config.json", self.folder / "other.html")
+        with self.assertRaises(gac.UsageError):
+            gac.report([], self.folder / "other.html")
+        with self.assertRaises(TypeError):
+            gac.report([{}], self.folder / "other.html")
+        self.assertFalse((self.folder / "other.html").exists())
 
 
 class Progress(unittest.TestCase):

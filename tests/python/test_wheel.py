@@ -109,6 +109,14 @@ class Wheel(unittest.TestCase):
         done = subprocess.run([gac, "dim", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 2)
 
+    def test_types_reach_the_user(self):
+        mypy = ROOT / "build" / "venv" / "bin" / "mypy"
+        if not mypy.exists():
+            self.skipTest(f"no {mypy}")
+        said = run(mypy, "--strict", "--cache-dir", args.out / "mypy", "--python-executable",
+                   self.venv / "bin" / "python", HERE / "typed_user.py")
+        self.assertIn("no issues", said.stdout)
+
     def test_imports_nothing_else(self):
         found = run(self.venv / "bin" / "python", "-c", "import gac, sys; print(gac.__version__);"
                     "print([m for m in ('numpy', 'torch', 'tqdm', 'cffi') if m in sys.modules])")
