@@ -256,6 +256,13 @@ static gac_status run(cli *c, void *filled, int n, const char **arguments)
     (void)n;
     if ((o->pareto && o->out) || (o->data && !o->pareto))
         return gac_error_set(&c->error, GAC_USAGE, "-o is for a plan, --data is for --pareto");
+    static const char *const of_one[] = { "strategy", "max-overhead", "time-target" };
+    for (size_t i = 0; o->pareto && i < sizeof of_one / sizeof *of_one; i++)
+        if (cli_given(c, of_one[i]))
+            return gac_error_set(&c->error, GAC_USAGE,
+                                 "--%s chooses one plan; --pareto shows the plans that solve finds "
+                                 "for every limit",
+                                 of_one[i]);
     gac_status status = cli_open_model(c, arguments[0], &checkpoint, &model);
     if (status == GAC_OK)
         status = plan_args_finish(c, &o->args, model);

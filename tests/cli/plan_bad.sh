@@ -12,4 +12,6 @@ run plan m --set hidden=256
 run plan m --set layers.0.mlp.wdith=200
 run plan m --allow refused
 run plan m --max-overhead -1
+run plan m --pareto --max-overhead 2
+run plan m --pareto --strategy solve
 run plan missing
