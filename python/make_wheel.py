@@ -45,7 +45,7 @@ def main():
     for folder in (raw, dist):
         shutil.rmtree(folder, ignore_errors=True)
     run(sys.executable, "-m", "pip", "wheel", ROOT / "python", "--no-deps", "--no-build-isolation",
-        "--disable-pip-version-check", "--wheel-dir", raw, f"-Cbuild-dir={FOLDER / 'cmake'}")
+        "--disable-pip-version-check", "--wheel-dir", raw, f"--config-settings=build-dir={FOLDER / 'cmake'}")
     made, = raw.glob("*.whl")
     run(sys.executable, "-m", "auditwheel", "repair", made, "--only-plat", "--wheel-dir", dist,
         *(word for name in NVIDIA for word in ("--exclude", name)))

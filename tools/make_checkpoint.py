@@ -16,7 +16,7 @@ import random
 import sys
 
 from synthetic_checkpoint import (  # noqa: F401: others import these from here
-    MLP, ATTENTION, LINEARS, RECIPES, Checkpoint, build, llama_like, recipe)
+    MLP, ATTENTION, LINEARS, DTYPE_BYTES, RECIPES, Checkpoint, build, llama_like, recipe)
 import family_recipes  # noqa: F401: registers its recipes
 
 
