@@ -111,27 +111,28 @@ static gac_status make_chat(cli *c, generate_command *o, const char *message)
     return status;
 }
 
-/* Tells of --chat where a plain prompt goes to a chat model. */
-static void hint_at_chat(cli *c, const generate_command *o, const char *prompt)
+/* Tells of --chat where a plain prompt goes to a chat model. A template that is not known is no
+ * error here, but one that cannot be read is. */
+static gac_status hint_at_chat(cli *c, const generate_command *o, const char *prompt)
 {
-    gac_error ignored = GAC_ERROR_INIT;
     gac_chat *chat = NULL;
     char *text = NULL;
     if (c->json)
-        return;
-    gac_status status = gac_chat_open(o->engine.path, &chat, &ignored);
+        return GAC_OK;
+    gac_status status = gac_chat_open(o->engine.path, &chat, &c->error);
     bool has = status != GAC_OK || chat;
     if (status == GAC_OK && chat)
-        status = gac_chat_prompt(chat, o->engine.tokenizer, NULL, prompt, &text, &ignored);
-    if (has && status == GAC_OK)
-        gac_log_write(&c->log, 0,
-                      "hint: this model has a chat template; --chat puts the prompt into it");
-    else if (has)
-        gac_log_write(&c->log, 0,
-                      "hint: this model has a chat template that cannot be used here; it may not "
-                      "expect a plain prompt");
+        status = gac_chat_prompt(chat, o->engine.tokenizer, NULL, prompt, &text, &c->error);
     free(text);
     gac_chat_close(chat);
+    if (status == GAC_FAILED || status == GAC_NO_RESOURCE)
+        return status;
+    if (has)
+        gac_log_write(&c->log, 0, "hint: this model has a chat template%s",
+                      status == GAC_OK ? "; --chat puts the prompt into it"
+                                       : " that cannot be used here; it may not expect a plain "
+                                         "prompt");
+    return GAC_OK;
 }
 
 static gac_status make_prompt(cli *c, generate_command *o, const char *text)
@@ -146,9 +147,10 @@ static gac_status make_prompt(cli *c, generate_command *o, const char *text)
         return read_ids(c, o);
     if (o->chat)
         return make_chat(c, o, text);
-    hint_at_chat(c, o, text);
-    return gac_tokenizer_encode(o->engine.tokenizer, text, strlen(text), true, &o->prompt,
-                                &o->n_prompt, &c->error);
+    status = hint_at_chat(c, o, text);
+    return status == GAC_OK ? gac_tokenizer_encode(o->engine.tokenizer, text, strlen(text), true,
+                                                   &o->prompt, &o->n_prompt, &c->error)
+                            : status;
 }
 
 static void add_eos(generate_command *o, int64_t id)
