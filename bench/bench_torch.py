@@ -26,6 +26,7 @@ ROOT = os.path.dirname(BENCH)
 sys.path[:0] = [BENCH, os.path.join(ROOT, "tools"), os.path.join(ROOT, "tests", "support")]
 import bench_inspect as common  # noqa: E402
 import make_checkpoint as mk  # noqa: E402
+import synthetic_checkpoint  # noqa: E402
 import torch_files as tf  # noqa: E402
 
 
@@ -116,9 +117,9 @@ def write_folder(folder, ck, write, plain=None):
         write(os.path.join(folder, file), ck, names,
               plain and os.path.join(plain, "model.safetensors"))
     if len(shards) > 1:
-        mk._write_json(os.path.join(folder, "pytorch_model.bin.index.json"),
-                       {"metadata": {"total_size": ck.size_bytes}, "weight_map": places})
-    mk._write_json(os.path.join(folder, "config.json"), ck.config)
+        synthetic_checkpoint.write_json(os.path.join(folder, "pytorch_model.bin.index.json"),
+                                        {"metadata": {"total_size": ck.size_bytes}, "weight_map": places})
+    synthetic_checkpoint.write_json(os.path.join(folder, "config.json"), ck.config)
 
 
 def measure(args, scratch, commands, out=None):

@@ -306,6 +306,7 @@ def gguf_seeds():
 def torch_seeds():
     sys.path.insert(0, os.path.join(ROOT, "tests", "bad"))
     import make_bad_torch as made
+    import torch_files
     for name, content, _ in made.BAD:
         if len(content) <= 8192:
             yield name, content
@@ -313,7 +314,7 @@ def torch_seeds():
     first, second = zeros["0"], zeros["1"]
     views = {"a": made.Tensor(first, (4, 4)), "t": made.Tensor(first, (4, 3), (1, 4), 1),
              "b": made.Tensor(second, (12,)), "e": made.Tensor(second, (0, 3))}
-    models = {"views": views, "model": {"model": made.as_model({"x.y.weight": views["a"]}),
+    models = {"views": views, "model": {"model": torch_files.as_model({"x.y.weight": views["a"]}),
                                         "tokenizer": made.Call("a", "B", state={"c": [1.5, None]})},
               "module": made.module("a.B", {"w": views["t"], "n": None},
                                     {"kept": views["b"], "lost": views["a"]}, not_saved=["lost"]),

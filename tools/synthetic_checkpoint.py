@@ -127,12 +127,12 @@ class Checkpoint:
             self.write_file(os.path.join(directory, file), names, fill)
         if len(shards) > 1:
             index = {"metadata": {"total_size": self.size_bytes}, "weight_map": weight_map}
-            _write_json(os.path.join(directory, "model.safetensors.index.json"), index)
+            write_json(os.path.join(directory, "model.safetensors.index.json"), index)
         if self.config is not None:
-            _write_json(os.path.join(directory, "config.json"), self.config)
+            write_json(os.path.join(directory, "config.json"), self.config)
 
 
-def _write_json(path, value):
+def write_json(path, value):
     with open(path, "w") as file:
         json.dump(value, file, indent=2)
         file.write("\n")
