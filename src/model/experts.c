@@ -47,16 +47,17 @@ static gac_status check_router(builder *b, const char *router, int64_t n, int32_
 }
 
 /* One MLP: an expert, the shared expert or that of a layer without experts. */
-static gac_status one_mlp(builder *b, mlp_spec *spec, gac_error *err)
+static gac_status one_mlp(builder *b, const mlp_spec *of, gac_error *err)
 {
     char name[GAC_MAX_NAME_BYTES + 64];
+    mlp_spec spec = *of;
     gac_status status = GAC_OK;
-    spec->declared = -1;
-    if (spec->config_key)
-        status = config_size(b, b->config, spec->config_key, &spec->declared, err);
-    snprintf(name, sizeof name, "%s.width", spec->module);
-    spec->name = name;
-    return status == GAC_OK ? block_mlp(b, spec, err) : status;
+    spec.declared = -1;
+    if (spec.config_key)
+        status = config_size(b, b->config, spec.config_key, &spec.declared, err);
+    snprintf(name, sizeof name, "%s.width", spec.module);
+    spec.name = name;
+    return status == GAC_OK ? block_mlp(b, &spec, err) : status;
 }
 
 /* Binds a tensor (E, x, y) of all experts: hidden on one axis, n_slices times
