@@ -10,10 +10,18 @@ import time
 TIMEOUT_S = 60
 
 
+def runs(program):
+    """Ubuntu's chromium-browser is a script that asks for a snap."""
+    done = subprocess.run([program, "--version"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60)
+    return done.returncode == 0
+
+
 def find():
     for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
-        if shutil.which(name):
-            return shutil.which(name)
+        program = shutil.which(name)
+        if program and runs(program):
+            return program
     return None
 
 
