@@ -256,9 +256,14 @@ static void note_signal(int number)
     interrupted = 1;
 }
 
+bool cli_has_parent;
+
+/* A second signal ends the program at once, except where a parent has it: each thread of a parent
+ * that is killed may send one. */
 const volatile int *cli_catch_signals(void)
 {
-    struct sigaction action = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction action = { .sa_handler = note_signal,
+                                .sa_flags = cli_has_parent ? 0 : (int)SA_RESETHAND };
     for (int i = 0; i < N_CAUGHT; i++) {
         sigaction(caught[i], NULL, &uncaught[i]);
         if (uncaught[i].sa_handler != SIG_IGN) /* nohup ignores SIGHUP; that stays */

@@ -116,9 +116,12 @@ gac_status cli_contract_named(cli *c, const char *name, gac_contract **out);
  * its reference would take forever. */
 gac_status cli_open_gpu(cli *c, const char *name, gac_device **out);
 
+/* Whether GAC_PARENT names a process that waits for this one. */
+extern bool cli_has_parent;
+
 /* Catches interrupts. The first one sets the returned flag, so that the command
- * can end in an orderly way. A second one ends the program at once. Ignored
- * signals stay ignored. */
+ * can end in an orderly way. A second one ends the program at once,
+ * unless it has a parent. Ignored signals stay ignored. */
 const volatile int *cli_catch_signals(void);
 
 /* Starts a file that appears complete or not at all. Until cli_finish_file, an

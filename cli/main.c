@@ -129,6 +129,8 @@ static void end_with_parent(void)
     const char *parent = getenv("GAC_PARENT");
     if (!parent)
         return;
+    cli_has_parent = true;
+    signal(SIGPIPE, SIG_IGN); /* nobody reads its progress any more: it must still tidy up */
     const bool lost =
         prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && (long)getppid() != strtol(parent, NULL, 10);
     unsetenv("GAC_PARENT"); /* it is not the parent of what this process starts */
