@@ -239,7 +239,7 @@ void rep_add_peer(rep_reader *in, const char *name, double n_params, double perp
                   const char *text);
 
 /* Keep a copy. At the end, plans for the same model, GPU and workload are marked in the front's
- * figure. The model is told by its time without changes, where the front begins. */
+ * figure. A plan and a front are of the same model if both state the same time without changes. */
 void rep_add_plan(rep_reader *in, const rep_plan *plan);
 void rep_add_front(rep_reader *in, const rep_front *front);
 
