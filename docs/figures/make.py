@@ -3,8 +3,9 @@
 
     python3 docs/figures/make.py build/gac
 
-The results of methods.py are no results of gac eval. They become such documents here: the parameters
-of a model are those of the dense one without the removed share of the linear weights.
+The line of gac is from results of gac eval, on a CPU. The other lines are from methods.py, on an H200.
+Its results become documents of gac eval here: the parameters of a model are those of the dense one
+without the removed share of the linear weights.
 """
 import json
 import pathlib
@@ -17,7 +18,7 @@ METHODS = ROOT / "experiments/validation/compress/h200.methods.json"
 TEXT = "wiki.test.raw"
 N_PARAMS = 134515008  # of SmolLM2-135M
 N_LINEAR = 30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536)  # in its blocks
-SHOWN = {"gac": "gac, all aligned", "asvd": "ASVD", "svd-llm": "SVD-LLM",
+SHOWN = {"asvd": "ASVD", "svd-llm": "SVD-LLM",
          "svd-llm, rounded to 64": "SVD-LLM, rounded to 64"}
 
 
@@ -36,6 +37,11 @@ def evaluations():
     for row in found["rows"]:
         if row["name"] in SHOWN:
             yield document(SHOWN[row["name"]], "gac", row["kept"], row["perplexity"][TEXT])
+    for percent in (60, 70, 80, 90):  # with gradients, measured on a CPU
+        result = json.loads((METHODS.parent / f"smollm2-k{percent}-wiki.json").read_text("utf-8"))
+        result["checkpoint"]["path"] = "gac, all aligned"
+        result["perplexity"]["file"] = "WikiText-2"
+        yield result
 
 
 def main():
