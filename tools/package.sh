@@ -61,7 +61,8 @@ depends=$(echo "$links" | sed -n 's/^shlibs:Depends=//p')
 suggests=$(echo "$links" | sed -n 's/^shlibs:Suggests=//p')
 
 # libopenblas.so.0 is loaded at run time, by the commands that compute on the CPU. gnuplot draws the
-# figures of pages.
+# figures of pages. It is a suggestion only: it brings packages that autoremove keeps, because
+# Debian's own packages suggest them.
 cat >"$root/DEBIAN/control" <<END
 Package: gac
 Version: $version-1
@@ -69,9 +70,9 @@ Architecture: $arch
 Maintainer: $maintainer
 Installed-Size: $(du -sk "$root/usr" | cut -f1)
 Depends: $depends
-Recommends: libopenblas0, gnuplot-nox | gnuplot
-${suggests:+Suggests: $suggests
-}Conflicts: gap-dev
+Recommends: libopenblas0
+Suggests: gnuplot-nox | gnuplot${suggests:+, $suggests}
+Conflicts: gap-dev
 Section: science
 Priority: optional
 Description: makes compressed language models fast on the GPU they run on

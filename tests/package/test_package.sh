@@ -24,7 +24,8 @@ version=$(field Version)
 version=${version%-*}
 [ "$(field Package)" = gac ]
 field Depends | grep -q 'libjansson4'
-field Recommends | grep -q '^libopenblas0, gnuplot-nox'
+[ "$(field Recommends)" = libopenblas0 ]
+field Suggests | grep -q '^gnuplot-nox'
 ! field Depends | grep -q 'mpi\|cuda' || { echo "a plug-in's libraries are not optional"; exit 1; }
 
 dpkg-deb --vextract "$deb" "$work/root" >"$work/list.txt"
