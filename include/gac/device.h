@@ -277,14 +277,14 @@ typedef enum gac_activation {
     GAC_ACTIVATION_COUNT
 } gac_activation;
 
-/* out = scale * (rows of the table + rows of positions from the token's position on). The
- * table is one module of one part, with an out axis of one slice. */
+/* out = scale * a row of the table + a row of positions, for each token. The table is one module
+ * of one part, with an out axis of one slice. */
 typedef struct gac_embed_call {
     const gac_matrix *table;
     gac_rows *out;
     double scale;                /* 0: none */
-    const gac_matrix *positions; /* as table, or NULL; not scaled */
-    int64_t first_position;      /* row of positions for the first token */
+    const gac_matrix *positions; /* as table, or NULL */
+    int64_t first_position;      /* row of positions for the first token of a sequence */
 } gac_embed_call;
 
 typedef struct gac_routing gac_routing; /* which rows go to which expert */

@@ -48,10 +48,9 @@ typedef struct gac_engine_info {
     int64_t vocab;
     int64_t hidden;
     int32_t n_layers;
-    int64_t max_context;   /* of this engine */
-    int64_t model_context; /* max_position_embeddings; on a GPU the smallest attention window if
-                            * that is less */
-    gac_dtype dtype;       /* computed in */
+    int64_t max_context;                           /* of this engine */
+    int64_t model_context;                         /* max_position_embeddings */
+    gac_dtype dtype;                               /* computed in */
     int64_t weight_bytes, cache_bytes, work_bytes; /* held now, and never more before */
     double load_s;
 } gac_engine_info;

@@ -18,7 +18,7 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
     if (o->dtype != GAC_DTYPE_F16 && o->dtype != GAC_DTYPE_BF16)
         return gac_error_set(err, GAC_USAGE, "a GPU runs models in F16 or BF16, not %s",
                              gac_dtype_name(o->dtype));
-    const int64_t context = gac_net_context(&e->net, o->device);
+    const int64_t context = e->net.max_context;
     if (o->max_context == 0)
         o->max_context = context < DEFAULT_CONTEXT ? context : DEFAULT_CONTEXT;
     if (o->max_new == 0 || o->max_new > o->max_context)
@@ -40,10 +40,9 @@ static gac_status settle_options(gac_engine *e, gac_error *err)
     if (o->max_cached == 0 || o->max_cached > cached)
         o->max_cached = cached;
     if (o->max_context > context)
-        return gac_error_set(
-            err, GAC_USAGE, "a context of %lld tokens, but the model's context is %lld%s",
-            (long long)o->max_context, (long long)context,
-            context < e->net.max_context ? ", its smallest attention window, on this device" : "");
+        return gac_error_set(err, GAC_USAGE,
+                             "a context of %lld tokens, but the model's context is %lld",
+                             (long long)o->max_context, (long long)context);
     return GAC_OK;
 }
 
@@ -127,7 +126,7 @@ void gac_engine_describe(const gac_engine *e, gac_engine_info *out)
                               .hidden = e->net.hidden,
                               .n_layers = e->net.n_layers,
                               .max_context = e->options.max_context,
-                              .model_context = gac_net_context(&e->net, e->options.device),
+                              .model_context = e->net.max_context,
                               .dtype = e->compute.device ? e->options.dtype : GAC_DTYPE_F32,
                               .weight_bytes = memory.weight_bytes,
                               .cache_bytes = memory.cache_bytes,

@@ -100,7 +100,7 @@ gac_status gac_engine_size(const gac_model *model, const gac_engine_work *work,
     net n;
     gac_status status = gac_net_read(model, &n, err);
     if (status == GAC_OK) {
-        r.limit = gac_net_context(&n, options->device);
+        r.limit = n.max_context;
         gac_net_dispose(&n);
     }
     if (status == GAC_OK)

@@ -523,9 +523,6 @@ gac_status gac_net_read_windows(net *n, gac_error *err)
         n->layers[i].sparse = is_sparse(&r, i);
         if (r.status == GAC_OK)
             read_window(&r, i);
-        int64_t window = n->layers[i].window;
-        if (window > 0 && window < n->max_context && (n->window == 0 || window < n->window))
-            n->window = window;
     }
     return r.status;
 }
@@ -533,9 +530,12 @@ gac_status gac_net_read_windows(net *n, gac_error *err)
 unsigned gac_net_needs(const net *n)
 {
     const net_variations *v = &n->varies;
-    bool rotated = true;
-    for (int32_t i = 0; i < n->n_layers; i++)
+    bool rotated = true, windowed = false;
+    for (int32_t i = 0; i < n->n_layers; i++) {
+        const int64_t window = n->layers[i].window;
         rotated = rotated && n->layers[i].rotated;
+        windowed = windowed || (window > 0 && window < n->max_context);
+    }
     bool scaled = v->embedding_scale != 0 || v->residual_scale != 0 || v->logit_scale != 0;
     const struct {
         bool is;
@@ -548,6 +548,7 @@ unsigned gac_net_needs(const net *n)
         { v->names.attention_out_norm || v->names.mlp_out_norm, GAC_VARIATION_OUT_NORM },
         { scaled, GAC_VARIATION_SCALE },
         { v->score_cap > 0 || v->logit_cap > 0, GAC_VARIATION_SOFTCAP },
+        { windowed, GAC_VARIATION_WINDOW },
         { !rotated || v->interleaved || gac_rope_size(n, 1 << 20) != 1 << 20,
           GAC_VARIATION_ROTATION },
         { v->head_norm > HEAD_NORM_SHARED, GAC_VARIATION_HEAD_NORM },
@@ -560,15 +561,9 @@ unsigned gac_net_needs(const net *n)
     return needs;
 }
 
-int64_t gac_net_context(const net *n, const char *device)
-{
-    bool windows = strcmp(device, "reference") == 0 || strcmp(device, "cpu") == 0;
-    return windows || n->window == 0 ? n->max_context : n->window;
-}
-
 bool gac_net_is_plain(const net *n)
 {
-    return n->needs == 0 && n->varies.norm_offset == 0 && n->varies.softmax_scale == 0 &&
-           !n->varies.parallel && !n->varies.transposed && n->varies.names.k != NULL &&
-           n->varies.names.gate != NULL;
+    return (n->needs & ~(unsigned)GAC_VARIATION_WINDOW) == 0 && n->varies.norm_offset == 0 &&
+           n->varies.softmax_scale == 0 && !n->varies.parallel && !n->varies.transposed &&
+           n->varies.names.k != NULL && n->varies.names.gate != NULL;
 }

@@ -97,10 +97,9 @@ typedef struct net {
     const json_t *config;
     const char *type; /* model_type, or the family if the config states none */
     net_variations varies;
-    unsigned needs; /* of gac_variation; GAC_VARIATION_WINDOW is seen to by net.window */
+    unsigned needs; /* of gac_variation */
     int64_t hidden, vocab;
     int64_t max_context; /* the context that the model was trained for */
-    int64_t window;      /* the smallest of its layers, if below max_context; else 0 */
     double eps;
     int32_t embedding, positions;
     net_norm norm;
@@ -125,11 +124,8 @@ int32_t gac_net_find_head_norm(const net *n, int32_t layer, const char *norm, in
 /* Returns what a device must compute for the model. */
 unsigned gac_net_needs(const net *n);
 
-/* Returns the context that the model has on a device: those that do not compute windows
- * end at the smallest one. */
-int64_t gac_net_context(const net *n, const char *device);
-
-/* Returns whether the model is computed as Llama is, so that it can be run in stages. */
+/* Returns whether the model is computed as Llama is, but for windows, so that it can be run in
+ * stages. */
 bool gac_net_is_plain(const net *n);
 
 /* Sets an error that starts with the checkpoint's path. */

@@ -1,4 +1,5 @@
-/* Compares the operators of forward passes on the GPU with plain loops in F64.
+/* Compares the operators of forward passes on the GPU with plain loops in F64, and what differs
+ * from Llama with the device `reference`.
  *
  *   test_passes [check] [SEED]   everything, a few seconds
  *   test_passes small            a selection for compute-sanitizer
@@ -264,6 +265,7 @@ static void check_all(bench *b, bool small)
         check_attentions(b, small);
         check_model(b);
         check_refusals(b);
+        check_variations(b, small);
         b->ops->memory(b->state, &memory);
         bool clean = memory.weight_bytes == 0 && memory.cache_bytes == 0;
         n_ok += clean;

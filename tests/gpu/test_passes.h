@@ -89,6 +89,7 @@ void close_stream(bench *b, stream *s);
 void check_attentions(bench *b, bool small);
 void check_model(bench *b);
 void check_refusals(bench *b);
+void check_variations(bench *b, bool small);
 /* words: empty for everything, or decode with batch sizes, or prefill. */
 int run_timing(bench *b, int n_words, char **words);
 

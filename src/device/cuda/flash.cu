@@ -355,6 +355,11 @@ params make_params(const gac_flash_args *a, const choice &c)
     p.tiles_per_split = c.tiles_per_split;
     p.scale_log2 = std::fabs((float)scale) * LOG2_E;
     p.negate = scale < 0;
+    if (a->softcap > 0) {
+        p.cap = (float)(a->softcap / std::fabs(scale));
+        p.to_cap = (float)(std::fabs(scale) / a->softcap);
+    }
+    p.window = a->window > 0 && a->window < INT_MAX ? (int)a->window : INT_MAX;
     p.causal = s->causal;
     p.wide_out = is_wide(a->out, &a->out_strides);
     return p;
@@ -392,6 +397,12 @@ extern "C" gac_status gac_flash_launch(const gac_flash_args *args, cudaStream_t 
         status = choose(&args->shape, &c, err);
     if (status != GAC_OK)
         return status;
+    if ((args->window > 0 && !args->shape.causal) ||
+        ((args->window > 0 || args->softcap > 0) && c.d == ABOVE))
+        return gac_error_set(err, GAC_USAGE,
+                             "a window wants causal attention, and with a bound on scores, too, "
+                             "heads of at most %d",
+                             MOST_COLS);
     if (((uintptr_t)args->q | (uintptr_t)args->k | (uintptr_t)args->v | (uintptr_t)args->out) % 2)
         return gac_error_set(err, GAC_USAGE, "attention operands are not aligned to elements");
     if (!args->workspace) {

@@ -44,10 +44,16 @@ __device__ __forceinline__ block_work find_work(const params &p, int rows_per_ti
     return w;
 }
 
-/* Returns how many keys row r sees. They are the first ones. */
+/* Returns the end of the keys that row r sees. */
 __device__ __forceinline__ int visible_keys(const params &p, int r)
 {
     return p.causal ? max(0, p.n_kv + (r / p.n_pack + 1 - p.n_q)) : p.n_kv;
+}
+
+/* Returns the first key that a row sees. n_seen is the end of its keys. */
+__device__ __forceinline__ int first_key(const params &p, int n_seen)
+{
+    return n_seen > p.window ? n_seen - p.window : 0;
 }
 
 /* Data of the block that the loop over keys reads once per tile. It is kept in shared
@@ -55,7 +61,8 @@ __device__ __forceinline__ int visible_keys(const params &p, int r)
 struct block_info {
     const char *k, *v; /* as in block_work */
     int row;           /* first row of the tile */
-    int n_all_seen;    /* keys that every row of the tile sees */
+    int all_begin;     /* every row of the tile sees the keys all_begin */
+    int n_all_seen;    /* to n_all_seen - 1 */
     int j_end;         /* end of its tiles of keys */
 };
 
@@ -200,7 +207,8 @@ __device__ __forceinline__ void multiply_qk(scores_t<C> &s, uint32_t q, uint32_t
     }
 }
 
-template <class C> __device__ __forceinline__ void negate_scores(scores_t<C> &s)
+/* Replaces each score x by f(x). */
+template <class C, class F> __device__ __forceinline__ void change_scores(scores_t<C> &s, F f)
 {
 #pragma unroll
     for (int m = 0; m < C::M_TILES; m++)
@@ -208,7 +216,7 @@ template <class C> __device__ __forceinline__ void negate_scores(scores_t<C> &s)
         for (int n = 0; n < C::WARP_KEYS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                s[m][n][i] = -s[m][n][i];
+                s[m][n][i] = f(s[m][n][i]);
 }
 
 /* Sets the scores of masked keys to -inf. row and key are the first of this warp. */
@@ -220,13 +228,14 @@ __device__ __forceinline__ void mask_scores(scores_t<C> &s, const params &p, int
     for (int m = 0; m < C::M_TILES; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int n_seen =
-                visible_keys(p, row + 16 * m + 8 * half + lane / 4) - key - lane % 4 * 2;
+            const int end = visible_keys(p, row + 16 * m + 8 * half + lane / 4);
+            const int n_seen = end - key - lane % 4 * 2;
+            const int n_before = first_key(p, end) - key - lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < C::WARP_KEYS / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    if (8 * n + i >= n_seen)
+                    if (8 * n + i >= n_seen || 8 * n + i < n_before)
                         s[m][n][2 * half + i] = -INFINITY;
         }
 }
@@ -459,6 +468,7 @@ __device__ __forceinline__ void start_block(char *smem, const params &p, const b
         info.k = w.k;
         info.v = w.v;
         info.row = w.row;
+        info.all_begin = first_key(p, visible_keys(p, min(w.row + C::N_ROWS, p.n_rows) - 1));
         info.n_all_seen = visible_keys(p, w.row);
         info.j_end = j_end;
     }
@@ -487,9 +497,10 @@ __global__ void __launch_bounds__(C::N_THREADS, C::MIN_BLOCKS)
     const int warp_row = C::SHARE ? 0 : warp * C::WARP_ROWS;
     const int warp_key = C::SHARE ? warp * C::WARP_KEYS : 0;
     const int last_row = min(w.row + C::N_ROWS, p.n_rows) - 1;
-    const int j_begin = w.split * p.tiles_per_split;
-    const int j_end =
-        min(j_begin + p.tiles_per_split, (visible_keys(p, last_row) + C::N_KEYS - 1) / C::N_KEYS);
+    const int j_begin =
+        max(w.split * p.tiles_per_split, first_key(p, visible_keys(p, w.row)) / C::N_KEYS);
+    const int j_end = min((w.split + 1) * p.tiles_per_split,
+                          (visible_keys(p, last_row) + C::N_KEYS - 1) / C::N_KEYS);
 
     /* This lane's ldmatrix addresses. q and V: row lane % 16, 8-column half lane / 16. K:
      * two groups of 8 keys with two 8-column halves each. */
@@ -526,8 +537,10 @@ __global__ void __launch_bounds__(C::N_THREADS, C::MIN_BLOCKS)
             float s[C::M_TILES][C::WARP_KEYS / 8][4];
             multiply_qk<C>(s, q, k_lane + here, kept);
             if (p.negate)
-                negate_scores<C>(s);
-            if ((j + 1) * C::N_KEYS > info.n_all_seen)
+                change_scores<C>(s, [](float x) { return -x; });
+            if (p.cap > 0)
+                change_scores<C>(s, [&p](float x) { return p.cap * tanh_fast(p.to_cap * x); });
+            if ((j + 1) * C::N_KEYS > info.n_all_seen || j * C::N_KEYS < info.all_begin)
                 mask_scores<C>(s, p, row, j * C::N_KEYS + warp_key, lane);
             raise_top<C>(s, o, top, sum, p.scale_log2);
             multiply_pv<C>(s, o, top, sum, v_lane + here, p.scale_log2);

@@ -41,8 +41,10 @@ struct params {
     int n_rows; /* n_q * n_pack; row r is query r / n_pack of head r % n_pack of the pack */
     int n_row_tiles;
     int n_splits, tiles_per_split;
-    float scale_log2; /* |scale| log2(e), above 0 */
-    bool negate;      /* scale is negative */
+    float scale_log2;  /* |scale| log2(e), above 0 */
+    float cap, to_cap; /* score s becomes cap tanh(to_cap s) before it is scaled; cap 0: not */
+    int window;        /* keys that a row sees, the last ones; INT_MAX: all */
+    bool negate;       /* scale is negative */
     bool causal;
     bool wide_out; /* rows of out are 16-byte aligned */
 };
@@ -141,6 +143,13 @@ __device__ __forceinline__ float exp2_fast(float x)
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
+}
+
+/* Returns tanh(x), off by about 1e-7. tanhf would take registers that limit how many blocks run
+ * side by side. */
+__device__ __forceinline__ float tanh_fast(float x)
+{
+    return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(2.0f * LOG2_E * x));
 }
 
 /* Copies n bytes and fills up to 16 with zeros. Does not read past the n bytes. */

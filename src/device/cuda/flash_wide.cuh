@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(W::O::N_THREADS, W::O::MIN_BLOCKS)
         }
         if (row < p.n_rows) {
             if (p.negate)
-                negate_scores<O>(s);
+                change_scores<O>(s, [](float x) { return -x; });
             if ((j + 1) * O::N_KEYS > visible_keys(p, w.row)) /* keys that every row sees */
                 mask_scores<O>(s, p, row, j * O::N_KEYS + warp_key, lane);
             raise_top<O>(s, o, top, sum, p.scale_log2);

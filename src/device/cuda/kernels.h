@@ -31,11 +31,13 @@ typedef struct gac_flash_strides {
 typedef struct gac_flash_args {
     gac_dtype dtype;
     gac_sdpa_shape shape;
-    double scale;  /* 0 means 1 / sqrt(qk_head); may be negative */
-    const void *q; /* (batch, n_q_heads, n_q, qk_head) */
-    const void *k; /* (batch, n_kv_heads, n_kv, qk_head) */
-    const void *v; /* (batch, n_kv_heads, n_kv, v_head) */
-    void *out;     /* (batch, n_q_heads, n_q, v_head) */
+    double scale;   /* 0 means 1 / sqrt(qk_head); may be negative */
+    double softcap; /* scores: c tanh(score / c); 0: none. Heads up to 256 only, as is window */
+    int64_t window; /* a query sees its last so many keys; 0: all. Causal only */
+    const void *q;  /* (batch, n_q_heads, n_q, qk_head) */
+    const void *k;  /* (batch, n_kv_heads, n_kv, qk_head) */
+    const void *v;  /* (batch, n_kv_heads, n_kv, v_head) */
+    void *out;      /* (batch, n_q_heads, n_q, v_head) */
     gac_flash_strides q_strides, k_strides, v_strides, out_strides;
     void *workspace; /* 16-byte aligned, or NULL: slow for few rows, as blocks do not share keys */
     size_t workspace_bytes;

@@ -7,6 +7,13 @@
 /* Below this many new tokens a cuDNN plan does not pay: building it takes half a second. */
 enum { PLAN_MIN_NEW = 512 };
 
+/* Returns whether a norm has a number for each of one head, or of all. */
+static bool norm_fits(const gac_attention_call *call, const gac_vector *norm, int64_t n_heads)
+{
+    return !norm || norm->n == n_heads * call->qk_size ||
+           (norm->n == call->qk_size && !call->norm_whole);
+}
+
 static gac_status check_call(const gac_cuda_compute *c, const gac_attention_call *call,
                              gac_error *err)
 {
@@ -23,6 +30,11 @@ static gac_status check_call(const gac_cuda_compute *c, const gac_attention_call
                              "%lld sequences of %lld tokens to a cache of %lld of %lld",
                              (long long)c->batch, (long long)(c->n_past + c->n_new),
                              (long long)cache->batch, (long long)cache->capacity);
+    if (call->rotary_size < 0 || call->rotary_size > call->qk_size || call->window < 0 ||
+        (call->norm_whole && (!call->q_norm || !call->k_norm || call->norm_centred)) ||
+        !norm_fits(call, call->q_norm, call->n_q_heads) ||
+        !norm_fits(call, call->k_norm, call->n_kv_heads))
+        return gac_error_set(err, GAC_USAGE, "attention with sizes that make no sense");
     if (call->qk_stored > 256 || call->v_stored > 256)
         return gac_error_set(err, GAC_CHECK, "head sizes %lld/%lld: cuda takes up to 256",
                              (long long)call->qk_size, (long long)call->v_size);
@@ -31,6 +43,7 @@ static gac_status check_call(const gac_cuda_compute *c, const gac_attention_call
 
 static gac_heads_args heads_of(const gac_cuda_compute *c, const gac_attention_call *call)
 {
+    const int64_t rotary_size = call->rotary_size > 0 ? call->rotary_size : call->qk_size;
     return (gac_heads_args){ .dtype = c->options.dtype,
                              .qkv = call->qkv->data,
                              .qkv_ld = call->qkv->ld,
@@ -47,7 +60,12 @@ static gac_heads_args heads_of(const gac_cuda_compute *c, const gac_attention_ca
                              .v_stored = call->v_stored,
                              .q_norm = call->q_norm ? call->q_norm->data : NULL,
                              .k_norm = call->k_norm ? call->k_norm->data : NULL,
+                             .norm_each = call->q_norm && call->q_norm->n > call->qk_size,
+                             .norm_centred = call->norm_centred,
+                             .whole_scales = call->norm_whole ? c->whole_scales.memory : NULL,
                              .eps = call->eps,
+                             .rotary_size = rotary_size / 2 * 2,
+                             .interleaved = call->interleaved,
                              .cosines = call->cosines ? call->cosines->data : NULL,
                              .sines = call->sines ? call->sines->data : NULL,
                              .n_past = c->pass };
@@ -75,6 +93,8 @@ static gac_status attend_one(gac_cuda_compute *c, const gac_attention_call *call
 {
     gac_decode_args args = { .heads = heads_of(c, call),
                              .scale = call->scale,
+                             .softcap = call->softcap,
+                             .window = call->window,
                              .out = call->out->data,
                              .out_ld = call->out->ld,
                              .counters = c->counters.memory,
@@ -109,7 +129,13 @@ static gac_sdpa_strides strides_of(const gac_cuda_compute *c, const gac_attentio
                                { c->n_new * o_row, call->v_stored, o_row } };
 }
 
-/* Sets *done if cuDNN took the call. */
+/* Returns the window, or 0 if this pass is too short for it. */
+static int64_t window_of(const gac_cuda_compute *c, const gac_attention_call *call)
+{
+    return call->window < c->n_past + c->n_new ? call->window : 0;
+}
+
+/* Sets *done if cuDNN took the call. Windows and bounds are left to our own kernel. */
 static gac_status attend_cudnn(gac_cuda_compute *c, const gac_attention_call *call, void *q,
                                bool *done, gac_error *err)
 {
@@ -118,7 +144,8 @@ static gac_status attend_cudnn(gac_cuda_compute *c, const gac_attention_call *ca
     gac_cudnn_plan *plan = NULL;
     gac_error declined = GAC_ERROR_INIT;
     *done = false;
-    if (!c->cuda->cudnn || c->n_new < PLAN_MIN_NEW || call->qk_stored % 8 || call->v_stored % 8 ||
+    if (!c->cuda->cudnn || c->n_new < PLAN_MIN_NEW || window_of(c, call) || call->softcap > 0 ||
+        call->qk_stored % 8 || call->v_stored % 8 ||
         (c->declined_qk == call->qk_stored && c->declined_v == call->v_stored))
         return GAC_OK;
     gac_status status = gac_cudnn_plan_create(c->cuda->cudnn, c->cuda, &shape, &strides,
@@ -153,6 +180,8 @@ static gac_status attend_flash(gac_cuda_compute *c, const gac_attention_call *ca
     gac_flash_args args = { .dtype = c->options.dtype,
                             .shape = shape_of(c, call),
                             .scale = call->scale,
+                            .softcap = call->softcap,
+                            .window = window_of(c, call),
                             .q = q,
                             .k = cache->k,
                             .v = cache->v,
@@ -189,6 +218,14 @@ static gac_status attend_many(gac_cuda_compute *c, const gac_attention_call *cal
     return status;
 }
 
+/* Measures what the norms of all heads together need. */
+static gac_status measure_whole(gac_cuda_compute *c, const gac_attention_call *call, gac_error *err)
+{
+    const gac_heads_args heads = heads_of(c, call);
+    c->chained = true;
+    return gac_whole_scales_launch(&heads, c->whole_scales.memory, c->cuda->stream, err);
+}
+
 gac_status gac_compute_attend(void *state, const gac_attention_call *call, gac_error *err)
 {
     gac_cuda_compute *c = state;
@@ -196,8 +233,14 @@ gac_status gac_compute_attend(void *state, const gac_attention_call *call, gac_e
     /* Reserve even if this pass does not need it, because a recording may follow. */
     if (status == GAC_OK)
         status = reserve_decode(c, call, err);
+    if (status == GAC_OK && call->norm_whole)
+        status = gac_compute_reserve(c, &c->whole_scales,
+                                     (size_t)c->options.max_rows * 2 * sizeof(float), "norms",
+                                     false, err);
     if (status == GAC_OK)
         status = gac_compute_launch_pending(c, err);
+    if (status == GAC_OK && call->norm_whole)
+        status = measure_whole(c, call, err);
     if (status)
         return status;
     return c->n_new == 1 ? attend_one(c, call, err) : attend_many(c, call, err);

@@ -67,6 +67,20 @@ __device__ __forceinline__ float silu(float x)
     return x / (1.0f + __expf(-x));
 }
 
+__device__ __forceinline__ float activate(gac_activation activation, float x)
+{
+    switch (activation) {
+    case GAC_ACTIVATION_GELU:
+        return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case GAC_ACTIVATION_GELU_TANH: /* 0.79788456 is the root of 2 / pi */
+        return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case GAC_ACTIVATION_RELU:
+        return fmaxf(x, 0.0f);
+    default:
+        return silu(x);
+    }
+}
+
 /* c (16, 8) += a (16, 16) b (16, 8). Let g = lane / 4 and t = lane % 4. a0 and a2 hold
  * row g, a1 and a3 row g + 8, b0 and b1 column g. a0, a1 and b0 hold k = 2t and 2t + 1;
  * a2, a3 and b1 hold k = 2t + 8 and 2t + 9. c0 and c1 are row g, columns 2t and 2t + 1;

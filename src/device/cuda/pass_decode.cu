@@ -8,6 +8,7 @@
  * in F32. The block that finishes a kv head last combines the shares. */
 #include "pass_heads.cuh"
 
+#include <climits>
 #include <cmath>
 
 namespace
@@ -32,6 +33,8 @@ struct params {
     int n_splits;
     int part_ld; /* v_stored rounded up to a multiple of 4 */
     float scale_log2;
+    float cap_log2; /* softcap times log2(e), or 0 */
+    int window;     /* keys that a token sees; INT_MAX: all */
 };
 
 template <typename T_, int D_, int G_, bool WIDE_> struct config {
@@ -57,7 +60,7 @@ template <class C> struct shared {
     bool is_last;
 };
 
-/* A block's share of the keys. */
+/* A block's share of the keys that the new token sees: the last ones of n_keys. */
 struct share {
     int begin, end; /* keys */
     int n_used;     /* splits that have keys */
@@ -68,10 +71,11 @@ __device__ __forceinline__ share find_share(const params &p)
 {
     share s;
     s.n_keys = *p.a.n_past + 1;
-    int each = (s.n_keys + p.n_splits - 1) / p.n_splits;
+    const int n_seen = s.n_keys < p.window ? s.n_keys : p.window;
+    int each = (n_seen + p.n_splits - 1) / p.n_splits;
     each = each < MIN_SHARE ? MIN_SHARE : (each + KEYS - 1) / KEYS * KEYS;
-    s.n_used = (s.n_keys + each - 1) / each;
-    s.begin = (int)blockIdx.x * each;
+    s.n_used = (n_seen + each - 1) / each;
+    s.begin = s.n_keys - n_seen + (int)blockIdx.x * each;
     s.end = s.begin + each < s.n_keys ? s.begin + each : s.n_keys;
     return s;
 }
@@ -114,7 +118,7 @@ __device__ __forceinline__ void prefetch(const params &p, const share &s, const 
 template <class C>
 __device__ __forceinline__ void stage_tables(const params &p, const share &s, shared<C> &m)
 {
-    const int half = (int)p.a.qk_size / 2;
+    const int half = (int)p.a.rotary_size / 2;
     const int64_t at = (int64_t)(s.n_keys - 1) * half;
     if (p.a.cosines)
         for (int i = threadIdx.x; i < half; i += N_THREADS) {
@@ -136,15 +140,13 @@ __device__ __forceinline__ void stage_heads(const params &p, const share &s, int
     const int warp = threadIdx.x / 32, position = s.n_keys - 1;
     const int n_q = (int)a.n_q_heads, n_kv = (int)a.n_kv_heads, kv_head = head0 / p.group;
     const T *row = (const T *)a.qkv + (int64_t)blockIdx.z * a.qkv_ld;
-    head_rule rule = { a.q_norm,
-                       a.cosines ? m.cosines : nullptr,
-                       a.cosines ? m.sines : nullptr,
-                       (int)a.qk_size,
-                       C::D,
-                       (float)a.eps };
     for (int h = warp; h < ROWS; h += N_WARPS) {
         if (h < n_heads) {
-            norm_and_rotate(rule, row + (int64_t)(head0 + h) * a.qk_stored, q + h * C::PITCH);
+            head_rule rule = rule_for(a, true, head0 + h, blockIdx.z);
+            rule.stored = C::D;
+            rule.cosines = a.cosines ? m.cosines : nullptr;
+            rule.sines = m.sines;
+            norm_and_rotate<C::D>(rule, row + (int64_t)(head0 + h) * a.qk_stored, q + h * C::PITCH);
         } else {
             for (int i = threadIdx.x % 32; i < C::D; i += 32)
                 q[h * C::PITCH + i] = from_float<T>(0.0f);
@@ -152,11 +154,13 @@ __device__ __forceinline__ void stage_heads(const params &p, const share &s, int
     }
     if (position < s.begin || position >= s.end)
         return;
-    rule.norm = a.k_norm;
-    rule.stored = (int)a.qk_stored;
-    if (warp == N_WARPS - 1)
-        norm_and_rotate(rule, row + (int64_t)(n_q + kv_head) * a.qk_stored,
-                        keys + (int64_t)position * a.qk_stored);
+    if (warp == N_WARPS - 1) {
+        head_rule rule = rule_for(a, false, kv_head, blockIdx.z);
+        rule.cosines = a.cosines ? m.cosines : nullptr;
+        rule.sines = m.sines;
+        norm_and_rotate<C::D>(rule, row + (int64_t)(n_q + kv_head) * a.qk_stored,
+                              keys + (int64_t)position * a.qk_stored);
+    }
     if (warp == N_WARPS - 2)
         copy_head(row + (int64_t)(n_q + n_kv) * a.qk_stored + (int64_t)kv_head * a.v_stored,
                   values + (int64_t)position * a.v_stored, (int)a.v_stored);
@@ -181,7 +185,10 @@ __device__ __forceinline__ void softmax_tile(const params &p, float (&c)[2][4], 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int key = i / 2 * 8 + 2 * t + i % 2;
-        x[i] = key < n_valid ? c[i / 2][i % 2] * p.scale_log2 : -INFINITY;
+        x[i] = c[i / 2][i % 2] * p.scale_log2;
+        if (p.cap_log2 > 0)
+            x[i] = p.cap_log2 * tanhf(x[i] / p.cap_log2);
+        x[i] = key < n_valid ? x[i] : -INFINITY;
         top = fmaxf(top, x[i]);
     }
     top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, 1));
@@ -530,6 +537,8 @@ extern "C" gac_status gac_decode_launch(const gac_decode_args *args, cudaStream_
     p.n_groups = count_groups(a->n_q_heads, a->n_kv_heads);
     p.n_splits = count_splits(a->batch, a->n_q_heads, a->n_kv_heads);
     p.scale_log2 = (float)args->scale * LOG2E;
+    p.cap_log2 = (float)args->softcap * LOG2E;
+    p.window = args->window > 0 && args->window < INT_MAX ? (int)args->window : INT_MAX;
     p.done = (int *)args->counters;
     p.part_ld = (int)(a->v_stored + 3) / 4 * 4;
     p.part = (float *)args->workspace; /* stats follow part, which must be 16-byte aligned */

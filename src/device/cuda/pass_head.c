@@ -1,21 +1,45 @@
 /* Both ends of a model: tokens to rows, and rows to logits and losses. */
 #include "pass_internal.h"
 
+static bool is_table(const gac_matrix *table, const gac_rows *out)
+{
+    return table->n_direct == 1 && table->first.n == 0 && out->residual && out->ld == table->width;
+}
+
+static gac_table table_of(const gac_matrix *table)
+{
+    if (!table)
+        return (gac_table){ NULL, 0, 0 };
+    return (gac_table){ table->direct[0].weight, table->direct[0].ld, table->n_logical };
+}
+
 gac_status gac_compute_embed(void *state, const gac_embed_call *call, gac_error *err)
 {
     gac_cuda_compute *c = state;
-    const gac_matrix *table = call->table;
     gac_rows *out = call->out;
-    if (table->n_direct != 1 || table->first.n || !out->residual || out->ld != table->width)
+    if (!is_table(call->table, out) || (call->positions && !is_table(call->positions, out)))
         return gac_error_set(err, GAC_USAGE, "an embedding is one dense table, to residual rows");
     gac_status status = gac_compute_launch_pending(c, err);
     if (status)
         return status;
-    status = gac_embed_launch(c->options.dtype, table->direct[0].weight, table->direct[0].ld,
-                              table->n_logical, c->pass + 1, out->data, out->ld,
-                              c->batch * c->n_new, out->width, c->cuda->stream, err);
+    const int64_t last = call->first_position + c->n_past + c->n_new - 1;
+    if (call->positions && (call->first_position < 0 || last >= call->positions->n_logical))
+        return gac_error_set(err, GAC_BAD_INPUT, "position %lld: the table has %lld rows",
+                             (long long)last, (long long)call->positions->n_logical);
+    const gac_embed_args args = { .dtype = c->options.dtype,
+                                  .table = table_of(call->table),
+                                  .positions = table_of(call->positions),
+                                  .ids = c->pass + 1,
+                                  .n_past = c->pass,
+                                  .first_position = call->first_position,
+                                  .n_new = c->n_new,
+                                  .scale = call->scale != 0 ? call->scale : 1,
+                                  .out = out->data,
+                                  .out_ld = out->ld,
+                                  .n_rows = c->batch * c->n_new,
+                                  .width = out->width };
     c->chained = true;
-    return status;
+    return gac_embed_launch(&args, c->cuda->stream, err);
 }
 
 /* Reserves logits for as many rows as any call may ask for, because a recording holds
@@ -52,6 +76,9 @@ gac_status gac_compute_logits(void *state, const gac_linear_call *call, int64_t 
     status = gac_compute_product(c, call, rows, out, err);
     if (status == GAC_OK)
         status = gac_compute_launch_pending(c, err);
+    if (status == GAC_OK && (call->scale != 0 || call->softcap > 0))
+        status = gac_bound_launch(c->logits.memory, n * vocab, call->scale != 0 ? call->scale : 1,
+                                  call->softcap, c->cuda->stream, err);
     c->n_logits = status == GAC_OK ? n : 0;
     c->vocab = vocab;
     return status;

@@ -38,11 +38,13 @@ typedef struct gac_cuda_compute {
     int32_t *pass_host;           /* the same in pinned host memory */
     cudaEvent_t pass_copied;
 
-    gac_scratch x;        /* (max_rows, widest input) half: normed rows */
-    gac_scratch latent;   /* (max_rows, largest sum of ranks) half */
-    gac_scratch wide;     /* (max_rows, gate and up, or q) half */
-    gac_scratch split;    /* workspace of attention with divided keys */
-    gac_scratch counters; /* counters of attention with divided keys; zero between calls */
+    gac_scratch x;            /* (max_rows, widest input) half: normed rows */
+    gac_scratch latent;       /* (max_rows, largest sum of ranks) half */
+    gac_scratch wide;         /* (max_rows, gate and up, or q) half */
+    gac_scratch outputs;      /* (max_rows, hidden) F32: outputs before they are normed or scaled */
+    gac_scratch whole_scales; /* (max_rows, 2) F32: of norms of all heads together */
+    gac_scratch split;        /* workspace of attention with divided keys */
+    gac_scratch counters;     /* counters of attention with divided keys; zero between calls */
 
     gac_scratch logits; /* (logit_rows, vocab) F32 */
     int64_t n_logits, vocab;

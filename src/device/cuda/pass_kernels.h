@@ -10,8 +10,7 @@
 #ifndef GAC_DEVICE_CUDA_COMPUTE_KERNELS_H
 #define GAC_DEVICE_CUDA_COMPUTE_KERNELS_H
 
-#include <gac/base.h>
-#include <gac/op.h>
+#include <gac/device.h>
 
 #include <cuda_runtime_api.h>
 
@@ -41,12 +40,14 @@ gac_status gac_convert_launch(const gac_convert_args *args, cudaStream_t stream,
 
 /* Rows (pass_rows.cu). */
 
-/* out[i] = x[i] / rms(x[i]) * norm, for n rows. */
+/* out[i] = x[i] / rms(x[i]) * norm + bias, for n rows. */
 typedef struct gac_norm_args {
     gac_dtype dtype;
     bool from_float;   /* x is F32, else half */
     const void *x;     /* rows x_ld numbers apart */
     const float *norm; /* (width), or NULL to convert only */
+    const float *bias; /* (width), or NULL */
+    bool centred;      /* subtracts the mean of a row first */
     void *out;         /* (n, out_ld) half, zero from width on */
     int64_t x_ld, out_ld;
     int64_t width;
@@ -57,19 +58,57 @@ typedef struct gac_norm_args {
 
 gac_status gac_norm_launch(const gac_norm_args *args, cudaStream_t stream, gac_error *err);
 
-/* out (n_rows, width) = silu(pair[:, :width]) * pair[:, width:2 width]. */
-gac_status gac_silu_launch(gac_dtype dtype, const void *pair, int64_t pair_ld, void *out,
-                           int64_t out_ld, int64_t n_rows, int64_t width, cudaStream_t stream,
-                           gac_error *err);
+/* out (n_rows, width) = activation(x[:, :width]), times x[:, width:2 width] if gated. */
+typedef struct gac_activate_args {
+    gac_dtype dtype;
+    gac_activation activation;
+    bool gated;
+    const void *x; /* (n_rows, x_ld) half */
+    void *out;     /* (n_rows, out_ld) half; may be x if it is not gated */
+    int64_t x_ld, out_ld, n_rows, width;
+} gac_activate_args;
+
+gac_status gac_activate_launch(const gac_activate_args *args, cudaStream_t stream, gac_error *err);
+
+/* to (n_rows, to_ld) += scale * y / rms(y) * norm. */
+typedef struct gac_add_args {
+    const float *y;    /* (n_rows, y_ld) */
+    const float *norm; /* (width), or NULL: y is not normed */
+    bool centred;      /* subtracts the mean of a row first */
+    float *to;
+    int64_t y_ld, to_ld, n_rows, width;
+    double eps, scale;
+} gac_add_args;
+
+gac_status gac_add_launch(const gac_add_args *args, cudaStream_t stream, gac_error *err);
+
+/* x[i] *= scale, for n numbers; then x[i] = softcap tanh(x[i] / softcap), if softcap is not 0. */
+gac_status gac_bound_launch(float *x, int64_t n, double scale, double softcap, cudaStream_t stream,
+                            gac_error *err);
 
 /* y (n_rows, n), half or F32, += bias (n). */
 gac_status gac_bias_launch(gac_dtype dtype, void *y, int64_t ld, const float *bias, int64_t n_rows,
                            int64_t n, cudaStream_t stream, gac_error *err);
 
-/* out (n_rows, out_ld) F32 = rows of table (n_ids, ld) half. */
-gac_status gac_embed_launch(gac_dtype dtype, const void *table, int64_t ld, int64_t n_ids,
-                            const int32_t *ids, float *out, int64_t out_ld, int64_t n_rows,
-                            int64_t width, cudaStream_t stream, gac_error *err);
+/* A table whose rows are embeddings: (n_rows, ld) half. */
+typedef struct gac_table {
+    const void *rows;
+    int64_t ld, n_rows;
+} gac_table;
+
+/* out[r] = scale * table[ids[r]] + positions[first_position + n_past + r % n_new]. */
+typedef struct gac_embed_args {
+    gac_dtype dtype;
+    gac_table table, positions; /* positions.rows NULL: none are added */
+    const int32_t *ids;
+    const int32_t *n_past; /* a single number in device memory */
+    int64_t first_position, n_new;
+    double scale;
+    float *out; /* (n_rows, out_ld) */
+    int64_t out_ld, n_rows, width;
+} gac_embed_args;
+
+gac_status gac_embed_launch(const gac_embed_args *args, cudaStream_t stream, gac_error *err);
 
 /* out[i] = log(sum(exp(logits[i]))) - logits[i][targets[i]], logits (n, vocab). */
 gac_status gac_losses_launch(const float *logits, int64_t vocab, const int32_t *targets,
@@ -150,11 +189,22 @@ typedef struct gac_heads_args {
     int64_t capacity;
     int64_t batch, n_new, n_q_heads, n_kv_heads;
     int64_t qk_size, qk_stored, v_size, v_stored;
-    const float *q_norm, *k_norm; /* (qk_size), or NULL */
+    const float *q_norm, *k_norm; /* (qk_size), or (heads, qk_size) if norm_each, or NULL */
+    bool norm_each;               /* each head has a norm of its own */
+    bool norm_centred;            /* norms subtract the mean first */
+    const float *whole_scales;    /* (batch * n_new, 2): of q and of k, if all heads of a row are
+                                   * normed together; else NULL */
     double eps;
-    const float *cosines, *sines; /* (positions, qk_size / 2), or NULL */
+    const float *cosines, *sines; /* (positions, rotary_size / 2), or NULL */
+    int64_t rotary_size;          /* so many numbers of a head are rotated: an even number */
+    bool interleaved;             /* neighbours are rotated together, not halves */
     const int32_t *n_past;        /* a single number in device memory */
 } gac_heads_args;
+
+/* Writes 1 / rms of all q heads of a row together, and of all k heads, to scales (batch *
+ * n_new, 2) (pass_rope.cu). */
+gac_status gac_whole_scales_launch(const gac_heads_args *args, float *scales, cudaStream_t stream,
+                                   gac_error *err);
 
 /* Norms and rotates q and k. Writes q to q_out (batch * n_new, n_q_heads * qk_stored),
  * and k and v to the cache (pass_rope.cu). */
@@ -166,7 +216,9 @@ gac_status gac_rope_launch(const gac_heads_args *args, void *q_out, cudaStream_t
 typedef struct gac_decode_args {
     gac_heads_args heads;
     double scale;
-    void *out; /* (batch, out_ld) half */
+    double softcap; /* scores: c tanh(score / c); 0: none */
+    int64_t window; /* a token sees so many tokens, its own included; 0: all */
+    void *out;      /* (batch, out_ld) half */
     int64_t out_ld;
     void *counters;  /* gac_decode_counter_bytes, zero before the first call */
     void *workspace; /* gac_decode_workspace_bytes */

@@ -12,7 +12,8 @@ typedef struct source {
     const void *x;
     int64_t ld, width;
     bool from_float;
-    const float *norm;
+    const float *norm, *norm_bias;
+    bool centred;
     int64_t n_norm;
     double eps;
 } source;
@@ -87,6 +88,8 @@ static gac_status norm_rows(gac_cuda_compute *c, source *in, int64_t m, gac_erro
                            .from_float = in->from_float,
                            .x = in->x,
                            .norm = in->norm,
+                           .bias = in->norm_bias,
+                           .centred = in->centred,
                            .out = c->x.memory,
                            .x_ld = in->ld,
                            .out_ld = in->width,
@@ -104,7 +107,13 @@ static gac_status launch_alone(gac_cuda_compute *c, gac_skinny_args *args, gac_e
 {
     gac_status status = GAC_OK;
     if (args->from_float) {
-        source in = { args->x, args->x_ld, args->width, true, args->norm, args->n_norm, args->eps };
+        source in = { .x = args->x,
+                      .ld = args->x_ld,
+                      .width = args->width,
+                      .from_float = true,
+                      .norm = args->norm,
+                      .n_norm = args->n_norm,
+                      .eps = args->eps };
         status = norm_rows(c, &in, args->m, err);
         args->x = in.x;
         args->x_ld = in.ld;
@@ -208,7 +217,8 @@ static gac_status add_bias(gac_cuda_compute *c, const stage *s, int64_t m, gac_e
                            s->bias, m, s->n_y, c->cuda->stream, err);
 }
 
-/* Prepares the input rows. few: a single F32 row is left to the product kernel. */
+/* Prepares the input rows. few: a single F32 row is left to the product kernel, which knows
+ * no other norm than that of Llama. */
 static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_linear_rows rows,
                           bool few, source *out, gac_error *err)
 {
@@ -227,11 +237,13 @@ static gac_status prepare(gac_cuda_compute *c, const gac_linear_call *call, gac_
                      .width = matrix->width,
                      .from_float = x->residual,
                      .norm = call->norm ? call->norm->data : NULL,
+                     .norm_bias = call->norm_bias ? call->norm_bias->data : NULL,
+                     .centred = call->centred,
                      .n_norm = n_logical,
                      .eps = call->eps };
     if (!x->residual && !call->norm)
         return GAC_OK;
-    if (x->residual && few && rows.n == 1)
+    if (x->residual && few && rows.n == 1 && !call->centred && !call->norm_bias)
         return GAC_OK;
     gac_status status = gac_compute_launch_pending(c, err);
     if (status)
@@ -305,6 +317,27 @@ static gac_status multiply_first(gac_cuda_compute *c, const gac_matrix *matrix, 
     return status;
 }
 
+/* Applies the activation to rows of x, and the gate if they have one. */
+static gac_status activate(gac_cuda_compute *c, const gac_linear_call *call, const void *x,
+                           int64_t x_ld, int64_t m, gac_linear_out out, gac_error *err)
+{
+    bool gated = call->mode == GAC_LINEAR_GATED;
+    const gac_activate_args args = { .dtype = c->options.dtype,
+                                     .activation = call->activation,
+                                     .gated = gated,
+                                     .x = x,
+                                     .out = out.y,
+                                     .x_ld = x_ld,
+                                     .out_ld = out.y_ld,
+                                     .n_rows = m,
+                                     .width = call->matrix->n_out / (gated ? 2 : 1) };
+    gac_status status = gac_compute_launch_pending(c, err);
+    if (status)
+        return status;
+    c->chained = true;
+    return gac_activate_launch(&args, c->cuda->stream, err);
+}
+
 /* Runs all pieces that read x and all that read the latent. */
 static gac_status multiply_all(gac_cuda_compute *c, const gac_linear_call *call, int64_t m,
                                bool few, const source *x, const source *latent, gac_linear_out out,
@@ -315,9 +348,10 @@ static gac_status multiply_all(gac_cuda_compute *c, const gac_linear_call *call,
     stage direct = { matrix->direct, matrix->n_direct, *x, matrix->bias, matrix->n_out, out };
     stage second = { matrix->second, matrix->n_second, *latent, matrix->bias, matrix->n_out, out };
     bool gated = out.mode == GAC_SKINNY_GATED, done = false;
-    if (gated && few && direct.n_pieces > 0)
+    bool fused = gated && few && call->activation == GAC_ACTIVATION_SILU;
+    if (fused && direct.n_pieces > 0)
         status = multiply_gated(c, &direct, m, &done, err);
-    if (gated && few && !done && status == GAC_OK && second.n_pieces > 0)
+    if (fused && !done && status == GAC_OK && second.n_pieces > 0)
         status = multiply_gated(c, &second, m, &done, err);
     if (status || done)
         return status;
@@ -331,12 +365,7 @@ static gac_status multiply_all(gac_cuda_compute *c, const gac_linear_call *call,
     if (status == GAC_OK && !few)
         status = add_bias(c, &direct, m, err);
     if (status == GAC_OK && gated)
-        status = gac_compute_launch_pending(c, err);
-    if (status == GAC_OK && gated) {
-        status = gac_silu_launch(c->options.dtype, c->wide.memory, matrix->n_out, out.y, out.y_ld,
-                                 m, matrix->n_out / 2, c->cuda->stream, err);
-        c->chained = true;
-    }
+        status = activate(c, call, c->wide.memory, matrix->n_out, m, out, err);
     return status;
 }
 
@@ -360,6 +389,41 @@ gac_status gac_compute_product(gac_cuda_compute *c, const gac_linear_call *call,
     return status;
 }
 
+/* Multiplies into rows between, and adds them to the residual stream after a norm or times a
+ * scale. */
+static gac_status add_normed(gac_cuda_compute *c, const gac_linear_call *call, gac_linear_rows rows,
+                             gac_error *err)
+{
+    const int64_t ld = call->matrix->n_out, width = call->matrix->n_logical;
+    size_t n_bytes = 0;
+    if (!gac_compute_bytes(c->options.max_rows, ld, sizeof(float), &n_bytes))
+        return gac_error_set(err, GAC_NO_RESOURCE, "rows too large for any device");
+    if (call->matrix->n_modules != 1 || call->out->ld < width ||
+        (call->out_norm && call->out_norm->n != width))
+        return gac_error_set(err, GAC_USAGE, "a norm of %lld outputs that does not fit",
+                             (long long)width);
+    gac_status status = gac_compute_reserve(c, &c->outputs, n_bytes, "rows between", false, err);
+    if (status == GAC_OK)
+        status = gac_compute_product(
+            c, call, rows, (gac_linear_out){ c->outputs.memory, ld, GAC_SKINNY_FLOAT }, err);
+    if (status == GAC_OK)
+        status = gac_compute_launch_pending(c, err);
+    if (status)
+        return status;
+    const gac_add_args args = { .y = c->outputs.memory,
+                                .norm = call->out_norm ? call->out_norm->data : NULL,
+                                .centred = call->centred,
+                                .to = call->out->data,
+                                .y_ld = ld,
+                                .to_ld = call->out->ld,
+                                .n_rows = rows.n,
+                                .width = width,
+                                .eps = call->eps,
+                                .scale = call->scale != 0 ? call->scale : 1 };
+    c->chained = true;
+    return gac_add_launch(&args, c->cuda->stream, err);
+}
+
 gac_status gac_compute_linear(void *state, const gac_linear_call *call, gac_error *err)
 {
     gac_cuda_compute *c = state;
@@ -374,5 +438,10 @@ gac_status gac_compute_linear(void *state, const gac_linear_call *call, gac_erro
         out.mode = GAC_SKINNY_FLOAT;
     if ((out.mode == GAC_SKINNY_ADD) != (y->residual && out.mode != GAC_SKINNY_FLOAT))
         return gac_error_set(err, GAC_USAGE, "only the residual stream is added to");
-    return gac_compute_product(c, call, rows, out, err);
+    if (call->mode == GAC_LINEAR_ADD && (call->out_norm || call->scale != 0))
+        return add_normed(c, call, rows, err);
+    gac_status status = gac_compute_product(c, call, rows, out, err);
+    if (status == GAC_OK && call->mode == GAC_LINEAR_ACTIVATED)
+        status = activate(c, call, y->data, y->ld, rows.n, out, err);
+    return status;
 }

@@ -4,7 +4,7 @@
 namespace
 {
 
-constexpr int N_WARPS = 8;
+constexpr int N_WARPS = 8, NORM_THREADS = 256;
 
 struct params {
     gac_heads_args a;
@@ -36,20 +36,50 @@ __global__ void __launch_bounds__(32 * N_WARPS) gac_rope_kernel(const __grid_con
                       (T *)a.v_cache + slot * a.v_stored, (int)a.v_stored);
             continue;
         }
-        const int64_t half = a.qk_size / 2;
-        const head_rule rule = { is_q ? a.q_norm : a.k_norm,
-                                 a.cosines ? a.cosines + position * half : nullptr,
-                                 a.sines ? a.sines + position * half : nullptr,
-                                 (int)a.qk_size,
-                                 (int)a.qk_stored,
-                                 (float)a.eps };
+        head_rule rule = rule_for(a, is_q, is_q ? head : kv_head, row);
+        if (a.cosines) {
+            rule.cosines = a.cosines + position * (a.rotary_size / 2);
+            rule.sines = a.sines + position * (a.rotary_size / 2);
+        }
         T *to = is_q ? (T *)p.q_out + (row * n_q + head) * a.qk_stored
                      : (T *)a.k_cache + slot * a.qk_stored;
-        norm_and_rotate(rule, from + head * a.qk_stored, to);
+        norm_and_rotate<MAX_HEAD>(rule, from + head * a.qk_stored, to);
     }
 }
 
+/* A block per row, for q and for k. */
+template <typename T>
+__global__ void __launch_bounds__(NORM_THREADS)
+    gac_whole_scales_kernel(const __grid_constant__ gac_heads_args a, float *scales)
+{
+    __shared__ float spare[NORM_THREADS / 32];
+    const bool is_q = blockIdx.y == 0;
+    const int n = (int)((is_q ? a.n_q_heads : a.n_kv_heads) * a.qk_size), size = (int)a.qk_size;
+    const T *x = (const T *)a.qkv + blockIdx.x * a.qkv_ld + (is_q ? 0 : a.n_q_heads * a.qk_stored);
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += NORM_THREADS) {
+        const float v = to_float(x[i / size * a.qk_stored + i % size]);
+        sum += v * v;
+    }
+    sum = block_sum(sum, spare);
+    if (threadIdx.x == 0)
+        scales[2 * blockIdx.x + blockIdx.y] = rsqrtf(sum / (float)n + (float)a.eps);
+}
+
 } /* namespace */
+
+extern "C" gac_status gac_whole_scales_launch(const gac_heads_args *args, float *scales,
+                                              cudaStream_t stream, gac_error *err)
+{
+    if (!check_heads(args))
+        return gac_error_set(err, GAC_USAGE, "heads of sizes that make no sense");
+    const dim3 grid((unsigned)(args->batch * args->n_new), 2);
+    if (args->dtype == GAC_DTYPE_F16)
+        gac_whole_scales_kernel<__half><<<grid, NORM_THREADS, 0, stream>>>(*args, scales);
+    else
+        gac_whole_scales_kernel<__nv_bfloat16><<<grid, NORM_THREADS, 0, stream>>>(*args, scales);
+    return launch_status(cudaGetLastError(), "norm of all heads", err);
+}
 
 extern "C" gac_status gac_rope_launch(const gac_heads_args *args, void *q_out, cudaStream_t stream,
                                       gac_error *err)

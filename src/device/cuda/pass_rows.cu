@@ -12,30 +12,72 @@ struct norm_params {
     gac_norm_args a;
 };
 
-/* One block per row. The row is read twice, the second time from the cache. */
+/* What turns numbers of a row into normed ones: (x - mean) * scale. */
+struct row_norm {
+    float mean, scale;
+};
+
+/* Measures a row of n numbers with all threads of a block. */
+template <typename F>
+__device__ __forceinline__ row_norm measure_row(const F *x, int n, bool centred, float eps)
+{
+    __shared__ float spare[2][NORM_THREADS / 32];
+    float sum = 0, squares = 0, mean = 0;
+    if (centred) {
+        for (int c = threadIdx.x; c < n; c += NORM_THREADS)
+            sum += to_float(x[c]);
+        mean = block_sum(sum, spare[0]) / (float)n;
+    }
+    for (int c = threadIdx.x; c < n; c += NORM_THREADS) {
+        const float v = to_float(x[c]) - mean;
+        squares += v * v;
+    }
+    return row_norm{ mean, rsqrtf(block_sum(squares, spare[1]) / (float)n + eps) };
+}
+
+/* One block per row. The row is read again and again, but only once not from the cache. */
 template <typename F, typename T>
 __global__ void __launch_bounds__(NORM_THREADS) gac_norm_kernel(const norm_params p)
 {
-    __shared__ float spare[NORM_THREADS / 32];
     const gac_norm_args &a = p.a;
     const F *x = (const F *)a.x + (int64_t)blockIdx.x * a.x_ld;
     T *out = (T *)a.out + (int64_t)blockIdx.x * a.out_ld;
     const int width = (int)a.width, ld = (int)a.out_ld;
-    float scale = 1;
+    row_norm by = { 0, 1 };
     let_next_start();
     wait_for_previous();
-    if (a.norm) {
-        float sum = 0;
-        for (int c = threadIdx.x; c < width; c += NORM_THREADS) {
-            const float v = to_float(x[c]);
-            sum += v * v;
-        }
-        sum = block_sum(sum, spare);
-        scale = rsqrtf(sum / (float)width + (float)a.eps);
-    }
+    if (a.norm)
+        by = measure_row(x, width, a.centred, (float)a.eps);
     for (int c = threadIdx.x; c < ld; c += NORM_THREADS) {
-        const float v = c < width ? to_float(x[c]) * scale : 0.0f;
-        out[c] = from_float<T>(a.norm && c < width ? v * a.norm[c] : v);
+        float v = c < width ? (to_float(x[c]) - by.mean) * by.scale : 0.0f;
+        if (a.norm && c < width)
+            v = v * a.norm[c] + (a.bias ? a.bias[c] : 0.0f);
+        out[c] = from_float<T>(v);
+    }
+}
+
+/* One block per row. */
+__global__ void __launch_bounds__(NORM_THREADS) gac_add_kernel(const gac_add_args a)
+{
+    const float *y = a.y + (int64_t)blockIdx.x * a.y_ld;
+    float *to = a.to + (int64_t)blockIdx.x * a.to_ld;
+    const int width = (int)a.width;
+    row_norm by = { 0, 1 };
+    if (a.norm)
+        by = measure_row(y, width, a.centred, (float)a.eps);
+    for (int c = threadIdx.x; c < width; c += NORM_THREADS) {
+        const float v = (y[c] - by.mean) * by.scale * (a.norm ? a.norm[c] : 1.0f);
+        to[c] += (float)a.scale * v;
+    }
+}
+
+__global__ void __launch_bounds__(ROW_THREADS)
+    gac_bound_kernel(float *x, int64_t n, float scale, float softcap)
+{
+    for (int64_t i = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * ROW_THREADS) {
+        const float y = x[i] * scale;
+        x[i] = softcap > 0 ? softcap * tanhf(y / softcap) : y;
     }
 }
 
@@ -84,8 +126,8 @@ cudaError_t launch_norm(const gac_norm_args *a, bool overlap, cudaStream_t strea
     constexpr int KEEP = 4; /* few registers, so that other blocks fit beside it */
     constexpr int WIDE = 4 * KEEP * NORM_THREADS; /* numbers that KEEP covers */
     const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->norm | (uintptr_t)a->out) % 16 == 0;
-    if (a->from_float && a->norm && aligned && a->width % 4 == 0 && a->width <= 2 * WIDE &&
-        a->out_ld == a->width && a->x_ld % 4 == 0)
+    if (a->from_float && a->norm && !a->bias && !a->centred && aligned && a->width % 4 == 0 &&
+        a->width <= 2 * WIDE && a->out_ld == a->width && a->x_ld % 4 == 0)
         return launch_kernel(a->width <= WIDE ? gac_norm_wide_kernel<T, KEEP>
                                               : gac_norm_wide_kernel<T, 2 * KEEP>,
                              grid, NORM_THREADS, 0, overlap, stream, p);
@@ -96,48 +138,45 @@ cudaError_t launch_norm(const gac_norm_args *a, bool overlap, cudaStream_t strea
 
 /* A thread computes eight numbers if everything is aligned, else one. */
 template <typename T, bool WIDE>
-__global__ void __launch_bounds__(ROW_THREADS)
-    gac_silu_kernel(const T *pair, int64_t pair_ld, T *out, int64_t out_ld, int64_t n_rows,
-                    int64_t width)
+__global__ void __launch_bounds__(ROW_THREADS) gac_activate_kernel(const gac_activate_args a)
 {
     constexpr int N = WIDE ? 8 : 1;
     const int64_t c = ((int64_t)blockIdx.x * ROW_THREADS + threadIdx.x) * N;
-    if (c >= width)
+    if (c >= a.width)
         return;
-    for (int64_t r = blockIdx.y; r < n_rows; r += gridDim.y) {
-        const T *gate = pair + r * pair_ld + c, *up = gate + width;
-        T *to = out + r * out_ld + c;
+    for (int64_t r = blockIdx.y; r < a.n_rows; r += gridDim.y) {
+        const T *x = (const T *)a.x + r * a.x_ld + c;
+        T *to = (T *)a.out + r * a.out_ld + c;
         if constexpr (WIDE) {
-            const uint4 g = *(const uint4 *)gate, u = *(const uint4 *)up;
-            const uint32_t gs[4] = { g.x, g.y, g.z, g.w }, us[4] = { u.x, u.y, u.z, u.w };
+            const uint4 v = *(const uint4 *)x, one = { 0, 0, 0, 0 };
+            const uint4 u = a.gated ? *(const uint4 *)(x + a.width) : one;
+            const uint32_t vs[4] = { v.x, v.y, v.z, v.w }, us[4] = { u.x, u.y, u.z, u.w };
             uint32_t ys[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float2 a = unpack_pair<T>(gs[i]), b = unpack_pair<T>(us[i]);
-                ys[i] = pack_pair<T>(silu(a.x) * b.x, silu(a.y) * b.y);
+                const float2 g = unpack_pair<T>(vs[i]), b = unpack_pair<T>(us[i]);
+                const float2 y = { activate(a.activation, g.x), activate(a.activation, g.y) };
+                ys[i] = pack_pair<T>(a.gated ? y.x * b.x : y.x, a.gated ? y.y * b.y : y.y);
             }
             *(uint4 *)to = uint4{ ys[0], ys[1], ys[2], ys[3] };
         } else {
-            *to = from_float<T>(silu(to_float(*gate)) * to_float(*up));
+            const float y = activate(a.activation, to_float(*x));
+            *to = from_float<T>(a.gated ? y * to_float(x[a.width]) : y);
         }
     }
 }
 
-template <typename T>
-cudaError_t launch_silu(const T *pair, int64_t pair_ld, T *out, int64_t out_ld, int64_t n_rows,
-                        int64_t width, cudaStream_t stream)
+template <typename T> cudaError_t launch_activate(const gac_activate_args &a, cudaStream_t stream)
 {
-    const bool wide = ((uintptr_t)pair | (uintptr_t)out) % 16 == 0 && width % 8 == 0 &&
-                      pair_ld % 8 == 0 && out_ld % 8 == 0;
+    const bool wide = ((uintptr_t)a.x | (uintptr_t)a.out) % 16 == 0 && a.width % 8 == 0 &&
+                      a.x_ld % 8 == 0 && a.out_ld % 8 == 0;
     const int64_t per_block = ROW_THREADS * (wide ? 8 : 1);
-    const dim3 grid((unsigned)((width + per_block - 1) / per_block),
-                    (unsigned)(n_rows < 32768 ? n_rows : 32768));
+    const dim3 grid((unsigned)((a.width + per_block - 1) / per_block),
+                    (unsigned)(a.n_rows < 32768 ? a.n_rows : 32768));
     if (wide)
-        gac_silu_kernel<T, true>
-            <<<grid, ROW_THREADS, 0, stream>>>(pair, pair_ld, out, out_ld, n_rows, width);
+        gac_activate_kernel<T, true><<<grid, ROW_THREADS, 0, stream>>>(a);
     else
-        gac_silu_kernel<T, false>
-            <<<grid, ROW_THREADS, 0, stream>>>(pair, pair_ld, out, out_ld, n_rows, width);
+        gac_activate_kernel<T, false><<<grid, ROW_THREADS, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
@@ -153,18 +192,25 @@ __global__ void __launch_bounds__(ROW_THREADS)
         y[r * ld + c] = from_float<T>(to_float(y[r * ld + c]) + b);
 }
 
-/* One block per row. Callers refuse ids outside the table; here they read row 0. */
+/* Callers refuse ids and positions outside the tables; here they read row 0. */
 template <typename T>
-__global__ void __launch_bounds__(ROW_THREADS)
-    gac_embed_kernel(const T *table, int64_t ld, int64_t n_ids, const int32_t *ids, float *out,
-                     int64_t out_ld, int64_t width)
+__device__ __forceinline__ const T *table_row(const gac_table &table, int64_t i)
 {
-    const int64_t id = ids[blockIdx.x];
-    const T *from = table + (id >= 0 && id < n_ids ? id : 0) * ld;
-    float *to = out + (int64_t)blockIdx.x * out_ld;
+    return (const T *)table.rows + (i >= 0 && i < table.n_rows ? i : 0) * table.ld;
+}
+
+/* One block per row. */
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS) gac_embed_kernel(const gac_embed_args a)
+{
+    const int64_t r = blockIdx.x;
+    const T *from = table_row<T>(a.table, a.ids[r]), *add = nullptr;
+    float *to = a.out + r * a.out_ld;
+    if (a.positions.rows)
+        add = table_row<T>(a.positions, a.first_position + *a.n_past + r % a.n_new);
     let_next_start();
-    for (int64_t c = threadIdx.x; c < width; c += ROW_THREADS)
-        to[c] = to_float(from[c]);
+    for (int64_t c = threadIdx.x; c < a.width; c += ROW_THREADS)
+        to[c] = (float)a.scale * to_float(from[c]) + (add ? to_float(add[c]) : 0.0f);
 }
 
 /* One block per row. The maximum first, then the sum of exponentials: per thread in F32,
@@ -221,19 +267,34 @@ extern "C" gac_status gac_norm_launch(const gac_norm_args *args, cudaStream_t st
     return launch_status(code, "norm", err);
 }
 
-extern "C" gac_status gac_silu_launch(gac_dtype dtype, const void *pair, int64_t pair_ld, void *out,
-                                      int64_t out_ld, int64_t n_rows, int64_t width,
-                                      cudaStream_t stream, gac_error *err)
+extern "C" gac_status gac_add_launch(const gac_add_args *args, cudaStream_t stream, gac_error *err)
 {
-    if (n_rows < 1 || width < 1 || pair_ld < 2 * width || out_ld < width || !is_half_type(dtype))
+    if (args->n_rows < 1 || args->n_rows > 1 << 30 || args->width < 1 || args->width > 1 << 30 ||
+        args->y_ld < args->width || args->to_ld < args->width)
+        return gac_error_set(err, GAC_USAGE, "outputs of sizes that make no sense");
+    gac_add_kernel<<<(unsigned)args->n_rows, NORM_THREADS, 0, stream>>>(*args);
+    return launch_status(cudaGetLastError(), "addition of outputs", err);
+}
+
+extern "C" gac_status gac_bound_launch(float *x, int64_t n, double scale, double softcap,
+                                       cudaStream_t stream, gac_error *err)
+{
+    const int64_t n_blocks = (n + ROW_THREADS - 1) / ROW_THREADS;
+    if (n < 1)
+        return gac_error_set(err, GAC_USAGE, "a bound of no numbers");
+    gac_bound_kernel<<<(unsigned)(n_blocks < 4096 ? n_blocks : 4096), ROW_THREADS, 0, stream>>>(
+        x, n, (float)scale, (float)softcap);
+    return launch_status(cudaGetLastError(), "bound of logits", err);
+}
+
+extern "C" gac_status gac_activate_launch(const gac_activate_args *args, cudaStream_t stream,
+                                          gac_error *err)
+{
+    if (args->n_rows < 1 || args->width < 1 || args->x_ld < (args->gated ? 2 : 1) * args->width ||
+        args->out_ld < args->width || !is_half_type(args->dtype))
         return gac_error_set(err, GAC_USAGE, "a gate of sizes that make no sense");
-    cudaError_t code;
-    if (dtype == GAC_DTYPE_F16)
-        code = launch_silu((const __half *)pair, pair_ld, (__half *)out, out_ld, n_rows, width,
-                           stream);
-    else
-        code = launch_silu((const __nv_bfloat16 *)pair, pair_ld, (__nv_bfloat16 *)out, out_ld,
-                           n_rows, width, stream);
+    cudaError_t code = args->dtype == GAC_DTYPE_F16 ? launch_activate<__half>(*args, stream)
+                                                    : launch_activate<__nv_bfloat16>(*args, stream);
     return launch_status(code, "gate", err);
 }
 
@@ -253,20 +314,16 @@ extern "C" gac_status gac_bias_launch(gac_dtype dtype, void *y, int64_t ld, cons
     return launch_status(cudaGetLastError(), "bias", err);
 }
 
-extern "C" gac_status gac_embed_launch(gac_dtype dtype, const void *table, int64_t ld,
-                                       int64_t n_ids, const int32_t *ids, float *out,
-                                       int64_t out_ld, int64_t n_rows, int64_t width,
-                                       cudaStream_t stream, gac_error *err)
+extern "C" gac_status gac_embed_launch(const gac_embed_args *args, cudaStream_t stream,
+                                       gac_error *err)
 {
-    if (n_rows < 1 || n_rows > 1 << 30 || !is_half_type(dtype))
+    if (args->n_rows < 1 || args->n_rows > 1 << 30 || args->n_new < 1 || !is_half_type(args->dtype))
         return gac_error_set(err, GAC_USAGE, "an embedding of sizes that make no sense");
-    const unsigned grid = (unsigned)n_rows;
-    if (dtype == GAC_DTYPE_F16)
-        gac_embed_kernel<<<grid, ROW_THREADS, 0, stream>>>((const __half *)table, ld, n_ids, ids,
-                                                           out, out_ld, width);
+    const unsigned grid = (unsigned)args->n_rows;
+    if (args->dtype == GAC_DTYPE_F16)
+        gac_embed_kernel<__half><<<grid, ROW_THREADS, 0, stream>>>(*args);
     else
-        gac_embed_kernel<<<grid, ROW_THREADS, 0, stream>>>((const __nv_bfloat16 *)table, ld, n_ids,
-                                                           ids, out, out_ld, width);
+        gac_embed_kernel<__nv_bfloat16><<<grid, ROW_THREADS, 0, stream>>>(*args);
     return launch_status(cudaGetLastError(), "embedding", err);
 }
 

@@ -109,8 +109,10 @@ static void close_compute(void *state)
     cudaStreamSynchronize(c->cuda->stream);
     drop_recording(c);
     gac_lt_free(c);
-    gac_scratch *all[] = { &c->x,          &c->latent, &c->wide,    &c->split,    &c->counters,
-                           &c->gemv_state, &c->logits, &c->targets, &c->gram_rows };
+    gac_scratch *all[] = { &c->x,        &c->latent,       &c->wide,
+                           &c->outputs,  &c->whole_scales, &c->split,
+                           &c->counters, &c->gemv_state,   &c->logits,
+                           &c->targets,  &c->gram_rows };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         release(c, all[i]);
     for (int i = 0; i < 2; i++) {
@@ -487,6 +489,7 @@ static gac_status replay(void *state, gac_error *err)
 
 const gac_compute_ops gac_cuda_compute_ops = {
     .name = "cuda",
+    .variations = GAC_VARIATION_ALL & ~GAC_VARIATION_EXPERTS,
     .open = open_compute,
     .close = close_compute,
     .stored = gac_compute_stored,
