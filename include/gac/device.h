@@ -441,7 +441,7 @@ typedef struct gac_backward_head {
     const float *norm;      /* (hidden) */
     double eps;
     const float *x;         /* (n_rows, hidden), what the norm gets */
-    float *logits;          /* (n_rows, vocab); replaced by their gradient */
+    float *logits;          /* (n_rows, vocab); may be overwritten */
     const double *log_sums; /* (n_rows): log of the sum of the exponentials of a row */
     const double *draws;    /* (n_rows), from 0 to 1: choose the tokens */
     float *gradient;        /* (n_rows, hidden), of x: the result */
@@ -542,8 +542,8 @@ typedef struct gac_compute_ops {
     /* Does all jobs. GAC_BAD_INPUT, with the job's name, where a weight or a Gram matrix
      * has numbers that are not finite; GAC_FAILED where a decomposition does not converge. */
     gac_status (*factor)(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
-    /* Passes gradients back through a layer and through the end of a model. NULL where the
-     * device has neither; `cpu` has both. */
+    /* Passes gradients back through a layer and through the end of a model. GAC_BAD_INPUT, with
+     * tensor and index, where `cuda` finds a weight that is not finite. */
     gac_status (*backward_layer)(void *state, const gac_backward_layer *job, gac_error *err);
     gac_status (*backward_head)(void *state, const gac_backward_head *job, gac_error *err);
 } gac_compute_ops;

@@ -223,8 +223,8 @@ gac_status gac_engine_factor(gac_engine *engine, const gac_factor_job *jobs, int
 /* ---- Gradients ------------------------------------------------------------
  *
  * The loss of a position is -log of the probability of one next token, which is drawn from the
- * model's own output. Losses of all positions are summed. Gradients are computed in F32 on the CPU,
- * wherever the model runs. */
+ * model's own output. Losses of all positions are summed. The engine's device computes gradients in
+ * F32, from the weights of the checkpoint; GAC_NO_RESOURCE where the device cannot. */
 
 /* The last sequence must have run through all layers. Sets gradient (n, hidden) to the gradient of
  * its loss with respect to the residual stream behind the last layer. The seed draws the tokens. */

@@ -1,5 +1,5 @@
 /* Gradients of the model's own loss with respect to the outputs of its modules, for compression.
- * They are computed in F32 on the CPU, wherever the model runs. */
+ * The engine's device computes them in F32, from the weights of the checkpoint. */
 #include "base/arguments.h"
 #include "base/splitmix.h"
 #include "engine/engine_internal.h"
@@ -18,17 +18,6 @@ static void free_floats(float_list *list)
 {
     for (int i = 0; i < list->n; i++)
         free(list->at[i]);
-}
-
-/* Opens the compute that passes gradients back, on the first call. */
-static gac_status find_compute(gac_engine *e, const gac_compute **out, gac_error *err)
-{
-    const gac_compute_options how = { .n_threads = e->options.n_threads, .max_rows = 1 };
-    gac_status status = GAC_OK;
-    *out = e->compute.ops->backward_layer ? &e->compute : &e->host;
-    if (!(*out)->ops)
-        status = gac_compute_open("cpu", &how, &e->host, err);
-    return status;
 }
 
 /* A vector of the checkpoint as floats; *out is NULL where the index is -1. */
@@ -121,15 +110,14 @@ gac_status gac_engine_backward_layer(gac_engine *e, int32_t layer, int64_t n_seq
     GAC_REFUSE(err, layer < 0 || layer >= e->net.n_layers, "no such layer");
     GAC_REFUSE(err, n_sequences < 1 || n_tokens < 1, "sequences without tokens");
     GAC_REFUSE(err, !gac_net_is_plain(&e->net), "only models like Llama have gradients");
-    const gac_compute *compute = NULL;
+    const gac_compute *compute = &e->compute;
     float_list list = { { NULL }, 0 };
     gac_backward_layer job = {
         .n_sequences = n_sequences, .n_tokens = n_tokens, .x = x, .gradient = gradient
     };
-    gac_status status = find_compute(e, &compute, err);
-    if (status != GAC_OK)
-        return status;
-    status = describe_layer(e, layer, &list, &job, err);
+    if (!compute->ops->backward_layer)
+        return gac_engine_refuse_device(e, err);
+    gac_status status = describe_layer(e, layer, &list, &job, err);
     for (int i = 0; i < GAC_BACKWARD_COUNT && status == GAC_OK; i++)
         if (sums[i])
             status = compute->ops->gram_create(compute->state, job.linear[i].weight.n_rows,
@@ -164,15 +152,15 @@ gac_status gac_engine_backward_head(gac_engine *e, uint64_t seed, float *gradien
 {
     GAC_REFUSE_NULL_AS(err, "engine, gradient", e, gradient);
     const int64_t n = e->last_batch * e->last_n_new, most = GAC_MAX_LOGIT_ROWS;
-    const gac_compute *compute = NULL;
+    const gac_compute *compute = &e->compute;
     float_list list = { { NULL }, 0 };
     gac_backward_head job = { 0 };
     double log_sums[GAC_MAX_LOGIT_ROWS], draws[GAC_MAX_LOGIT_ROWS];
+    if (!compute->ops->backward_head)
+        return gac_engine_refuse_device(e, err);
     float *x = malloc((size_t)(n * e->net.hidden) * sizeof *x + 1);
     float *logits = malloc((size_t)(most * e->net.vocab) * sizeof *logits);
     gac_status status = x && logits ? GAC_OK : gac_error_no_memory(err);
-    if (status == GAC_OK)
-        status = find_compute(e, &compute, err);
     if (status == GAC_OK)
         status = describe_head(e, &list, &job, err);
     if (status == GAC_OK)

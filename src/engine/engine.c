@@ -113,7 +113,6 @@ void gac_engine_close(gac_engine *e)
         return;
     gac_engine_unload(e);
     gac_compute_close(&e->compute);
-    gac_compute_close(&e->host);
     gac_net_dispose(&e->net);
     free(e);
 }

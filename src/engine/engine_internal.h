@@ -51,7 +51,6 @@ typedef struct loaded_rows {
 struct gac_engine {
     net net;
     gac_compute compute;
-    gac_compute host; /* passes gradients back where compute does not; opened when needed */
     gac_engine_options options;
     gac_matrix *embedding, *head; /* head NULL: the embedding serves as head */
     gac_matrix *positions;        /* or NULL */
@@ -86,6 +85,9 @@ gac_status gac_engine_append_numbers(const gac_engine *engine, int32_t tensor, d
                                      float **data, int64_t *n, gac_error *err);
 /* Puts the checkpoint's path in front of an error: a device knows no files. */
 gac_status gac_engine_name_file(const net *n, gac_status status, gac_error *err);
+
+/* Refuses to compress on a device that has not all functions for it. */
+gac_status gac_engine_refuse_device(const gac_engine *engine, gac_error *err);
 
 /* Loads one whole module, or the two matrices of an MLP. */
 gac_status gac_engine_load_module(gac_engine *engine, const gac_module *module, gac_matrix **out,

@@ -51,7 +51,7 @@ gac_status gac_engine_check_stages(const gac_model *model, gac_error *err)
     return status;
 }
 
-static gac_status refuse_device(const gac_engine *e, gac_error *err)
+gac_status gac_engine_refuse_device(const gac_engine *e, gac_error *err)
 {
     return gac_error_set(err, GAC_NO_RESOURCE, "the device %s cannot compress models",
                          e->compute.ops->name);
@@ -103,7 +103,7 @@ gac_status gac_engine_write_residual(gac_engine *e, const float *in, int64_t n, 
 {
     GAC_REFUSE_NULL_AS(err, "engine, in", e, in);
     if (!e->compute.ops->rows_write)
-        return refuse_device(e, err);
+        return gac_engine_refuse_device(e, err);
     gac_status status = begin(e, NULL, n, err);
     return status == GAC_OK
                ? e->compute.ops->rows_write(e->compute.state, e->residual, 0, n, in, err)
@@ -163,7 +163,7 @@ gac_status gac_engine_collect(gac_engine *e, int32_t layer, gac_error *err)
     if (status == GAC_OK)
         status = check_plain(&e->net, err);
     if (status == GAC_OK && !e->compute.ops->gram_create)
-        status = refuse_device(e, err);
+        status = gac_engine_refuse_device(e, err);
     if (status != GAC_OK)
         return status;
     const net_layer *n = &e->net.layers[layer];
@@ -227,6 +227,6 @@ gac_status gac_engine_factor(gac_engine *e, const gac_factor_job *jobs, int n_jo
 {
     GAC_REFUSE_NULL_AS(err, "engine, jobs", e, jobs);
     if (!e->compute.ops->factor)
-        return refuse_device(e, err);
+        return gac_engine_refuse_device(e, err);
     return e->compute.ops->factor(e->compute.state, jobs, n_jobs, err);
 }

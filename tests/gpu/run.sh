@@ -46,6 +46,7 @@ cat "$report"
 step "$build/tests/test_ops"
 step "$build/tests/test_passes" check
 step "$build/tests/test_factor_gpu" check
+step "$build/tests/test_backward_gpu" check
 step "$build/tests/test_kernels" check
 step python3 "$here/test_compress_gpu.py" --gac "$build/gac"
 step sh "$here/sanitize.sh" "$build" "$out/sanitize"

@@ -19,7 +19,7 @@ if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
     echo "skipped: no GPU"
     exit 77
 fi
-for program in test_kernels test_ops test_passes test_factor_gpu dump_logits; do
+for program in test_kernels test_ops test_passes test_factor_gpu test_backward_gpu dump_logits; do
     if ! [ -x "$build/tests/$program" ]; then
         echo "FAIL $build/tests/$program is not built"
         exit 1
@@ -71,6 +71,7 @@ sanitize initcheck test_kernels exact
 sanitize memcheck test_ops
 sanitize memcheck test_passes small 1
 sanitize memcheck test_factor_gpu small 1
+sanitize memcheck test_backward_gpu small 1
 # Without cuDNN and cuBLAS no vendor kernel runs, so racecheck and initcheck work:
 # token by token, and a few tokens at once.
 sanitize racecheck test_passes few 1

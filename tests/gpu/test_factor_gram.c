@@ -100,16 +100,6 @@ static void free_side(side *s)
     free(s->product);
 }
 
-static double distance(const double *a, const double *b, int64_t n)
-{
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        difference += (a[i] - b[i]) * (a[i] - b[i]);
-        size += b[i] * b[i];
-    }
-    return sqrt(difference / (size > 0 ? size : 1));
-}
-
 /* x is exact in the half type, so that without a norm both devices sum the same numbers. */
 static float *half_numbers(int64_t n, gac_dtype dtype)
 {
@@ -136,8 +126,8 @@ static void check_gram(pair *p, const gram_case *c)
              (long long)c->n_rows, gac_dtype_name(p->dtype));
     if (!failed(run_side(&cpu, c, x, norm, &w, &err), name, &err) &&
         !failed(run_side(&gpu, c, x, norm, &w, &err), name, &err)) {
-        below(name, distance(gpu.sums, cpu.sums, n * n), c->norm ? half : exact);
-        below(name, distance(gpu.magnitude, cpu.magnitude, n), c->norm ? half : exact);
+        below(name, distance_doubles(gpu.sums, cpu.sums, n * n), c->norm ? half : exact);
+        below(name, distance_doubles(gpu.magnitude, cpu.magnitude, n), c->norm ? half : exact);
         below(name, distance_floats(gpu.product, cpu.product, c->n_rows * 5), half);
     }
     free_side(&cpu);

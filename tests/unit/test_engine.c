@@ -229,6 +229,24 @@ static void gradients_are_slopes(void **state)
     small_close(&m);
 }
 
+/* The reference device cannot compress models, so it has no gradients either. */
+static void gradients_need_a_device(void **state)
+{
+    static float stream[N_IDS * HIDDEN], gradient[N_IDS * HIDDEN];
+    double *sums[GAC_PROJECTION_COUNT] = { NULL };
+    (void)state;
+    small_model m = make_model("no-gradients", HEAD, "");
+    gac_engine *engine = open_engine(&m, N_IDS);
+    assert_ok(gac_engine_embed(engine, ids, N_IDS, err));
+    assert_ok(gac_engine_run_layers(engine, 0, 1, err));
+    assert_fails(gac_engine_backward_head(engine, 5, gradient, err), GAC_NO_RESOURCE,
+                 "the device reference cannot compress models");
+    assert_fails(gac_engine_backward_layer(engine, 0, 1, N_IDS, stream, gradient, sums, err),
+                 GAC_NO_RESOURCE, "the device reference cannot compress models");
+    gac_engine_close(engine);
+    small_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +254,7 @@ int main(void)
         cmocka_unit_test(passes_remember_the_past),
         cmocka_unit_test(longrope_ends_with_its_short_factors),
         cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(gradients_need_a_device),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }

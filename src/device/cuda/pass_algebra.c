@@ -62,7 +62,7 @@ void gac_algebra_end(gac_algebra *s)
 {
     while (s->n_blocks > 0)
         gac_cuda_release(s->c->cuda, s->blocks[--s->n_blocks]);
-    gac_algebra_check_cuda(s, cudaStreamSynchronize(s->c->cuda->stream), "factoring");
+    gac_algebra_check_cuda(s, cudaStreamSynchronize(s->c->cuda->stream), "steps on the device");
 }
 
 void gac_algebra_copy(gac_algebra *s, void *to, const void *from, size_t n_bytes)
@@ -83,7 +83,7 @@ void gac_algebra_read(gac_algebra *s, void *to, const void *from, size_t n_bytes
 {
     gac_algebra_copy(s, to, from, n_bytes);
     if (s->status == GAC_OK)
-        gac_algebra_check_cuda(s, cudaStreamSynchronize(s->c->cuda->stream), "factoring");
+        gac_algebra_check_cuda(s, cudaStreamSynchronize(s->c->cuda->stream), "steps on the device");
 }
 
 /* To cuBLAS, which is column-major, this is c^T = b^T a^T of the matrices as they lie. */

@@ -180,14 +180,16 @@ struct gather {
 
 extern "C" gac_status gac_widen_launch(const gac_widen_args *a, cudaStream_t stream, gac_error *err)
 {
-    if (a->n < 1 || a->n_rows < 1 || a->size < 1 || !is_half_type(a->dtype))
+    if (a->n < 1 || a->n_rows < 1 || a->size < 1)
         return gac_error_set(err, GAC_USAGE, "a Gram matrix of no rows");
     const unsigned n_blocks = (unsigned)((a->n + TILE - 1) / TILE);
     const dim3 threads(TILE, LANES);
     if (a->dtype == GAC_DTYPE_F16)
         gac_widen_kernel<__half><<<n_blocks, threads, 0, stream>>>(*a);
-    else
+    else if (a->dtype == GAC_DTYPE_BF16)
         gac_widen_kernel<__nv_bfloat16><<<n_blocks, threads, 0, stream>>>(*a);
+    else
+        gac_widen_kernel<float><<<n_blocks, threads, 0, stream>>>(*a);
     return launch_status(cudaGetLastError(), "rows of a Gram matrix", err);
 }
 

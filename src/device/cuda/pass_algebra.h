@@ -1,4 +1,5 @@
-/* Linear algebra in F64 on the GPU, for factoring weights. Matrices are row-major.
+/* Chains of steps on the GPU, and linear algebra in F64 for factoring weights. Matrices are
+ * row-major.
  *
  * A gac_algebra remembers the first failure, and after it all its functions do nothing. So
  * a row of steps needs no checks between them; the caller checks once at the end. */
@@ -9,7 +10,7 @@
 #include "pass_algebra_kernels.h"
 #include "pass_internal.h"
 
-enum { GAC_ALGEBRA_MAX_BLOCKS = 32 };
+enum { GAC_ALGEBRA_MAX_BLOCKS = 48 };
 
 typedef struct gac_algebra {
     gac_cuda_compute *c;

@@ -14,10 +14,10 @@ extern "C" {
 
 /* Sums over rows (pass_algebra.cu). */
 
-/* Half rows as F64 rows without their padding. */
+/* Rows as F64 rows without their padding. */
 typedef struct gac_widen_args {
-    gac_dtype dtype;
-    const void *x; /* (n_rows, x_ld) half */
+    gac_dtype dtype; /* F32, F16, BF16 */
+    const void *x;   /* (n_rows, x_ld) */
     int64_t x_ld, n_rows;
     int64_t size, stored; /* number i of a row is at i / size * stored + i % size of x */
     int64_t n;

@@ -114,39 +114,58 @@ static gac_status add_rows(gac_cuda_compute *c, const double *rows, int64_t n_ro
     return GAC_OK;
 }
 
+/* Adds rows of x, a chunk of them in F64 at a time. The fields of rows from n on are not
+ * looked at. */
+static gac_status widen_rows(gac_cuda_compute *c, const gac_widen_args *rows, gac_gram *gram,
+                             gac_error *err)
+{
+    const int64_t n = gram->n, n_rows = rows->n_rows;
+    const int64_t most = GRAM_CHUNK_BYTES / (n * (int64_t)sizeof(double)) + 1;
+    const int64_t n_chunk = most < n_rows ? most : n_rows;
+    const int64_t row_bytes = rows->x_ld * (gac_dtype_bits(rows->dtype) / 8);
+    gac_status status =
+        gac_compute_reserve(c, &c->gram_rows, (size_t)(n_chunk * n) * sizeof(double),
+                            "rows of a Gram matrix", false, err);
+    c->chained = false;
+    for (int64_t first = 0; first < n_rows && status == GAC_OK; first += n_chunk) {
+        gac_widen_args chunk = *rows;
+        chunk.x = (const char *)rows->x + first * row_bytes;
+        chunk.n_rows = n_rows - first < n_chunk ? n_rows - first : n_chunk;
+        chunk.n = n;
+        chunk.out = c->gram_rows.memory;
+        chunk.magnitude = gram->magnitude;
+        status = gac_widen_launch(&chunk, c->cuda->stream, err);
+        if (status == GAC_OK)
+            status = add_rows(c, c->gram_rows.memory, chunk.n_rows, gram, err);
+    }
+    return status;
+}
+
+gac_status gac_compute_gram_add_floats(gac_cuda_compute *c, const float *x, int64_t n_rows,
+                                       gac_gram *gram, gac_error *err)
+{
+    const int64_t n = gram->n;
+    const gac_widen_args rows = {
+        .dtype = GAC_DTYPE_F32, .x = x, .x_ld = n, .n_rows = n_rows, .size = n, .stored = n
+    };
+    return widen_rows(c, &rows, gram, err);
+}
+
 gac_status gac_compute_gram_add(void *state, const gac_linear_call *call, gac_gram *gram,
                                 gac_error *err)
 {
     gac_cuda_compute *c = state;
     const gac_axis in = call->matrix->in;
-    const int64_t n = in.n_slices * in.size, n_rows = c->batch * c->n_new;
-    const int64_t most = GRAM_CHUNK_BYTES / (n * (int64_t)sizeof(double)) + 1;
-    const int64_t n_chunk = most < n_rows ? most : n_rows;
-    const void *x = NULL;
-    int64_t x_ld = 0;
+    const int64_t n = in.n_slices * in.size;
+    gac_widen_args rows = { .dtype = c->options.dtype,
+                            .n_rows = c->batch * c->n_new,
+                            .size = in.size,
+                            .stored = in.stored };
     if (n != gram->n)
         return gac_error_set(err, GAC_USAGE, "a Gram matrix of %lld inputs, but there are %lld",
                              (long long)gram->n, (long long)n);
-    gac_status status = gac_compute_inputs(c, call, &x, &x_ld, err);
-    if (status == GAC_OK)
-        status = gac_compute_reserve(c, &c->gram_rows, (size_t)(n_chunk * n) * sizeof(double),
-                                     "rows of a Gram matrix", false, err);
-    c->chained = false;
-    for (int64_t first = 0; first < n_rows && status == GAC_OK; first += n_chunk) {
-        const gac_widen_args args = { .dtype = c->options.dtype,
-                                      .x = (const uint16_t *)x + first * x_ld,
-                                      .x_ld = x_ld,
-                                      .n_rows = n_rows - first < n_chunk ? n_rows - first : n_chunk,
-                                      .size = in.size,
-                                      .stored = in.stored,
-                                      .n = n,
-                                      .out = c->gram_rows.memory,
-                                      .magnitude = gram->magnitude };
-        status = gac_widen_launch(&args, c->cuda->stream, err);
-        if (status == GAC_OK)
-            status = add_rows(c, c->gram_rows.memory, args.n_rows, gram, err);
-    }
-    return status;
+    gac_status status = gac_compute_inputs(c, call, &rows.x, &rows.x_ld, err);
+    return status == GAC_OK ? widen_rows(c, &rows, gram, err) : status;
 }
 
 gac_status gac_compute_gram_read(void *state, const gac_gram *gram, double *matrix,

@@ -8,6 +8,7 @@
  * - pass_head.c: embedding, logits and losses.
  * - pass_gram.c: sums over the inputs of weights. pass_factor.c and pass_channels.c: factors
  *   weights, with pass_algebra.c.
+ * - pass_backward.c, pass_backward_attention.c and pass_backward_head.c: gradients.
  *
  * A logical size is the model's. A physical size is the size in memory. The padding rule of
  * the options makes rows and ranks longer, with zeros at the end, so that everything is
@@ -132,6 +133,19 @@ gac_status gac_compute_wait(gac_cuda_compute *c, const char *what, gac_error *er
 /* Sets *out to a * b * c. Returns false on overflow. */
 bool gac_compute_bytes(int64_t a, int64_t b, int64_t c, size_t *out);
 
+/* pass_matrix.c */
+
+/* Sets to (n_rows, n_cols) to rows row0 to row0 + n_rows - 1 of a tensor, in F32, and waits.
+ * Errors as of matrix_create. */
+gac_status gac_compute_upload(gac_cuda_compute *c, const gac_host_tensor *tensor, int64_t row0,
+                              int64_t n_rows, float *to, gac_error *err);
+
+/* pass_gram.c */
+
+/* Adds x x^T and |x| of F32 rows x (n_rows, size of the Gram matrix) in device memory. */
+gac_status gac_compute_gram_add_floats(gac_cuda_compute *c, const float *x, int64_t n_rows,
+                                       gac_gram *gram, gac_error *err);
+
 /* pass_lt.c */
 
 /* y (m, n) = x (m, k) w^T, or y += that, by cublasLt. */
@@ -195,6 +209,8 @@ gac_status gac_compute_gram_add(void *state, const gac_linear_call *call, gac_gr
 gac_status gac_compute_gram_read(void *state, const gac_gram *gram, double *matrix,
                                  double *magnitude, gac_error *err);
 gac_status gac_compute_factor(void *state, const gac_factor_job *jobs, int n_jobs, gac_error *err);
+gac_status gac_compute_backward_layer(void *state, const gac_backward_layer *job, gac_error *err);
+gac_status gac_compute_backward_head(void *state, const gac_backward_head *job, gac_error *err);
 
 extern const gac_compute_ops gac_cuda_compute_ops;
 

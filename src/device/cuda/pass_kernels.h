@@ -40,7 +40,7 @@ gac_status gac_convert_launch(const gac_convert_args *args, cudaStream_t stream,
 
 /* Rows (pass_rows.cu). */
 
-/* out[i] = x[i] / rms(x[i]) * norm + bias, for n rows. */
+/* out[i] = x[i] / rms(x[i]) * norm + bias, for n rows. With dtype F32, x and out are F32. */
 typedef struct gac_norm_args {
     gac_dtype dtype;
     bool from_float;   /* x is F32, else half */

@@ -325,6 +325,20 @@ static gac_index_map map_of(const gac_axis *axis, int64_t start, int64_t base)
 
 static const gac_index_map identity_map = { 0, 1, 1, 0 };
 
+gac_status gac_compute_upload(gac_cuda_compute *c, const gac_host_tensor *tensor, int64_t row0,
+                              int64_t n_rows, float *to, gac_error *err)
+{
+    gac_convert_args job = { .to_dtype = GAC_DTYPE_F32,
+                             .to = to,
+                             .ld = tensor->n_cols,
+                             .rows = identity_map,
+                             .cols = identity_map };
+    gac_status status = check_tensor(tensor, -1, err);
+    if (status == GAC_OK)
+        status = take_staging(c, err);
+    return status == GAC_OK ? upload(c, tensor, row0, n_rows, &job, err) : status;
+}
+
 /* Uploads the weight and bias of a part to its piece. row is its first output within the
  * module, y_module the module's first output in y. */
 static gac_status fill_part(builder *b, const gac_linear_module *module,

@@ -126,11 +126,12 @@ cudaError_t launch_norm(const gac_norm_args *a, bool overlap, cudaStream_t strea
     constexpr int KEEP = 4; /* few registers, so that other blocks fit beside it */
     constexpr int WIDE = 4 * KEEP * NORM_THREADS; /* numbers that KEEP covers */
     const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->norm | (uintptr_t)a->out) % 16 == 0;
-    if (a->from_float && a->norm && !a->bias && !a->centred && aligned && a->width % 4 == 0 &&
-        a->width <= 2 * WIDE && a->out_ld == a->width && a->x_ld % 4 == 0)
-        return launch_kernel(a->width <= WIDE ? gac_norm_wide_kernel<T, KEEP>
-                                              : gac_norm_wide_kernel<T, 2 * KEEP>,
-                             grid, NORM_THREADS, 0, overlap, stream, p);
+    if constexpr (!std::is_same<T, float>::value)
+        if (a->from_float && a->norm && !a->bias && !a->centred && aligned && a->width % 4 == 0 &&
+            a->width <= 2 * WIDE && a->out_ld == a->width && a->x_ld % 4 == 0)
+            return launch_kernel(a->width <= WIDE ? gac_norm_wide_kernel<T, KEEP>
+                                                  : gac_norm_wide_kernel<T, 2 * KEEP>,
+                                 grid, NORM_THREADS, 0, overlap, stream, p);
     if (a->from_float)
         return launch_kernel(gac_norm_kernel<float, T>, grid, NORM_THREADS, 0, overlap, stream, p);
     return launch_kernel(gac_norm_kernel<T, T>, grid, NORM_THREADS, 0, overlap, stream, p);
@@ -258,12 +259,15 @@ unsigned row_blocks(int64_t n_rows)
 extern "C" gac_status gac_norm_launch(const gac_norm_args *args, cudaStream_t stream,
                                       gac_error *err)
 {
-    if (args->n < 1 || args->width < 1 || args->out_ld < args->width || args->out_ld > 1 << 30 ||
-        !is_half_type(args->dtype))
+    if (args->n < 1 || args->width < 1 || args->out_ld < args->width || args->out_ld > 1 << 30)
         return gac_error_set(err, GAC_USAGE, "a norm of sizes that make no sense");
-    cudaError_t code = args->dtype == GAC_DTYPE_F16
-                           ? launch_norm<__half>(args, args->overlap, stream)
-                           : launch_norm<__nv_bfloat16>(args, args->overlap, stream);
+    cudaError_t code;
+    if (args->dtype == GAC_DTYPE_F16)
+        code = launch_norm<__half>(args, args->overlap, stream);
+    else if (args->dtype == GAC_DTYPE_BF16)
+        code = launch_norm<__nv_bfloat16>(args, args->overlap, stream);
+    else
+        code = launch_norm<float>(args, args->overlap, stream);
     return launch_status(code, "norm", err);
 }
 

@@ -521,4 +521,6 @@ const gac_compute_ops gac_cuda_compute_ops = {
     .gram_add = gac_compute_gram_add,
     .gram_read = gac_compute_gram_read,
     .factor = gac_compute_factor,
+    .backward_layer = gac_compute_backward_layer,
+    .backward_head = gac_compute_backward_head,
 };
