@@ -185,6 +185,23 @@ static gac_status take_storage(const walk *w, const pickle_value *function,
     return status;
 }
 
+/* Refuses a tensor whose numbers are others than its bytes say: torch may mark it as negative or
+ * conjugate in place of changing them. */
+static gac_status check_marks(const walk *w, const pickle_value *function, const pickle_value *args)
+{
+    static const char *const marks[] = { "neg", "conj" };
+    const uint32_t at =
+        gac_pickle_global_is(function, "torch._utils", "_rebuild_tensor_v3") ? 7 : 6;
+    const pickle_value *state = args->n > at ? args->items[at] : NULL;
+    for (int i = 0; i < 2 && state && state->kind == PICKLE_DICT; i++) {
+        const pickle_value *mark = get(state, marks[i]);
+        if (mark && !(mark->kind == PICKLE_BOOL && mark->integer == 0))
+            return bad_tensor(w, args, "it has torch's mark \"%s\", which gac does not read",
+                              marks[i]);
+    }
+    return GAC_OK;
+}
+
 /* Returns whether the elements lie in order without gaps. */
 static bool is_in_order(const gac_tensor *t, const int64_t *strides)
 {
@@ -267,7 +284,9 @@ static gac_status take_tensor(walk *w, const pickle_value *value)
                           class_of(function, text));
     if (w->n_name == 0 || strcmp(w->name, "__metadata__") == 0)
         return bad_tensor(w, value, "safetensors need another name");
-    gac_status status = take_storage(w, function, args, &tensor, &n_bytes);
+    gac_status status = check_marks(w, function, args);
+    if (status == GAC_OK)
+        status = take_storage(w, function, args, &tensor, &n_bytes);
     if (status == GAC_OK)
         status = take_axes(w, args->items[2], "sizes", &c->arena, &tensor.n_axes, &shape);
     if (status == GAC_OK)

@@ -6,6 +6,7 @@
 #include "base/team.h"
 
 #include <fnmatch.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,6 +215,20 @@ static gac_status check_options(const gac_compress_options *o, gac_error *err)
     return GAC_OK;
 }
 
+/* A model with code of its own may compute anything, and the result would lose that code. */
+static gac_status refuse_foreign_code(const compression *c)
+{
+    char q[256];
+    const struct json_t *config = gac_model_config(c->model);
+    if (!json_object_get(config, "auto_map") || gac_config_has_our_code(config))
+        return GAC_OK;
+    return gac_error_set(c->err, GAC_BAD_INPUT,
+                         "%s: config.json names modelling code of its own (auto_map), which may "
+                         "compute something else than family %s; take auto_map out if it does not",
+                         gac_quote(q, sizeof q, gac_checkpoint_path(c->checkpoint)),
+                         gac_model_family(c->model));
+}
+
 static gac_status open_engine(compression *c)
 {
     gac_engine_options how = GAC_ENGINE_OPTIONS_INIT;
@@ -289,13 +304,22 @@ static gac_status measure(compression *c, const char *out)
     return status;
 }
 
+int64_t compress_count_twice(const gac_model *model)
+{
+    const gac_module *head = gac_model_find_module(model, "lm_head");
+    if (!head || head->first >= 0 || head->n_parts != 1 ||
+        !json_is_true(json_object_get(gac_model_config(model), "tie_word_embeddings")))
+        return 0;
+    return gac_checkpoint_tensor(gac_model_checkpoint(model), head->parts[0].weight)->n_elements;
+}
+
 static gac_status set_budget(const compression *c, gac_compress_result *r)
 {
     const gac_compress_options *o = c->options;
     const layer_choice dense = { 0 };
     for (int32_t l = 0; l < c->n_layers; l++)
         r->params_before += compress_layer_params(&c->layers[l], &dense);
-    r->total_before = gac_checkpoint_n_params(c->checkpoint);
+    r->total_before = gac_checkpoint_n_params(c->checkpoint) - compress_count_twice(c->model);
     if (o->max_time_ms > 0)
         return GAC_OK;
     double budget = o->ratio > 0
@@ -439,6 +463,8 @@ gac_status gac_compress_run(gac_checkpoint *checkpoint, const gac_model *model, 
         c.dtype = GAC_DTYPE_COUNT;
     if (status == GAC_OK)
         status = gac_engine_check_stages(model, err);
+    if (status == GAC_OK)
+        status = refuse_foreign_code(&c);
     if (status == GAC_OK)
         status = describe_layers(&c);
     if (status == GAC_OK)

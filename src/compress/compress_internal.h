@@ -83,6 +83,8 @@ typedef struct compression {
     uint64_t n_done, n_steps; /* progress */
 } compression;
 
+/* Returns how many parameters are stored twice: those of a head that is tied to the embedding. */
+int64_t compress_count_twice(const gac_model *model);
 /* Whether choices are shared out by the solver; the other methods share evenly. */
 bool compress_is_exact(const compression *c);
 /* Whether the effect of cuts on the output is measured. */

@@ -42,7 +42,8 @@ static gac_status judge(const compression *c, const gac_model *model, const int6
         n_aligned += advice[i].aligned || (sizes && sizes[i] == advice[i].suggest);
     free(advice);
     const double growth = 1 + growth_pct / 100; /* all weights have one dtype */
-    row->n_params = llround(growth * (double)gac_checkpoint_n_params(checkpoint));
+    row->n_params =
+        llround(growth * (double)gac_checkpoint_n_params(checkpoint)) - compress_count_twice(model);
     row->size_bytes = llround(growth * (double)gac_checkpoint_size_bytes(checkpoint));
     row->aligned_pct = n ? 100.0 * n_aligned / n : 100;
     for (int i = 0; i < workload->n_phases; i++)

@@ -201,6 +201,8 @@ gac_status compress_start_work(compression *c, const char *out)
         return status;
     if (!c->options->dry_run)
         status = check_target(c, out);
+    if (status == GAC_OK)
+        status = gac_check_apart(c->work, gac_checkpoint_path(c->checkpoint), c->err);
     if (status != GAC_OK)
         return status;
     status = open_work(c);

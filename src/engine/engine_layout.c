@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/net.h"
+#include "engine/engine_internal.h"
 
 gac_status gac_net_refuse(const net *n, gac_error *err, const char *format, ...)
 {
@@ -346,16 +346,42 @@ static gac_status read_type(net *n, gac_error *err)
     return GAC_OK;
 }
 
-/* Finds the head. If the config ties it to the embedding, a stored one is ignored. */
+/* Whether a head is stored that has other numbers than the embedding. */
+static gac_status compare_head(const net *n, const gac_module *head, bool *differs, gac_error *err)
+{
+    const bool plain = head->first < 0 && head->n_parts == 1 && head->parts[0].bias < 0;
+    gac_host_tensor stored = { 0 }, embedding = { 0 };
+    *differs = true;
+    if (!plain)
+        return GAC_OK;
+    gac_status status = gac_engine_map(n, head->parts[0].weight, &stored, err);
+    if (status == GAC_OK)
+        status = gac_engine_map(n, n->embedding, &embedding, err);
+    if (status == GAC_OK && stored.dtype == embedding.dtype && stored.n_rows == embedding.n_rows &&
+        stored.n_cols == embedding.n_cols)
+        *differs = memcmp(stored.data, embedding.data,
+                          (size_t)(stored.n_rows * stored.n_cols) *
+                              (size_t)(gac_dtype_bits(stored.dtype) / 8)) != 0;
+    return status;
+}
+
+/* Finds the head. If the config ties it to the embedding, a stored one must be the same: some
+ * runtimes would use the one, and some the other. */
 static gac_status read_head(net *n, gac_error *err)
 {
     const json_t *tie = gac_net_stated(n, "tie_word_embeddings");
-    bool tied = tie ? json_is_true(tie) : !n->varies.untied_if_unstated;
+    const gac_module *stored = gac_model_find_module(n->model, "lm_head");
+    bool tied = tie ? json_is_true(tie) : !n->varies.untied_if_unstated, differs = false;
     if (!tied)
-        n->head = gac_model_find_module(n->model, "lm_head");
+        n->head = stored;
     if (!n->head && !tied)
         return gac_net_refuse(n, err, "lm_head is missing, and the config does not tie it");
-    return GAC_OK;
+    gac_status status = tied && stored ? compare_head(n, stored, &differs, err) : GAC_OK;
+    if (status == GAC_OK && differs)
+        return gac_net_refuse(n, err,
+                              "the config ties lm_head to the embedding, but one is stored that "
+                              "differs; set tie_word_embeddings to false if it is meant");
+    return status;
 }
 
 static gac_status read_outer(net *n, gac_error *err)

@@ -122,7 +122,8 @@ static void find_weight_packed(builder *b, const char *module, packed *p)
     if (weight < 0 || scales < 0)
         return;
     bool nvfp4 = builder_tensor(b, weight)->dtype == GAC_DTYPE_U8;
-    if (modelopt && !nvfp4)
+    bool mxfp4 = nvfp4 && builder_tensor(b, scales)->dtype == GAC_DTYPE_U8; /* powers of two */
+    if (mxfp4 || (modelopt && !nvfp4))
         return;
     int64_t columns = axis_of(b, weight, 1);
     *p = (packed){ .method = nvfp4 ? "NVFP4" : "compressed-tensors",
@@ -304,6 +305,24 @@ void quantised_weight(builder *b, const char *module, int32_t weight, linear *l)
                           : "its weight is quantised with scales, which would have to change";
 }
 
+bool quantised_unread(const builder *b)
+{
+    const json_t *s = settings(b);
+    return s && !json_is_null(s) && !(b->found & (FOUND_PACKED | FOUND_FP8));
+}
+
+void quantised_blame(const builder *b, gac_error *err)
+{
+    const char *method = json_string_value(json_object_get(settings(b), "quant_method"));
+    char q[80];
+    if (!quantised_unread(b) || !err)
+        return;
+    const gac_error what = *err;
+    gac_error_set(err, what.status,
+                  "%s (quantization_config states %s, whose weights gac does not read)", what.text,
+                  method ? gac_quote(q, sizeof q, method) : "a method without a name");
+}
+
 gac_status note_quantised(builder *b, gac_error *err)
 {
     const json_t *s = settings(b);
@@ -314,7 +333,7 @@ gac_status note_quantised(builder *b, gac_error *err)
             b, err,
             "the weights are quantised: sizes are judged by groups and kernels, and "
             "times are those of weights that are not");
-    if (!s || json_is_null(s))
+    if (!quantised_unread(b))
         return GAC_OK;
     return builder_note(b, err, "quantization_config states %s, whose weights gac does not read",
                         method ? gac_quote(q, sizeof q, method) : "a method without a name");

@@ -108,6 +108,32 @@ static bool is_stale(const builder *b)
     return stale;
 }
 
+/* Notes what is strange about the model as a whole: code of its own, and names with the prefix of
+ * one of torch's wrappers, which no family knows. */
+static gac_status note_strangeness(builder *b, gac_error *err)
+{
+    static const char *const wrappers[] = { "module.", "_orig_mod." };
+    const gac_checkpoint *c = b->checkpoint;
+    const int32_t n = gac_checkpoint_n_tensors(c);
+    gac_status status = GAC_OK;
+    if (json_object_get(b->config, "auto_map") && !gac_config_has_our_code(b->config))
+        status = builder_note(b, err,
+                              "config.json names modelling code of its own (auto_map); gac does "
+                              "not know what that computes");
+    for (size_t k = 0; k < 2 && status == GAC_OK; k++) {
+        int32_t i = 0;
+        while (i < n &&
+               strncmp(gac_checkpoint_tensor(c, i)->name, wrappers[k], strlen(wrappers[k])) == 0)
+            i++;
+        if (n > 0 && i == n)
+            status = builder_note(b, err,
+                                  "all names start with \"%s\", which a wrapper of torch left "
+                                  "there; no family has such names",
+                                  wrappers[k]);
+    }
+    return status;
+}
+
 static gac_status note_layers(builder *b, gac_error *err)
 {
     int64_t stated = -1;
@@ -121,18 +147,19 @@ static gac_status note_layers(builder *b, gac_error *err)
     return status;
 }
 
-/* Returns the dtype of most weights. Packed weights have integers for a dtype,
- * but are multiplied as the floats beside them. */
+/* Returns the dtype of most weights. Packed weights have integers for a dtype, but are multiplied
+ * as the floats beside them. So, it is assumed, are quantised weights that were not read. */
 static gac_dtype main_dtype(const builder *b)
 {
     uint64_t bytes[GAC_DTYPE_COUNT] = { 0 };
     gac_dtype best = GAC_DTYPE_F16;
     const gac_checkpoint *c = b->checkpoint;
+    const bool only_wide = (b->found & FOUND_PACKED) || quantised_unread(b);
     for (int32_t i = 0; i < gac_checkpoint_n_tensors(c); i++) {
         const gac_tensor *t = gac_checkpoint_tensor(c, i);
         bool wide =
             t->dtype == GAC_DTYPE_F16 || t->dtype == GAC_DTYPE_BF16 || t->dtype == GAC_DTYPE_F32;
-        if ((b->found & FOUND_PACKED) && !wide)
+        if (only_wide && !wide)
             continue;
         bytes[t->dtype] += t->size_bytes;
         if (bytes[t->dtype] > bytes[best])
@@ -432,6 +459,8 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
         status = note_layers(&b, err);
     }
     if (status == GAC_OK)
+        status = note_strangeness(&b, err);
+    if (status == GAC_OK)
         status = chosen->build(&b, chosen, err);
     if (status == GAC_OK)
         status = settle_dims(&b, err);
@@ -441,6 +470,8 @@ gac_status gac_model_create(const gac_checkpoint *checkpoint, gac_model **out, g
         status = note_quantised(&b, err);
     if (status == GAC_OK)
         status = take_all(m, &b, err);
+    if (status == GAC_BAD_INPUT)
+        quantised_blame(&b, err);
     builder_dispose(&b);
     if (status != GAC_OK) {
         gac_model_free(m);

@@ -248,6 +248,10 @@ void quantised_weight(builder *b, const char *module, int32_t weight, linear *l)
 bool quantised_name(const char *name);
 /* Notes how the model is quantised, also if nothing of it was recognised. */
 gac_status note_quantised(builder *b, gac_error *err);
+/* Returns whether the config states that weights are quantised, and none of them was read. */
+bool quantised_unread(const builder *b);
+/* Adds to an error that this may be the reason. */
+void quantised_blame(const builder *b, gac_error *err);
 
 /* How one weight holds q, k and v. */
 typedef enum qkv_layout {

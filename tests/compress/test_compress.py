@@ -570,7 +570,9 @@ class Compress(unittest.TestCase):
         shutil.copytree(TINY, model)
         files = sorted(os.listdir(model))
         for out, *more in ((model, "--force"), (model / "out",), (self.folder, "--force"),
-                           (self.out, "--work", self.out),
+                           (self.out, "--work", self.out), (self.out, "--work", model / "work"),
+                           (self.out, "--work", self.folder),
+                           (self.out, "--work", model / "work", "--dry-run"),
                            (self.folder / "work" / "out", "--work", self.folder / "work")):
             (self.folder / "work").mkdir(exist_ok=True)
             self.refused(2, "must lie outside of", "--ratio", 0.2, "-o", out, *more, model=model)
@@ -696,6 +698,34 @@ class Compress(unittest.TestCase):
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 shutil.copy(TINY / name, model)
             self.refused(3, f"family {family} can be run, but not compressed", "--ratio", 0.2, model=model)
+
+    def test_a_model_with_code_of_its_own(self):
+        model = self.folder / "strange"
+        shutil.copytree(TINY, model)
+        config = json.loads((model / "config.json").read_text())
+        config["auto_map"] = {"AutoModelForCausalLM": "modeling_strange.Strange"}
+        (model / "config.json").write_text(json.dumps(config))
+        self.refused(3, "modelling code of its own", "--ratio", 0.2, model=model)
+
+    def test_a_tied_head_that_is_stored_counts_once(self):
+        """models/tiny is tied. With a copy of the embedding as head, all counts are the same."""
+        model = self.folder / "stored"
+        shutil.copytree(TINY, model)
+        tensors = read_tensors(model / "model.safetensors")
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+        entries, data = {}, b""
+        for name, (shape, content) in tensors.items():
+            entries[name] = {"dtype": "F16", "shape": shape,
+                             "data_offsets": [len(data), len(data) + len(content)]}
+            data += content
+        text = json.dumps(entries).encode()
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        wanted, found = (json.loads(self.compress(
+            "--json", "--total-ratio", 0.2, "--calib-tokens", 1024, "--dry-run", model=m).stdout)
+            for m in (TINY, model))
+        for key in ("total_before", "total_after", "budget_params", "modules"):
+            self.assertEqual(found[key], wanted[key])
+        self.assertEqual([r["params"] for r in found["table"]], [r["params"] for r in wanted["table"]])
 
     def test_a_compressed_model_is_refused(self):
         small = self.folder / "small"

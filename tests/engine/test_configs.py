@@ -217,6 +217,14 @@ class Layout(ConfigCase):
                   lambda t: t.pop("lm_head.weight"))
         self.runs()
 
+    def test_head_beside_a_tied_one(self):
+        """The same numbers run; runtimes would not agree on others."""
+        self.make("llama", lambda c: c.update(tie_word_embeddings=True))
+        self.refused("one is stored that differs")
+        self.make("llama", lambda c: c.update(tie_word_embeddings=True),
+                  lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"]}))
+        self.runs()
+
     def test_norms_of_heads(self):
         for name in ("q_norm", "k_norm"):
             full = f"model.layers.1.self_attn.{name}.weight"

@@ -95,6 +95,24 @@ def unknown(ck, module, out, inn, _):
     ck.add(module + ".codebooks", 2, 256, 1, 8, dtype="F16")
 
 
+def mxfp4(ck, module, out, inn, _):
+    """compressed-tensors, whose scales are powers of two; gac does not read it"""
+    ck.add(module + ".weight_packed", out, inn // 2, dtype="U8")
+    ck.add(module + ".weight_scale", out, inn // 32, dtype="U8")
+
+
+def hqq(ck, module, out, inn, _):
+    """bytes only, which gac does not read"""
+    ck.add(module + ".W_q", out * inn // 2, dtype="U8")
+    ck.add(module + ".scale", out * inn // 64, dtype="F16")
+
+
+def eetq(ck, module, out, inn, _):
+    """inputs first, which gac does not read"""
+    ck.add(module + ".weight", inn, out, dtype="I8")
+    ck.add(module + ".weight_scales", out, dtype="F16")
+
+
 # compressor, how a module is stored, quantization_config, a part of the reason
 KINDS = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}, "GPTQ, groups of 32"),
@@ -209,12 +227,20 @@ class Quantised(unittest.TestCase):
 
     def test_not_understood(self):
         """No all-clear: the model is not judged, and a note names the method."""
-        for width in (384, 381):
-            with self.subTest(width):
-                found = self.inspect(quantised(unknown, {"quant_method": "aqlm"}, mlp=width))
+        for store, method, width in ((unknown, "aqlm", 384), (unknown, "aqlm", 381),
+                                     (mxfp4, "compressed-tensors", 384), (hqq, "hqq", 384)):
+            with self.subTest(method, width=width):
+                found = self.inspect(quantised(store, {"quant_method": method}, mlp=width))
                 self.assertTrue(found["summary"]["advice"].startswith("not judged"), found["summary"])
-                self.assertTrue(any("aqlm" in note for note in found["notes"]))
+                self.assertTrue(any(method in note for note in found["notes"]))
                 self.check_kept()
+
+    def test_the_method_is_blamed(self):
+        quantised(eetq, {"quant_method": "eetq"}).write(os.path.join(self.folder.name, "bad"))
+        done = subprocess.run([GAC, "inspect", os.path.join(self.folder.name, "bad"), "-q"],
+                              capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (3, 1), done.stderr)
+        self.assertIn("(quantization_config states eetq, whose weights gac does not read)", done.stderr)
 
     def test_not_run(self):
         self.inspect(quantised(gptq, None))

@@ -148,6 +148,21 @@ class Reading(TorchCase):
         self.check_same({"x": a, "deep": {"er": {7: b}}, "list": ["text", (c,)], "n": 5},
                         {"x": a, "deep.er.7": b, "list.1.0": c})
 
+    def test_marks(self):
+        """A tensor that torch would negate or conjugate when it is used."""
+        for mark in ("neg", "conj"):
+            for value, status in ((True, 3), (False, 0)):
+                storage = Storage("F32", numbers(4))
+                call = Call("torch._utils", "_rebuild_tensor_v2",
+                            (storage, 0, (4,), (1,), False, None, {mark: value}))
+                path = self.write("in.pt", tf.zip_file({"w": call}))
+                with self.subTest(mark=mark, value=value):
+                    result = self.gac("convert", path, "-o", self.path("marked"), "--no-sync",
+                                      "--force")
+                    self.assertEqual(result.returncode, status, result.stderr)
+                    if status:
+                        self.assertIn(f'torch\'s mark "{mark}"', result.stderr)
+
     def test_objects_are_named(self):
         state = dict(MODEL, extra=Call("mine", "Thing", [1], state={"a": 2}))
         result = self.gac("inspect", self.write("in.pt", tf.zip_file(state)))

@@ -165,6 +165,8 @@ class Pickler:
         if isinstance(value, Tensor):
             self.tensor(value)
             self.put(value)
+        elif isinstance(value, Storage):
+            self.storage(value)
         elif isinstance(value, Call):
             self.name(value.callable.module, value.callable.name)
             self.add(tuple(value.args))
