@@ -74,7 +74,7 @@ static gac_status divide(builder *b, const attention_spec *spec, const head_rows
     if (by_heads && !(by_sizes && lists_ranks)) {
         *out = heads;
         out->pruned = true;
-        if (!by_sizes)
+        if (!by_sizes || gac_config_has_our_code(b->config)) /* we take whole heads away */
             return GAC_OK;
         return builder_note(b, err,
                             "%s: read as %lld heads of %lld; %lld heads of %lld would fit as well "

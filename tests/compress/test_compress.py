@@ -268,6 +268,14 @@ class Compress(unittest.TestCase):
                 self.assertEqual(spec["factors"], [second[0], first[0], first[1]])
         self.assertIn("gac,", self.gac("inspect", fit, "-q").stdout)
 
+    def test_other_heads_in_some_layers(self):
+        """There is no doubt about them, so that there is no note."""
+        self.compress("--ratio", 0.2, "--choices", "heads,width", "--calib-tokens", "2048",
+                      "--no-gradients")
+        modules = json.loads((self.out / "config.json").read_text())["gac_modules"]
+        self.assertTrue(any("q_proj" in name for name in modules), modules)
+        self.assertNotIn("would fit as well", self.gac("inspect", self.out).stdout)
+
     def test_one_width_needs_no_code(self):
         """A model of one layer, whose MLP gets narrower: a plain config can say that."""
         model = self.folder / "one"
