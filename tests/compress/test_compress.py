@@ -709,25 +709,15 @@ class Compress(unittest.TestCase):
 
     def test_a_model_with_code_of_its_own(self):
         model = self.folder / "strange"
-        shutil.copytree(TINY, model)
-        config = json.loads((model / "config.json").read_text())
-        config["auto_map"] = {"AutoModelForCausalLM": "modeling_strange.Strange"}
-        (model / "config.json").write_text(json.dumps(config))
+        write_model(model, read_tensors(TINY / "model.safetensors"),
+                    auto_map={"AutoModelForCausalLM": "modeling_strange.Strange"})
         self.refused(3, "modelling code of its own", "--ratio", 0.2, model=model)
 
     def test_a_tied_head_that_is_stored_counts_once(self):
         """models/tiny is tied. With a copy of the embedding as head, all counts are the same."""
-        model = self.folder / "stored"
-        shutil.copytree(TINY, model)
-        tensors = read_tensors(model / "model.safetensors")
+        model, tensors = self.folder / "stored", read_tensors(TINY / "model.safetensors")
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
-        entries, data = {}, b""
-        for name, (shape, content) in tensors.items():
-            entries[name] = {"dtype": "F16", "shape": shape,
-                             "data_offsets": [len(data), len(data) + len(content)]}
-            data += content
-        text = json.dumps(entries).encode()
-        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        write_model(model, tensors)
         wanted, found = (json.loads(self.compress(
             "--json", "--total-ratio", 0.2, "--calib-tokens", 1024, "--dry-run", model=m).stdout)
             for m in (TINY, model))
