@@ -40,7 +40,7 @@ def wrap(header, n_data):
     return struct.pack("<Q", len(text)) + text + bytes(n_data)
 
 
-# ---- Models of one small layer ---------------------------------------------
+# Models of one small layer.
 
 HIDDEN, WIDTH, HEADS, KV, HEAD, VOCAB = 16, 24, 2, 1, 8, 10
 LAYER = "model.layers.0."
@@ -180,7 +180,7 @@ def models():
     }
 
 
-# ---- Seeds per target ------------------------------------------------------
+# Seeds per target.
 
 def header_seeds():
     yield "no_tensors", wrap(b"{}", 0)

@@ -93,7 +93,7 @@ def qwen3_moe_fused():
     return qwen3_moe_like(experts)
 
 
-# ---- Families with LayerNorm -------------------------------------------------
+# Families with LayerNorm.
 
 
 def add_affine(ck, name, *shape, n_bias):

@@ -32,7 +32,7 @@ def llama_405b():
                       vocab=128256)
 
 
-# ---- Compressors: factorised -------------------------------------------------
+# Compressors: factorised.
 
 
 def low_rank(ck, module, rank, first, second):
@@ -183,7 +183,7 @@ def basis_sharing():
     return ck
 
 
-# ---- Compressors: pruned -----------------------------------------------------
+# Compressors: pruned.
 
 
 def set_mlp(ck, layer, width):

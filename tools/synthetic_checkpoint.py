@@ -153,7 +153,7 @@ def build(name, **options):
     return RECIPES[name](**options)
 
 
-# ---- Llama, from which most others differ in a few tensors ------------------
+# Llama, from which most others differ in a few tensors.
 
 
 def gated_mlp(ck, prefix, hidden, width):

@@ -33,7 +33,7 @@ const char *gac_version(void);
 /* jansson's value type; include <jansson.h> to look inside one. */
 struct json_t;
 
-/* ---- Status and error -------------------------------------------------- */
+/* Status and error. */
 
 /* The values are the program's exit codes. */
 typedef enum gac_status {
@@ -86,7 +86,7 @@ char *gac_quote(char *buffer, size_t size, const char *text);
 /* Returns whether n_bytes of text are UTF-8 without NUL, as JSON requires. */
 bool gac_is_utf8(const char *text, size_t n_bytes);
 
-/* ---- Checked arithmetic: true and *out set, or false and *out untouched -- */
+/* Checked arithmetic: true and *out set, or false and *out untouched. */
 
 bool gac_mul_i64(int64_t a, int64_t b, int64_t *out);
 bool gac_add_i64(int64_t a, int64_t b, int64_t *out);
@@ -111,13 +111,13 @@ static inline int64_t gac_max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* ---- Time --------------------------------------------------------------- */
+/* Time. */
 
 /* Time since an arbitrary moment, by a clock that never goes back. */
 int64_t gac_now_ns(void);
 double gac_now_s(void);
 
-/* ---- Files ------------------------------------------------------------- */
+/* Files. */
 
 /* A regular file open for reading by offset. */
 typedef struct gac_file gac_file;
@@ -147,7 +147,7 @@ gac_status gac_file_read(gac_file *file, uint64_t offset, void *buffer, size_t n
 gac_status gac_file_slurp(gac_file *file, size_t max_bytes, char **out, size_t *n_bytes,
                           gac_error *err);
 
-/* ---- Writing, all or nothing ------------------------------------------- */
+/* Writing, all or nothing. */
 
 /* A file that appears under its name complete or not at all. */
 typedef struct gac_new_file gac_new_file;
@@ -163,7 +163,7 @@ gac_status gac_new_file_commit(gac_new_file *file, gac_error *err);
 /* Removes the temporary file. NULL is fine. */
 void gac_new_file_discard(gac_new_file *file);
 
-/* ---- JSON -------------------------------------------------------------- */
+/* JSON. */
 
 /* Parses a whole text. Duplicate keys are refused. source names the file in
  * errors. The caller owns *out (json_decref). */
@@ -201,7 +201,7 @@ gac_status gac_json_print(FILE *stream, const struct json_t *value, gac_error *e
  * "machine", "arguments"}, or NULL if memory is short. The caller owns it. */
 struct json_t *gac_json_result(const char *schema, int argc, char **argv);
 
-/* ---- Progress and log -------------------------------------------------- */
+/* Progress and log. */
 
 /* Reports progress of long work: a bar on a terminal after half a second, plain
  * lines elsewhere after two seconds. All functions accept NULL. */
@@ -224,7 +224,7 @@ typedef struct gac_log {
 
 void gac_log_write(const gac_log *log, int level, const char *format, ...) GAC_PRINTF(3, 4);
 
-/* ---- Teams -------------------------------------------------------------- */
+/* Teams. */
 
 /* Processes that share a job, on one machine or on many: those that one mpirun started,
  * numbered from 0. NULL is a process by itself; all functions take it. */

@@ -142,7 +142,7 @@ gac_status gac_checkpoint_open_file(const gac_checkpoint *checkpoint, const char
  * them. */
 bool gac_is_weights(const char *name);
 
-/* ---- Hashes: XXH3, 64 bits ----------------------------------------------- */
+/* Hashes: XXH3, 64 bits. */
 
 uint64_t gac_hash_bytes(const void *data, size_t n_bytes);
 
@@ -157,7 +157,7 @@ gac_status gac_tensor_hash_start(gac_checkpoint *checkpoint, int32_t tensor, gac
 void gac_tensor_hash_feed(gac_tensor_hash *hash, uint64_t offset, const void *data, size_t n_bytes);
 gac_status gac_tensor_hash_finish(gac_tensor_hash *hash, uint64_t *out, gac_error *err);
 
-/* ---- Writing ----------------------------------------------------------- */
+/* Writing. */
 
 /* Writes a new checkpoint: declare every tensor, fix the layout, write the
  * bytes in any order, finish. Nothing is visible under the target's name before
@@ -238,7 +238,7 @@ gac_status gac_writer_finish(gac_writer *writer, gac_error *err);
 /* Removes everything that was written. NULL is fine. */
 void gac_writer_discard(gac_writer *writer);
 
-/* ---- Conversion ---------------------------------------------------------- */
+/* Conversion. */
 
 typedef struct gac_convert_options {
     gac_dtype dtype;          /* F16, BF16 or F32; GAC_DTYPE_COUNT: chosen by the source's dtypes */

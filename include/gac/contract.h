@@ -19,7 +19,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- The structure ------------------------------------------------------
+/* The structure.
  *
  * docs/contract.md describes the file of a contract. Texts and lists belong to
  * the contract and live as long as it does. If the file does not state a value,
@@ -236,7 +236,7 @@ typedef struct gac_contract {
     struct gac_arena_block *memory; /* owns everything above; NULL if the contract is compiled in */
 } gac_contract;
 
-/* ---- Loading and writing ------------------------------------------------ */
+/* Loading and writing. */
 
 /* The contracts compiled into the library. Loading one costs nothing. */
 int gac_contract_n_bundled(void);

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- Devices ----------------------------------------------------------- */
+/* Devices. */
 
 typedef struct gac_device gac_device;
 
@@ -70,7 +70,7 @@ gac_status gac_device_telemetry(gac_device *device, gac_telemetry *out, gac_erro
 int gac_device_rest_clock_mhz(const gac_device *device);
 void gac_device_set_rest_clock(gac_device *device, int clock_mhz);
 
-/* ---- Tasks ------------------------------------------------------------- */
+/* Tasks. */
 
 typedef enum gac_task_kind {
     GAC_TASK_GEMM,
@@ -178,7 +178,7 @@ typedef struct gac_kernel {
  * there were and fills at most max. GAC_CHECK where the device cannot say. */
 gac_status gac_task_kernels(gac_task *task, gac_kernel *kernels, int max, int *n, gac_error *err);
 
-/* ---- Forward passes ---------------------------------------------------- */
+/* Forward passes. */
 
 /* What a forward pass needs of a device: weights are put there once, rows of
  * activations stay there between calls, and a pass is a handful of rich calls
@@ -358,7 +358,7 @@ typedef struct gac_attention_call {
     int64_t window;      /* a token sees so many tokens, its own included; 0: all */
 } gac_attention_call;
 
-/* ---- Factoring weights --------------------------------------------------- */
+/* Factoring weights. */
 
 typedef enum gac_factor_kind {
     GAC_FACTOR_SPECTRUM, /* directions of the output, the most important ones first */
@@ -398,7 +398,7 @@ typedef struct gac_factor_job {
     const char *name;     /* for messages */
 } gac_factor_job;
 
-/* ---- Gradients ----------------------------------------------------------- */
+/* Gradients. */
 
 /* A linear module y = x W^T + bias. gram, if not NULL, adds g g^T for the gradients g of y. The
  * gradient of something is that of the loss with respect to it. */
@@ -566,7 +566,7 @@ gac_status gac_compute_open(const char *name, const gac_compute_options *options
                             gac_error *err);
 void gac_compute_close(gac_compute *compute); /* GAC_COMPUTE_INIT and NULL are fine */
 
-/* ---- Plug-ins ---------------------------------------------------------- */
+/* Plug-ins. */
 
 #define GAC_BACKEND_ABI 7
 

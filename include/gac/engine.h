@@ -18,7 +18,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- Running a model ----------------------------------------------------- */
+/* Running a model. */
 
 /* A model on a device, with room for the keys and values of some sequences. Its
  * family is one of those in docs/engine.md. It is dense, or compressed in a way
@@ -66,7 +66,7 @@ typedef struct gac_engine_info {
  * of its own. */
 int64_t gac_engine_padding(gac_size_kind kind, int64_t size);
 
-/* ---- Sizing an engine ---------------------------------------------------- */
+/* Sizing an engine. */
 
 #define GAC_DEFAULT_WINDOW 2048 /* tokens of a window of perplexity */
 #define GAC_DECODE_STEPS 32     /* a context is left behind by at most so many timed steps */
@@ -103,7 +103,7 @@ typedef struct gac_engine_work {
 gac_status gac_engine_size(const gac_model *model, const gac_engine_work *work,
                            gac_engine_options *options, gac_error *err);
 
-/* ---- Opening ------------------------------------------------------------- */
+/* Opening. */
 
 /* Puts the model on the device. The model and its checkpoint must outlive the
  * engine: on the CPUs weights stay mapped. options may be NULL. GAC_BAD_INPUT
@@ -153,7 +153,7 @@ gac_status gac_engine_losses(gac_engine *engine, const int32_t *ids, int64_t n_i
  * engine does not run. */
 gac_status gac_engine_model_context(const gac_model *model, int64_t *n_tokens, gac_error *err);
 
-/* ---- Layer by layer, for compression --------------------------------------- */
+/* Layer by layer, for compression. */
 
 /* GAC_BAD_INPUT for a model that can be run, but not compressed: its family differs from
  * Llama in what a layer computes. gac_engine_collect and gac_engine_replace refuse it. */
@@ -220,7 +220,7 @@ void gac_engine_restore(gac_engine *engine, int32_t layer, gac_projection projec
 gac_status gac_engine_factor(gac_engine *engine, const gac_factor_job *jobs, int n_jobs,
                              gac_error *err);
 
-/* ---- Gradients ------------------------------------------------------------
+/* Gradients.
  *
  * The loss of a position is -log of the probability of one next token, which is drawn from the
  * model's own output. Losses of all positions are summed. The engine's device computes gradients in
@@ -239,7 +239,7 @@ gac_status gac_engine_backward_layer(gac_engine *engine, int32_t layer, int64_t 
                                      int64_t n_tokens, const float *x, float *gradient,
                                      double *const sums[GAC_PROJECTION_COUNT], gac_error *err);
 
-/* ---- Perplexity ---------------------------------------------------------- */
+/* Perplexity. */
 
 typedef struct gac_perplexity_options {
     int64_t window;         /* tokens; 0: GAC_DEFAULT_WINDOW, or the engine's context if smaller */
@@ -270,7 +270,7 @@ gac_status gac_engine_perplexity(gac_engine *engine, const int32_t *ids, size_t 
                                  const gac_perplexity_options *options, gac_perplexity *out,
                                  gac_error *err);
 
-/* ---- Generation ---------------------------------------------------------- */
+/* Generation. */
 
 /* How the next token is chosen. Logits are divided by temperature; of the top_k
  * greatest, the likeliest that together have top_p of the probability remain;
@@ -335,7 +335,7 @@ gac_status gac_engine_generate(gac_engine *engine, gac_tokenizer *tokenizer, con
                                gac_generation *out, gac_error *err);
 void gac_generation_dispose(gac_generation *generation); /* NULL is fine */
 
-/* ---- Tasks ---------------------------------------------------------------- */
+/* Tasks. */
 
 typedef struct gac_piqa_options {
     int64_t limit;          /* the first so many questions; 0: all */
@@ -361,7 +361,7 @@ typedef struct gac_piqa {
 gac_status gac_engine_piqa(gac_engine *engine, gac_tokenizer *tokenizer, const char *path,
                            const gac_piqa_options *options, gac_piqa *out, gac_error *err);
 
-/* ---- Comparing two models -------------------------------------------------- */
+/* Comparing two models. */
 
 #define GAC_MAX_COMPARE_BYTES (256 << 20) /* of logits that are kept */
 
@@ -397,7 +397,7 @@ gac_status gac_engine_compare(const gac_model *a, const gac_model *b,
                               const gac_compare_options *options, gac_logit_comparison *out,
                               gac_error *err);
 
-/* ---- Speed ---------------------------------------------------------------- */
+/* Speed. */
 
 #define GAC_LONG_PASS_US 2000000 /* a pass this long is sampled GAC_LONG_PASSES times */
 #define GAC_LONG_PASSES 3

@@ -32,7 +32,7 @@ typedef struct gac_inspect_options {
         NULL, GAC_DTYPE_COUNT, 1, 0 \
     }
 
-/* ---- The answer -------------------------------------------------------- */
+/* The answer. */
 
 /* A predicted time above this share of the present one is no gain, because
  * predictions are not accurate enough. */

@@ -194,7 +194,7 @@ bool gac_model_is_adapter(const gac_model *model);
 gac_status gac_model_state_adapter(const gac_model *model, const int64_t *sizes,
                                    struct json_t *config, gac_error *err);
 
-/* ---- Loading in other runtimes ------------------------------------------ */
+/* Loading in other runtimes. */
 
 #define GAC_MODELING_FILE "modeling_gac.py"
 
@@ -240,7 +240,7 @@ typedef struct gac_loading {
 
 gac_status gac_model_loading(const gac_model *model, gac_loading *out, gac_error *err);
 
-/* ---- Rotary embeddings ------------------------------------------------- */
+/* Rotary embeddings. */
 
 /* The frequencies that a config states, for running a model and for repairing
  * it. */

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- Dtypes ------------------------------------------------------------ */
+/* Dtypes. */
 
 typedef enum gac_dtype {
     GAC_DTYPE_BOOL,
@@ -53,7 +53,7 @@ bool gac_dtype_parse(const char *name, gac_dtype *out);
 double gac_dtype_load(const void *data, gac_dtype dtype, int64_t index);
 void gac_dtype_store(void *data, gac_dtype dtype, int64_t index, double value);
 
-/* ---- Operators --------------------------------------------------------- */
+/* Operators. */
 
 /* The axes through which operators see a size. GEMM is y = x W^T: x is (m, k),
  * W is (n, k). */

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- One number -------------------------------------------------------- */
+/* One number. */
 
 typedef enum gac_strategy {
     GAC_STRATEGY_MINIMAL,     /* next multiple of 8 */
@@ -39,7 +39,7 @@ bool gac_strategy_parse(const char *name, gac_strategy *out);
 gac_status gac_strategy_apply(gac_strategy strategy, int64_t size, double max_overhead_pct,
                               int64_t *out, gac_error *err);
 
-/* ---- Workload ---------------------------------------------------------- */
+/* Workload. */
 
 typedef struct gac_phase {
     bool decode;
@@ -59,7 +59,7 @@ typedef struct gac_workload {
 /* Reads "prefill:BxS[*w],decode:B@CTX[*w]". */
 gac_status gac_workload_parse(const char *text, gac_workload *out, gac_error *err);
 
-/* ---- What sizes cost --------------------------------------------------- */
+/* What sizes cost. */
 
 /* Where the model will run. */
 typedef struct gac_target {
@@ -113,7 +113,7 @@ typedef struct gac_dim_advice {
 gac_status gac_plan_advise(const gac_model *model, const gac_target *target,
                            const gac_workload *workload, gac_dim_advice *advice, gac_error *err);
 
-/* ---- The exact solver -------------------------------------------------- */
+/* The exact solver. */
 
 /* One choice of a class. */
 typedef struct gac_choice {
@@ -193,7 +193,7 @@ gac_status gac_pareto(const gac_choice_class *classes, int32_t n_classes,
                       const gac_pareto_options *options, gac_front *out, gac_error *err);
 void gac_front_dispose(gac_front *front); /* NULL is fine */
 
-/* ---- Plans -------------------------------------------------------------- */
+/* Plans. */
 
 /* Fixes the size of every dimension whose name matches pattern (* and ? as in
  * file names). The size is at most 4 times the present one, or 4096 if that is
@@ -277,7 +277,7 @@ struct json_t *gac_plan_to_json(const gac_plan *plan, const gac_model *model);
 gac_status gac_plan_from_json(const struct json_t *json, const gac_model *model, const char *source,
                               gac_plan *out, gac_error *err);
 
-/* ---- What to measure ---------------------------------------------------- */
+/* What to measure. */
 
 /* Operator shapes on one GPU, sorted, without duplicates. */
 typedef struct gac_plan_shapes {

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- Attention that the vendor's kernel declines ------------------------ */
+/* Attention that the vendor's kernel declines. */
 
 /* How such a call was served. */
 typedef struct gac_probe_served {
@@ -53,7 +53,7 @@ gac_status gac_probe_ask_pytorch(void *context, const gac_task_spec *specs, int 
  * NULL is fine. */
 void gac_probe_end_pytorch(gac_probe_pytorch *how);
 
-/* ---- Probing ----------------------------------------------------------- */
+/* Probing. */
 
 #define GAC_PROBE_MAX_DTYPES 8
 

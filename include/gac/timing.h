@@ -16,7 +16,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- Statistics -------------------------------------------------------- */
+/* Statistics. */
 
 #define GAC_MAX_SAMPLES 256
 
@@ -80,7 +80,7 @@ gac_status gac_timing_measure(gac_device *device, gac_task *task, const gac_timi
 /* {"median_us", "spread_us", "noise", …, "samples_us"} ; NULL when out of memory. */
 struct json_t *gac_timing_json(const gac_timing *timing, bool with_samples);
 
-/* ---- Kernels ----------------------------------------------------------- */
+/* Kernels. */
 
 /* The family of a kernel by its name: nvjet, cutlass-align8, cutlass-align2,
  * cutlass-align1, cudnn-flash, fa2, mem-efficient, gemv, splitk, softmax,
@@ -91,13 +91,13 @@ const char *gac_kernel_family(const char *name);
  * template arguments and parameters; cut to size bytes. */
 void gac_kernel_short_name(const char *name, char *out, size_t size);
 
-/* ---- Facts ------------------------------------------------------------- */
+/* Facts. */
 
 /* Host and device facts for a result: {"gpu", "arch", "driver", "cuda",
  * "cublas", "cudnn", "sms", …, "host": {…}}. NULL when out of memory. */
 struct json_t *gac_timing_machine(const gac_device *device);
 
-/* ---- PyTorch ----------------------------------------------------------- */
+/* PyTorch. */
 
 /* Calls as the user's PyTorch makes and times them, in a python3 of its own
  * (GAC_PYTHON names another). It ends when the thread that started it ends. */

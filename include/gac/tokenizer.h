@@ -67,7 +67,7 @@ gac_status gac_tokenizer_decode(gac_tokenizer *tokenizer, const int32_t *ids, si
 gac_status gac_tokenizer_decode_one(gac_tokenizer *tokenizer, int32_t id, bool first,
                                     const char **bytes, size_t *n_bytes, gac_error *err);
 
-/* ---- Chat ----------------------------------------------------------------- */
+/* Chat. */
 
 /* How a chat model is talked to: the chat template of a directory, a program in Jinja. What
  * templates commonly use of the language is run, and can do nothing but make a text. */

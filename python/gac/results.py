@@ -81,7 +81,7 @@ class Result:
         return self._table().html()
 
 
-# ---- inspect ----------------------------------------------------------------
+# inspect.
 
 
 @dataclass
@@ -197,7 +197,7 @@ class Inspection(Result):
         return table
 
 
-# ---- plan, repair, verify ----------------------------------------------------
+# plan, repair, verify.
 
 
 @dataclass
@@ -364,7 +364,7 @@ class Verification(Result):
         return table
 
 
-# ---- compress -----------------------------------------------------------------
+# compress.
 
 
 @dataclass
@@ -456,7 +456,7 @@ class Compression(Result):
         return table
 
 
-# ---- dim ------------------------------------------------------------------------
+# dim.
 
 
 @dataclass
@@ -530,7 +530,7 @@ class RankAdvice(Result):
         return table
 
 
-# ---- report ---------------------------------------------------------------------
+# report.
 
 
 @dataclass(repr=False)

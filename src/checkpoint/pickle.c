@@ -11,7 +11,7 @@
 
 enum { N_OPCODES_OF_PROTOCOL_0 = 9 };
 
-/* ---- Objects ------------------------------------------------------------- */
+/* Objects. */
 
 /* Replaces the n values on top of the stack by a value with parts. */
 static gac_status push_parts(pickle_machine *m, pickle_kind kind, size_t n, pickle_parts parts)
@@ -144,7 +144,7 @@ static gac_status step_object(pickle_machine *m, uint8_t opcode, bool *done)
     }
 }
 
-/* ---- The stack's own opcodes, and the memo -------------------------------- */
+/* The stack's own opcodes, and the memo. */
 
 static gac_status mark(pickle_machine *m)
 {
@@ -243,7 +243,7 @@ static gac_status step_stack(pickle_machine *m, uint8_t opcode, bool *done)
     }
 }
 
-/* ---- All together -------------------------------------------------------- */
+/* All together. */
 
 /* Says why an opcode is refused. */
 static gac_status unknown(const pickle_machine *m, uint8_t opcode)

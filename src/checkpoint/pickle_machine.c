@@ -18,7 +18,7 @@ gac_status gac_pickle_bad(const pickle_machine *m, const char *format, ...)
                          what);
 }
 
-/* ---- Memory -------------------------------------------------------------- */
+/* Memory. */
 
 /* Counts memory against the limit. */
 gac_status gac_pickle_charge(pickle_machine *m, size_t n_bytes)
@@ -61,7 +61,7 @@ gac_status gac_pickle_reserve(pickle_machine *m, void *array, size_t *capacity, 
     return GAC_OK;
 }
 
-/* ---- The stack ----------------------------------------------------------- */
+/* The stack. */
 
 gac_status gac_pickle_push(pickle_machine *m, pickle_value *value)
 {

@@ -3,7 +3,7 @@
 
 #include "checkpoint/pickle_machine.h"
 
-/* ---- Numbers and texts --------------------------------------------------- */
+/* Numbers and texts. */
 
 static int64_t sign_extended(uint64_t value, size_t n_bytes)
 {
@@ -117,7 +117,7 @@ gac_status gac_pickle_step_scalar(pickle_machine *m, uint8_t opcode, bool *done)
     }
 }
 
-/* ---- Containers ---------------------------------------------------------- */
+/* Containers. */
 
 /* Appends n values to a container. */
 static gac_status extend(pickle_machine *m, pickle_value *to, pickle_value *const *values, size_t n)

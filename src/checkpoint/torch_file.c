@@ -20,7 +20,7 @@ gac_status gac_torch_bad(const torch_file *t, const pickle_value *at, const char
                          (unsigned long long)(t->base + (at ? at->at : 0)), what);
 }
 
-/* ---- Zip archives -------------------------------------------------------- */
+/* Zip archives. */
 
 /* Finds a member of the archive's folder, which is what precedes "data.pkl". */
 static const zip_member *find(const zip *z, const char *folder, const char *name)
@@ -122,7 +122,7 @@ static gac_status read_zip(torch_file *t)
     return status;
 }
 
-/* ---- The legacy format ---------------------------------------------------- */
+/* The legacy format. */
 
 enum { FIRST_LOAD_BYTES = 1 << 20, PROTOCOL = 1001 };
 
@@ -248,7 +248,7 @@ static gac_status read_legacy(torch_file *t)
     return status;
 }
 
-/* ---- Both ---------------------------------------------------------------- */
+/* Both. */
 
 /* Finds where the data starts, for reports. */
 static void find_data_start(torch_file *t)

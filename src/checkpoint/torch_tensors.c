@@ -36,7 +36,7 @@ static gac_status bad_tensor(const walk *w, const pickle_value *at, const char *
                          (unsigned long long)(w->t->base + at->at), what);
 }
 
-/* ---- What values are ------------------------------------------------------ */
+/* What values are. */
 
 /* Writes the class of an object for messages, such as "torch.Size". */
 static const char *class_of(const pickle_value *value, char text[160])
@@ -110,7 +110,7 @@ static const pickle_value *module_state(walk *w, const pickle_value *value)
     return get(state, "_modules") && get(state, "_parameters") ? state : NULL;
 }
 
-/* ---- One tensor ----------------------------------------------------------- */
+/* One tensor. */
 
 /* Follows parameters and subclasses down to the call that makes a tensor of a
  * storage. *args: its arguments. NULL if it is another kind of tensor. */
@@ -306,7 +306,7 @@ static gac_status take_tensor(walk *w, const pickle_value *value)
     return status == GAC_OK ? add_tensor(w, value, &tensor) : status;
 }
 
-/* ---- Names ---------------------------------------------------------------- */
+/* Names. */
 
 /* Appends a key to the name. *before is the length to go back to. */
 static gac_status enter(walk *w, const pickle_value *key, size_t *before)
@@ -339,7 +339,7 @@ static void leave(walk *w, size_t before)
     w->name[before] = 0;
 }
 
-/* ---- The walk ------------------------------------------------------------- */
+/* The walk. */
 
 static gac_status visit(walk *w, pickle_value *value, int depth);
 

@@ -63,7 +63,7 @@ static gac_status read_at(const reader *r, uint64_t offset, void *buffer, size_t
     return GAC_OK;
 }
 
-/* ---- The end ------------------------------------------------------------- */
+/* The end. */
 
 /* Reads the 64-bit end record, which lies before its locator. */
 static gac_status read_end64(reader *r, const uint8_t *end64, uint64_t at, uint64_t stated)
@@ -128,7 +128,7 @@ static void keep_tail(reader *r)
     memmove(r->tail, r->tail + WINDOW_BYTES - r->n_tail, r->n_tail);
 }
 
-/* ---- The list of members ------------------------------------------------- */
+/* The list of members. */
 
 /* Takes sizes and offset from the 64-bit extra field, where the entry's own
  * fields are full. */
@@ -219,7 +219,7 @@ static gac_status take_list(reader *r)
     return status;
 }
 
-/* ---- The members --------------------------------------------------------- */
+/* The members. */
 
 /* Finds the bytes of a member behind its local header, which must agree with
  * the list. */

@@ -95,7 +95,7 @@ void compress_step(compression *c, uint64_t n);
 /* The mapped weight as floats, (n_out, n_in); the caller frees it. */
 gac_status compress_read_weight(const compression *c, const matrix_stats *m, float **out);
 
-/* ---- calibrate.c ---- */
+/* calibrate.c */
 
 /* Cuts the text into windows, and chooses those that are used. */
 gac_status compress_choose_windows(compression *c);
@@ -115,7 +115,7 @@ gac_status compress_pass_layer(compression *c, int32_t layer);
  * layer on. */
 gac_status compress_divergence(compression *c, int32_t layer, double *out);
 
-/* ---- gradients.c ---- */
+/* gradients.c */
 
 /* How the outputs of a projection are weighed by H = R^T R. */
 typedef struct output_weights {
@@ -135,7 +135,7 @@ gac_status compress_weigh(compression *c, int32_t layer, int projection, output_
 gac_status compress_unweigh(compression *c, matrix_stats *m, const output_weights *weights);
 void compress_free_weights(output_weights *weights);
 
-/* ---- effects.c ---- */
+/* effects.c */
 
 /* Measures the scale of every curve of a layer. */
 gac_status compress_measure_effects(compression *c, int32_t layer);
@@ -154,7 +154,7 @@ gac_status compress_project(compression *c, const matrix_stats *m, const float *
 /* The first n_groups of the order as inputs, rising; the caller frees them. NULL: no memory. */
 int32_t *compress_kept_inputs(const channel_stats *s, int64_t n_groups);
 
-/* ---- work_folder.c ---- */
+/* work_folder.c */
 
 /* Saves a measured layer and frees its large parts; reads one back, *found false where there
  * is none that fits. */
@@ -174,7 +174,7 @@ gac_status compress_clear_work(compression *c);
 /* Frees what belongs to it, and removes it unless it is to be kept. */
 void compress_end_work(compression *c, bool keep);
 
-/* ---- allocate.c ---- */
+/* allocate.c */
 
 /* Whether the budget can be met, before anything is measured. */
 gac_status compress_check_budget(compression *c, const gac_compress_result *result);
@@ -183,7 +183,7 @@ gac_status compress_allocate(compression *c, gac_compress_result *result);
 /* Parameters of a layer's linear weights with these choices. */
 int64_t compress_layer_params(const layer_stats *s, const layer_choice *choice);
 
-/* ---- costs.c ---- */
+/* costs.c */
 
 /* What a plain weight costs: parameters, or nanoseconds if a time is asked for. */
 int64_t compress_matrix_cost(const compression *c, int64_t n_out, int64_t n_in);
@@ -195,7 +195,7 @@ gac_status compress_time_budget(const compression *c, int64_t *budget);
 /* The attention operator of a layer, or NULL. */
 const gac_op *compress_attention_of(const gac_model *model, int32_t layer);
 
-/* ---- sizes.c ---- */
+/* sizes.c */
 
 /* The sizes that may be chosen between 1 and largest, rising, *n of them; the caller frees
  * them. Where any size may be chosen, n_any evenly spaced ones. NULL: no memory. */
@@ -206,12 +206,12 @@ int64_t compress_smallest(const compression *c);
 /* The largest of them that is at most size, or 0. */
 int64_t compress_round_down(const compression *c, int64_t size);
 
-/* ---- outline.c ---- */
+/* outline.c */
 
 /* Fills the rows of the result. */
 gac_status compress_outline(compression *c, gac_compress_result *result);
 
-/* ---- write_model.c ---- */
+/* write_model.c */
 
 /* Writes a checkpoint with the sizes that were chosen and zeros for weights, beside the measured
  * layers. It can be opened at gac_writer_directory; the caller discards *out. */
@@ -221,7 +221,7 @@ bool compress_needs_code(const compression *c);
 
 gac_status compress_write(compression *c, const char *out, const gac_compress_result *result);
 
-/* ---- model_card.c ---- */
+/* model_card.c */
 
 /* The text of README.md; the caller frees it. */
 gac_status compress_card(const compression *c, const gac_compress_result *result, char **out,

@@ -134,7 +134,7 @@ gac_status compress_measure_gradients(compression *c)
     return status;
 }
 
-/* ---- Weighing ------------------------------------------------------------ */
+/* Weighing. */
 
 /* The sums of one module with their ridge, from the work folder of process 0. */
 static gac_status read_sums(compression *c, int32_t layer, int projection, double *sums)

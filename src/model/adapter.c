@@ -32,7 +32,7 @@ bool adapter_found(const builder *b)
     return false;
 }
 
-/* ---- What adapter_config.json states ------------------------------------- */
+/* What adapter_config.json states. */
 
 /* Returns whether a key of rank_pattern or alpha_pattern matches a module. peft takes keys as
  * regular expressions for the end of the name, after a dot. Ours are names; their dots match any
@@ -127,7 +127,7 @@ static const char *refusal(const builder *b)
     return NULL;
 }
 
-/* ---- The graph ------------------------------------------------------------- */
+/* The graph. */
 
 /* Returns the name that peft matches patterns with: that of the module in the model. */
 static const char *module_in_model(const char *module)
@@ -309,7 +309,7 @@ bool gac_model_is_adapter(const gac_model *model)
     return strcmp(model->family, family_adapter.name) == 0;
 }
 
-/* ---- The config of a repaired adapter --------------------------------------- */
+/* The config of a repaired adapter. */
 
 /* A module's rank and alpha after the repair. */
 typedef struct lora_values {

@@ -17,7 +17,7 @@ static const char stated_scale[] = "the config states the softmax scale apart fr
 static const char own_rotation[] =
     "gac has no rule by which this family rotates heads of another size in the same way";
 
-/* ---- Mixtral and Phi-3.5-MoE ---------------------------------------------- */
+/* Mixtral and Phi-3.5-MoE. */
 
 static const expert_names mixtral_experts = { .block = "block_sparse_moe",
                                               .router = "gate",
@@ -59,7 +59,7 @@ static const char *const minimax_m2_types[] = { "minimax_m2", NULL };
 static const family family_minimax_m2 = { "minimax-m2", minimax_m2_types, "layers",
                                           NULL,         decoder_build,    &minimax_m2 };
 
-/* ---- Qwen-MoE and OLMoE --------------------------------------------------- */
+/* Qwen-MoE and OLMoE. */
 
 static const expert_names qwen_experts = { .block = "mlp",
                                            .router = "gate",
@@ -91,7 +91,7 @@ static const decoder olmoe = { MODULES,
 static const char *const olmoe_types[] = { "olmoe", "flex_olmo", NULL };
 static const family family_olmoe = { "olmoe", olmoe_types, "layers", NULL, decoder_build, &olmoe };
 
-/* ---- DeepSeek and those with its experts ----------------------------------- */
+/* DeepSeek and those with its experts. */
 
 static const expert_names deepseek_experts = { .block = "mlp",
                                                .router = "gate",
@@ -195,7 +195,7 @@ static const char *const hunyuan_moe_types[] = { "hunyuan_v1_moe", NULL };
 static const family family_hunyuan_moe = { "hunyuan-moe", hunyuan_moe_types, "layers",
                                            NULL,          decoder_build,     &hunyuan_moe };
 
-/* ---- Hunyuan 3, Trinity, Laguna and Command with experts -------------------- */
+/* Hunyuan 3, Trinity, Laguna and Command with experts. */
 
 static const expert_names hy_v3_experts = { .block = "mlp",
                                             .router = "router.gate",
@@ -279,7 +279,7 @@ static const char *const cohere_moe_types[] = { "cohere2_moe", NULL };
 static const family family_cohere_moe = { "cohere-moe", cohere_moe_types, "layers",
                                           NULL,         decoder_build,    &cohere_moe };
 
-/* ---- One tensor for all experts ------------------------------------------- */
+/* One tensor for all experts. */
 
 /* The width of an expert is intermediate_size. Gate and up alternate. */
 static const expert_names gpt_oss_experts = { .block = "mlp",

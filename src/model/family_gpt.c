@@ -4,7 +4,7 @@
 static const char layer_norm[] = "LayerNorm takes mean and variance over the hidden size";
 static const char four_times[] = "the runtime takes 4 times the hidden size as the MLP width";
 
-/* ---- GPT-NeoX and Pythia --------------------------------------------------- */
+/* GPT-NeoX and Pythia. */
 
 static const decoder gpt_neox = { .embedding = "embed_in",
                                   .head = "embed_out",
@@ -25,7 +25,7 @@ static const family family_gpt_neox = { "gpt-neox",    gpt_neox_types,
                                         "layers",      "attention.query_key_value",
                                         decoder_build, &gpt_neox };
 
-/* ---- GPT-J and GPT-Neo ------------------------------------------------------ */
+/* GPT-J and GPT-Neo. */
 
 static const decoder gptj = { .embedding = "wte",
                               .head = "lm_head",
@@ -84,7 +84,7 @@ static const char *const gpt_neo_types[] = { "gpt_neo", NULL };
 static const family family_gpt_neo = { "gpt-neo",         gpt_neo_types, "h",
                                        "attn.attention.", decoder_build, &gpt_neo };
 
-/* ---- StarCoder: one k and v head, or as many as q heads --------------------- */
+/* StarCoder: one k and v head, or as many as q heads. */
 
 static void bigcode_heads(builder *b, attention_spec *spec)
 {
@@ -113,7 +113,7 @@ static const char *const bigcode_types[] = { "gpt_bigcode", NULL };
 static const family family_bigcode = { "gpt-bigcode", bigcode_types, "h",
                                        NULL,          decoder_build, &bigcode };
 
-/* ---- Falcon and BLOOM -------------------------------------------------------- */
+/* Falcon and BLOOM. */
 
 static void falcon_heads(builder *b, attention_spec *spec)
 {
@@ -148,7 +148,7 @@ static const family family_bloom = { "bloom",       bloom_types,
                                      "h",           "self_attention.query_key_value",
                                      decoder_build, &bloom };
 
-/* ---- MPT ---------------------------------------------------------------------- */
+/* MPT. */
 
 static const decoder mpt = { .embedding = "wte",
                              .head = "lm_head",
@@ -166,7 +166,7 @@ static const decoder mpt = { .embedding = "wte",
 static const char *const mpt_types[] = { "mpt", NULL };
 static const family family_mpt = { "mpt", mpt_types, "blocks", "attn.Wqkv", decoder_build, &mpt };
 
-/* ---- XGLM and BioGPT ------------------------------------------------------------ */
+/* XGLM and BioGPT. */
 
 #define XGLM_NAMES \
     .embedding = "embed_tokens", .positions = "embed_positions", .top_norms = { "layer_norm" }, \

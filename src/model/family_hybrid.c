@@ -23,7 +23,7 @@ static const char adjusted[] =
     "the runtime makes the MLP width from intermediate_size, unless block_auto_adjust_ff_dim is "
     "false";
 
-/* ---- Qwen3-Next, Qwen3.5 and OLMo-Hybrid ----------------------------------- */
+/* Qwen3-Next, Qwen3.5 and OLMo-Hybrid. */
 
 static const expert_names qwen_experts = { .block = "mlp",
                                            .router = "gate",
@@ -60,7 +60,7 @@ static const char *const olmo_hybrid_types[] = { "olmo_hybrid", NULL };
 static const family family_olmo_hybrid = { "olmo-hybrid", olmo_hybrid_types, "layers",
                                            NULL,          decoder_build,     &olmo_hybrid };
 
-/* ---- Granite 4, Jamba, Bamba and Falcon-H1 ---------------------------------- */
+/* Granite 4, Jamba, Bamba and Falcon-H1. */
 
 static const expert_names granite_experts = { .block = "block_sparse_moe",
                                               .router = "router.layer",
@@ -110,7 +110,7 @@ static const decoder bamba = { COMMON,
 static const char *const bamba_types[] = { "bamba", "falcon_h1", NULL };
 static const family family_bamba = { "bamba", bamba_types, "layers", NULL, decoder_build, &bamba };
 
-/* ---- Nemotron-H: one block in each layer -------------------------------------- */
+/* Nemotron-H: one block in each layer. */
 
 static const expert_names nemotron_experts = {
     .block = "mixer",
@@ -143,7 +143,7 @@ static const char *const nemotron_h_types[] = { "nemotron_h", NULL };
 static const family family_nemotron_h = { "nemotron-h", nemotron_h_types, "layers",
                                           NULL,         decoder_build,    &nemotron_h };
 
-/* ---- LFM2 ---------------------------------------------------------------------- */
+/* LFM2. */
 
 #define LFM2 \
     .embedding = "embed_tokens", .head = "lm_head", .top_norms = { "embedding_norm" }, \
@@ -175,7 +175,7 @@ static const char *const lfm2_moe_types[] = { "lfm2_moe", NULL };
 static const family family_lfm2_moe = { "lfm2-moe", lfm2_moe_types, "layers",
                                         NULL,       decoder_build,  &lfm2_moe };
 
-/* ---- MiniMax-Text-01 ------------------------------------------------------------- */
+/* MiniMax-Text-01. */
 
 static const expert_names minimax_experts = { .block = "block_sparse_moe",
                                               .router = "gate",

@@ -116,7 +116,7 @@ gac_status gac_model_add_code(const char *stated, struct json_t *modules, struct
     return gac_error_no_memory(err);
 }
 
-/* ---- The list of modules ------------------------------------------------- */
+/* The list of modules. */
 
 /* A model that may get other sizes, the config that it will have, and what the stock class makes
  * of that config. */
@@ -383,7 +383,7 @@ gac_status gac_model_list_modules(const gac_model *model, const int64_t *sizes,
     return status;
 }
 
-/* ---- How a model loads --------------------------------------------------- */
+/* How a model loads. */
 
 bool gac_config_has_our_code(const struct json_t *config)
 {

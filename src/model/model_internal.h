@@ -319,7 +319,7 @@ void family_scan_names(builder *b, const char *layers);
 extern const family family_adapter;
 bool adapter_found(const builder *b);
 
-/* ---- Families described by a table ---------------------------------------- */
+/* Families described by a table. */
 
 /* Experts: names below a layer. Each expert has its own tensors, or one tensor
  * holds all experts. */

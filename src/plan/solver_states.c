@@ -252,7 +252,7 @@ static bool add_node(gac_mck_search *search, int32_t parent, int32_t pick, int32
     return true;
 }
 
-/* ---- The tournament ---- */
+/* The tournament. */
 
 static inline bool comes_first(const gac_mck_moves *m, int32_t a, int32_t b)
 {

@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-/* ---- probe_points.c: measuring one point ---- */
+/* probe_points.c: measuring one point. */
 
 typedef enum probe_outcome {
     PROBE_MEASURED,
@@ -92,7 +92,7 @@ double probe_uniform(probe *p, double low, double high);
 /* Writes the name of the kernel that runs longest in a call; it may stay empty. */
 gac_status probe_kernel(probe *p, const gac_task_spec *spec, char *name, size_t size);
 
-/* ---- probe_raw.c: keeping all points ---- */
+/* probe_raw.c: keeping all points. */
 
 /* Counts a point for the noise, and keeps it if raw points are wanted. timing may be NULL. */
 gac_status probe_keep(probe *p, const probe_point *point, const gac_timing *timing);
@@ -101,7 +101,7 @@ void probe_sum_up_noise(probe *p);
 json_t *probe_spec_json(const gac_task_spec *spec);
 json_t *probe_raw_json(const probe *p);
 
-/* ---- probe_tiers.c: which multiples a GPU tells apart ---- */
+/* probe_tiers.c: which multiples a GPU tells apart. */
 
 /* One size of a sweep. */
 typedef struct probe_sweep_point {
@@ -153,7 +153,7 @@ int probe_tier_of(const probe_tiers *tiers, int64_t size);
 int64_t probe_aligned_multiple(const probe_tiers *tiers);
 int probe_n_served(const probe_tiers *tiers);
 
-/* ---- probe_tables.c: planning tables ---- */
+/* probe_tables.c: planning tables. */
 
 #define PROBE_MAX_AXIS 2048
 
@@ -170,7 +170,7 @@ gac_status probe_table_set_axis(probe *p, probe_table *t, int axis, const int64_
 gac_status probe_table_alloc(probe *p, probe_table *t);
 size_t probe_table_cells(const probe_table *t);
 
-/* ---- GEMM ---- */
+/* GEMM. */
 
 enum { PROBE_MAX_TABLES = 2 * PROBE_MAX_TIERS * PROBE_MAX_TIERS + 8, PROBE_MAX_PARTS = 8 };
 
@@ -214,7 +214,7 @@ int64_t probe_line_multiple(const probe_gemm *g);
 /* The rules as a contract has them; half serves what the dtype declines. */
 void probe_gemm_rules_fill(const probe_gemm *g, gac_dtype half, probe_gemm_rules *out);
 
-/* ---- SDPA ---- */
+/* SDPA. */
 
 enum {
     PROBE_REF_BATCH = 4,
@@ -259,7 +259,7 @@ gac_sdpa_shape probe_decode_shape(int64_t rows, int64_t context, int64_t head);
 /* The rules as a contract has them. */
 void probe_sdpa_rules_fill(const probe_sdpa *s, probe_sdpa_rules *out);
 
-/* ---- probe_accuracy.c: predictions against measurements ---- */
+/* probe_accuracy.c: predictions against measurements. */
 
 /* What one dtype adds to the accuracy of a contract. */
 typedef struct probe_judged {

@@ -112,7 +112,7 @@ bool gac_record_apply(const json_t *record, const gac_model *model, int64_t *siz
     return fits;
 }
 
-/* ---- Writing a record ---------------------------------------------------- */
+/* Writing a record. */
 
 /* Reads config.json as a string with its exact bytes; JSON null if there is
  * none. */
@@ -282,7 +282,7 @@ gac_status gac_record_create(gac_checkpoint *checkpoint, const gac_model *model,
     return status;
 }
 
-/* ---- Checksums ------------------------------------------------------------ */
+/* Checksums. */
 
 typedef struct named {
     const char *name;
@@ -357,7 +357,7 @@ gac_status gac_record_text(const json_t *record, char **text, char sum[17], gac_
     return status;
 }
 
-/* ---- Reading one back: it is as untrusted as any file -------------------- */
+/* Reading one back: it is as untrusted as any file. */
 
 /* Returns an integer from minimum to 2^31 - 1, or -1. */
 static int64_t bounded(const json_t *value, int64_t minimum)

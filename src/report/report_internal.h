@@ -152,7 +152,7 @@ struct gac_report {
     bool finished; /* the overview has its figures */
 };
 
-/* ---- Building (report_page.c) ---------------------------------------------
+/* Building (report_page.c).
  * Without memory these functions return NULL, or "" for texts, and note it in `lost`. All of them
  * take NULL in the place of what is built, and then do nothing. */
 
@@ -190,7 +190,7 @@ void rep_point_add(gac_report *report, rep_figure *figure, rep_series *series, d
                    const char *note);
 void rep_format(char buffer[40], double value);
 
-/* ---- Reading (report_read.c) ---------------------------------------------- */
+/* Reading (report_read.c). */
 
 /* A result in the making. */
 typedef struct rep_reader {
@@ -256,7 +256,7 @@ rep_read rep_read_inspect, rep_read_plan, rep_read_front, rep_read_repair, rep_r
 /* Ends the overview, once all results are in. */
 void rep_finish_overview(gac_report *report);
 
-/* ---- Writing --------------------------------------------------------------- */
+/* Writing. */
 
 /* A text in the making. */
 typedef struct rep_text {

@@ -90,7 +90,7 @@ void jinja_dispose(jinja_template *template);
 gac_status jinja_render(const jinja_template *template, json_t *variables, char **out,
                         gac_error *err);
 
-/* ---- Inside ---------------------------------------------------------------- */
+/* Inside. */
 
 typedef struct jinja_scope {
     json_t *variables;

@@ -23,7 +23,7 @@ json_t *jinja_argument(jinja_run *run, const jinja_node *node, int index, const 
     return NULL;
 }
 
-/* ---- Functions ------------------------------------------------------------- */
+/* Functions. */
 
 /* namespace(a=1), dict(a=1) */
 static json_t *make_object(jinja_run *run, const jinja_node *node, bool space)
@@ -150,7 +150,7 @@ json_t *jinja_call(jinja_run *run, const jinja_node *node)
     return jinja_fail(run, "function %s is not known", gac_quote(q, sizeof q, what->name));
 }
 
-/* ---- Methods --------------------------------------------------------------- */
+/* Methods. */
 
 static json_t *split(jinja_run *run, const json_t *self, const jinja_node *node)
 {
@@ -268,7 +268,7 @@ json_t *jinja_method(jinja_run *run, const json_t *self, const char *name, const
     return jinja_fail(run, "method %s is not known", gac_quote(q, sizeof q, name));
 }
 
-/* ---- Filters --------------------------------------------------------------- */
+/* Filters. */
 
 static json_t *length(jinja_run *run, const json_t *value)
 {
@@ -437,7 +437,7 @@ json_t *jinja_filter(jinja_run *run, json_t *value, const jinja_node *node)
     return known ? result : text_filter(run, value, node);
 }
 
-/* ---- Tests ----------------------------------------------------------------- */
+/* Tests. */
 
 bool jinja_test(jinja_run *run, const json_t *value, const char *name, const json_t *other)
 {

@@ -64,7 +64,7 @@ static json_t *look_up(jinja_run *run, const char *name)
     return is_one_of(name, functions) ? json_true() : NULL; /* they are defined */
 }
 
-/* ---- Expressions ----------------------------------------------------------- */
+/* Expressions. */
 
 static json_t *make_list(jinja_run *run, const jinja_node *node)
 {
@@ -294,7 +294,7 @@ json_t *jinja_eval(jinja_run *run, const jinja_node *node)
     return NULL;
 }
 
-/* ---- Statements ------------------------------------------------------------ */
+/* Statements. */
 
 static void print(jinja_run *run, const json_t *value)
 {

@@ -46,7 +46,7 @@ def raw(text, data=b"abcd"):
     return wrap(b'{"a":{' + text + b"}}", data)
 
 
-# ---- A tiny Llama, valid, to break in one place at a time ------------------
+# A tiny Llama, valid, to break in one place at a time.
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16,
@@ -113,7 +113,7 @@ OK_ENTRY = b'"dtype":"U8","shape":[4],"data_offsets":[0,4]'
 OK_FILE = wrap({"a": entry()}, b"abcd")
 
 
-# ---- Writing them ----------------------------------------------------------
+# Writing them.
 
 def write_one(path, content):
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

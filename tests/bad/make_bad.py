@@ -330,7 +330,7 @@ TARGETS = {
 }
 
 
-# ---- Good: odd, and to be accepted -----------------------------------------
+# Good: odd, and to be accepted.
 
 def odd_llama(before=b"", after=b"", extra=None, extra_data=b""):
     header, data = llama_tensors()
@@ -403,7 +403,7 @@ GOOD = [
 ]
 
 
-# ---- Writing them ----------------------------------------------------------
+# Writing them.
 
 def write_targets(out):
     for name, content in TARGETS.items():

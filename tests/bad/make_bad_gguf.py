@@ -54,7 +54,7 @@ def gguf(pairs=(), tensors=(), data=b"", version=3, n_tensors=None, n_pairs=None
     return head + bytes(-len(head) % alignment) + data
 
 
-# ---- A tiny llama, valid, to break in one place at a time ------------------
+# A tiny llama, valid, to break in one place at a time.
 
 HIDDEN, WIDTH, VOCAB = 32, 64, 8
 SIZES = {"llama.embedding_length": HIDDEN, "llama.feed_forward_length": WIDTH,

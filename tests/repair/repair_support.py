@@ -58,7 +58,7 @@ def one_line(text):
     return text.startswith("gac: ") and text.count("\n") == 1 and text.endswith("\n")
 
 
-# ---- Files -------------------------------------------------------------------
+# Files.
 
 
 def n_bytes(dtype, shape):
@@ -181,7 +181,7 @@ def write_folder(folder, tensors, config, n_files=1, metadata=None, carried=None
             file.write(data)
 
 
-# ---- What a repair must give --------------------------------------------------
+# What a repair must give.
 
 
 def axis_sources(size, growths):
@@ -272,7 +272,7 @@ def scaled_rows(graph, sizes):
     return factors
 
 
-# ---- What a config must state -------------------------------------------------
+# What a config must state.
 
 
 def layer_of(name):

@@ -85,8 +85,8 @@ static int fails(const char *of_kind)
 }
 
 #ifdef FAULT_ALLOC
-/* ---- Allocations: glibc's own under their other names, so that looking them up
- * needs no allocation ---- */
+/* Allocations: glibc's own under their other names, so that looking them up needs no
+ * allocation. */
 
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
@@ -134,7 +134,7 @@ int posix_memalign(void **out, size_t alignment, size_t n)
 
 #endif
 
-/* ---- Everything else ---- */
+/* Everything else. */
 
 #define NEXT(name) __typeof__(&name) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 #define WRAP(kind_, type, name, parameters, arguments) \

@@ -200,7 +200,7 @@ def dump(value, legacy=False):
     return pickler.finish(), pickler.storages
 
 
-# ---- Zip archives -------------------------------------------------------------
+# Zip archives.
 
 
 class Member:
@@ -268,7 +268,7 @@ def zip_file(value, **more):
     return archive(members_of(value), **more)
 
 
-# ---- The legacy format ----------------------------------------------------------
+# The legacy format.
 
 
 def legacy_file(value, keys=None, counts=None, cut=0, system=None, tail=b"", pickle=None):
@@ -288,7 +288,7 @@ def legacy_file(value, keys=None, counts=None, cut=0, system=None, tail=b"", pic
     return out[:len(out) - cut] if cut else out
 
 
-# ---- From safetensors -------------------------------------------------------------
+# From safetensors.
 
 
 def state_of(path, wanted=lambda name: True):

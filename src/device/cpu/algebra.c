@@ -55,7 +55,7 @@ static void add_to_diagonal(double *a, int64_t n, double value)
         a[i * n + i] += value;
 }
 
-/* ---- Spectrum ------------------------------------------------------------ */
+/* Spectrum. */
 
 /* Sets *out to a root L of the Gram matrix, L L^T = G, shifted where it is singular. */
 static gac_status gram_root(const gac_lapack *lapack, const gac_factor_job *job, double **out,
@@ -173,7 +173,7 @@ static gac_status run_project(const gac_lapack *lapack, const gac_factor_job *jo
     return status;
 }
 
-/* ---- Channels ------------------------------------------------------------ */
+/* Channels. */
 
 /* The state of choosing inputs. rest is the part of the Gram matrix that the chosen inputs
  * do not explain (a Schur complement), and product is W rest. */
@@ -422,7 +422,7 @@ static gac_status run_channels(const gac_lapack *lapack, const gac_factor_job *j
     return status;
 }
 
-/* ---- Refit --------------------------------------------------------------- */
+/* Refit. */
 
 /* Sets square (n_kept, n_kept) to the root of G_KK with a ridge. */
 static gac_status refit_root(const gac_lapack *lapack, const gac_factor_job *job, double *square,
@@ -470,7 +470,7 @@ static gac_status run_refit(const gac_lapack *lapack, const gac_factor_job *job,
     return status;
 }
 
-/* ---- All jobs ------------------------------------------------------------ */
+/* All jobs. */
 
 static bool are_finite(const gac_factor_job *job)
 {
