@@ -189,6 +189,23 @@ class Directory(TorchCase):
     def n_tensors(self, folder):
         return self.gac.json("inspect", folder)["checkpoint"]["n_tensors"]
 
+    def test_prefix_of_a_wrapper(self):
+        for prefix in ("module.", "_orig_mod."):
+            state = {prefix + name: value for name, value in self.state.items()}
+            folder = self.folder_of("in-" + prefix, {"pytorch_model.bin": tf.zip_file(state)},
+                                    self.config)
+            self.assertIn(f'all names start with "{prefix}", which a wrapper of torch left there; no '
+                          "family has such names", self.gac.json("inspect", folder)["notes"])
+
+    def test_code_of_its_own(self):
+        config = json.dumps({**json.loads(self.config), "auto_map": {"AutoModel": "mine.Model"}})
+        for folder, n_notes in ((self.folder_of("ours", {"pytorch_model.bin": tf.zip_file(self.state)},
+                                                self.config), 0),
+                                (self.folder_of("theirs", {
+                                    "pytorch_model.bin": tf.zip_file(self.state)}, config), 1)):
+            notes = self.gac.json("inspect", folder)["notes"]
+            self.assertEqual(len([n for n in notes if "modelling code of its own" in n]), n_notes)
+
     def test_lone_file(self):
         folder = self.folder_of("in", {"consolidated.00.pth": tf.zip_file(self.state),
                                        "optimizer.pt": b"not read",
