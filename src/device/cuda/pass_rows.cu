@@ -35,8 +35,7 @@ __device__ __forceinline__ row_norm measure_row(const F *x, int n, bool centred,
     return row_norm{ mean, rsqrtf(block_sum(squares, spare[1]) / (float)n + eps) };
 }
 
-/* One block per row. A row is read up to four times; all reads but the first come from the cache.
- */
+/* One block per row. A row is read up to three times; the first read fills the cache. */
 template <typename F, typename T>
 __global__ void __launch_bounds__(NORM_THREADS) gac_norm_kernel(const norm_params p)
 {
